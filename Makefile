@@ -1,0 +1,101 @@
+# Two commands do everything on a machine with python3, venv and make: `make lab` and `make test`.
+
+PYTHON ?= python3
+LAB_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The stamp holds, a line each, the folder and the extras that the last installation was for.
+STAMP := $(VENV)/installed
+
+.DEFAULT_GOAL := help
+.PHONY: help lab test fast format lint types unit workers doctests notebooks course-installed test-installed
+# The steps of `test` run in the order in which they are listed, also under `make -j`.
+.NOTPARALLEL:
+
+help:
+	@echo 'make lab         open JupyterLab on a working copy of the lessons (LAB_ARGS=--no-browser passes on)'
+	@echo 'make test        everything: lint types unit workers doctests notebooks, in this order'
+	@echo 'make fast        lint, types and unit: what to run while editing'
+	@echo 'make format      rewrite the code in the one format'
+	@echo 'make lint | types | unit | workers | doctests | notebooks    one step of make test'
+	@echo 'The first of them creates .venv. PYTHON=python3.12 chooses another Python (3.11 or newer).'
+
+lab: course-installed
+	@$(BIN)/python -m course lab $(LAB_ARGS)
+
+test: lint types unit workers doctests notebooks
+	@echo; echo '== everything passed'
+
+fast: lint types unit
+
+format: test-installed
+	@$(BIN)/python -m ruff check --fix --quiet . || true
+	@$(BIN)/python -m ruff format .
+
+lint: test-installed
+	$(call heading,lint: ruff check and ruff format)
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+
+types: test-installed
+	$(call heading,types: mypy)
+	@$(BIN)/python -m mypy
+
+unit: test-installed
+	$(call heading,unit tests: no worker processes)
+	@$(BIN)/python -m pytest -q tests --ignore=tests/workers
+
+workers: test-installed
+	$(call heading,worker tests: real processes)
+	@$(BIN)/python -m pytest -q tests/workers
+
+doctests: test-installed
+	$(call heading,doctests: the examples in the docstrings)
+	@$(BIN)/python -m pytest -q --doctest-modules tinyshard course
+
+notebooks: test-installed
+	$(call heading,notebooks: each lesson once; then corrupted copies of what it stored)
+	@$(BIN)/python -m pytest -q -p tests.notebooks.corrupted --nbval --nbval-current-env \
+		--nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg notebooks
+
+course-installed: $(BIN)/pip
+	$(call install,course)
+
+test-installed: $(BIN)/pip
+	$(call install,course$(comma)test)
+
+$(BIN)/pip:
+	$(call heading,making $(VENV))
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'this Python cannot be used'; \
+		echo "  got:  $(PYTHON): $$($(PYTHON) --version 2>&1)"; \
+		echo '  rule: Python 3.11 or newer'; \
+		echo '  try:  make lab PYTHON=python3.12'; \
+		exit 1; } >&2
+	@$(PYTHON) -m venv --clear $(VENV) || { \
+		echo 'the virtual environment could not be made'; \
+		echo '  got:  the message above, from $(PYTHON) -m venv'; \
+		echo '  rule: the modules venv and ensurepip are needed'; \
+		echo '  try:  install the package of your system that holds them, such as python3-venv'; \
+		rm -rf $(VENV); \
+		exit 1; } >&2
+
+comma := ,
+
+define heading
+@echo; echo '== $(1)'
+endef
+
+# install,<extras>: nothing where the stamp covers them, is newer than pyproject.toml and was made in this folder.
+define install
+@covered=yes; \
+for line in '$(CURDIR)' $(subst $(comma), ,$(1)); do \
+	grep -qxF "$$line" $(STAMP) 2>/dev/null || covered=no; \
+done; \
+if [ $$covered = no ] || [ pyproject.toml -nt $(STAMP) ]; then \
+	echo; echo '== installing tinyshard[$(1)] into $(VENV); the first time takes minutes, most of them for torch'; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]' && \
+	printf '%s\n' '$(CURDIR)' $(subst $(comma), ,$(1)) > $(STAMP); \
+fi
+endef

@@ -1,0 +1,50 @@
+"""The command line that opens JupyterLab on the working copy; no network and no set-up at home is needed."""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["MissingLabError", "lab_command"]
+
+# A workshop has no network, and JupyterLab would ask it for news, for a newer JupyterLab and for extensions.
+OFFLINE = (
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    "--LabApp.extension_manager=readonly",
+)
+
+
+class MissingLabError(RuntimeError):
+    """JupyterLab is not installed in this environment."""
+
+
+def lab_command(working: Path, lab_args: Sequence[str]) -> list[str]:
+    """Say how JupyterLab is started on `working`.
+
+    The Python that runs this runs JupyterLab too, and JupyterLab's kernel `python3` is that Python again:
+    what is installed here is what a lesson imports.
+
+    Args:
+        working: The folder that JupyterLab shows.
+        lab_args: The user's own arguments. They come last, and the last one wins.
+
+    Returns:
+        The words of the command, the program first.
+
+    Raises:
+        MissingLabError: JupyterLab is not installed.
+    """
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise MissingLabError(
+            "JupyterLab is not installed\n"
+            f"  got:  {sys.executable}, which has no module jupyterlab\n"
+            "  rule: the lessons need the extra `course`\n"
+            "  try:  make lab, or: pip install -e '.[course]'"
+        )
+    command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={working}", *OFFLINE]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        # In a container root is the only user, and JupyterLab refuses to start for root unless told.
+        command.append("--allow-root")
+    return [*command, *lab_args]

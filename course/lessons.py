@@ -1,0 +1,139 @@
+"""The lessons that tinyshard ships, and the working copy in which a learner edits them.
+
+A lesson is copied when the learner has none, or has one that was never edited. What a learner edited is never
+written over: the new version is put beside it, as `01-… (new).ipynb`.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+__all__ = ["Lesson", "MissingLessonsError", "find_lessons", "refresh", "shipped_folder", "working_folder"]
+
+PROJECT_ROOT = Path(__file__).resolve().parent.parent
+# In the working copy: for each file, the hash of the version that it was copied from. Same hash = not edited.
+MANIFEST = ".shipped.json"
+
+
+class MissingLessonsError(FileNotFoundError):
+    """There is no folder of lessons, as in an installation from a wheel."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One lesson: `number` is "01", `title` the question that it answers, `path` its notebook."""
+
+    number: str
+    title: str
+    path: Path
+
+
+def shipped_folder(project_root: Path = PROJECT_ROOT) -> Path:
+    """The folder of the lessons as they are shipped.
+
+    Raises:
+        MissingLessonsError: `project_root` has no lessons.
+    """
+    folder = project_root / "notebooks"
+    if not any(folder.glob("*.ipynb")):
+        raise MissingLessonsError(
+            "the lessons are not here\n"
+            f"  got:  no notebook in {folder}\n"
+            "  rule: lessons come with a clone of the repository, not with the installed package\n"
+            "  try:  clone tinyshard and run `make lab` in the clone"
+        )
+    return folder
+
+
+def working_folder(project_root: Path = PROJECT_ROOT) -> Path:
+    """The folder of the learner's working copy; it need not exist yet."""
+    return project_root / "my-lessons"
+
+
+def find_lessons(folder: Path) -> list[Lesson]:
+    """The lessons in `folder`, in the order of their numbers."""
+    return [Lesson(path.name.split("-")[0], _title(path), path) for path in sorted(folder.glob("*.ipynb"))]
+
+
+def refresh(shipped: Path, working: Path) -> list[str]:
+    """Bring the working copy up to date, without writing over what the learner edited.
+
+    Args:
+        shipped: The folder of the lessons as they are shipped.
+        working: The folder of the working copy; made where it is missing.
+
+    Returns:
+        One line for the learner about each file that was written; none where all was up to date.
+    """
+    working.mkdir(exist_ok=True)
+    known = _read_manifest(working)
+    lines = []
+    for lesson in find_lessons(shipped):
+        name = lesson.path.name
+        now = _hash(lesson.path)
+        mine = working / name
+        is_edited = mine.exists() and _hash(mine) not in (known.get(name), now)
+        if is_edited and known.get(name) == now:
+            continue
+        if is_edited:
+            beside = next(path for path in _names_beside(mine) if not _is_edited(path, known))
+            _copy(lesson.path, beside)
+            known[beside.name] = now
+            lines.append(f"{name}: you edited it, so its new version is beside it: {beside.name}")
+        elif not mine.exists() or _hash(mine) != now:
+            lines.append(f"{name}: {'new version' if mine.exists() else 'copied'}")
+            _copy(lesson.path, mine)
+        known[name] = now
+    _write_manifest(working, known)
+    return lines
+
+
+def _title(notebook: Path) -> str:
+    """The first heading of the notebook; without one, the words of its file name."""
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        for line in "".join(cell["source"]).splitlines():
+            if cell["cell_type"] == "markdown" and line.startswith("# "):
+                return line.removeprefix("# ").strip()
+    return notebook.stem.partition("-")[2].replace("-", " ")
+
+
+def _names_beside(mine: Path) -> Iterator[Path]:
+    """`01-a.ipynb` → `01-a (new).ipynb`, `01-a (new 2).ipynb`, …"""
+    yield mine.with_stem(f"{mine.stem} (new)")
+    for number in count(2):
+        yield mine.with_stem(f"{mine.stem} (new {number})")
+
+
+def _is_edited(path: Path, known: dict[str, str]) -> bool:
+    return path.exists() and _hash(path) != known.get(path.name)
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy by way of a second file: a copy that was cut off would later pass for an edited lesson."""
+    partial = target.with_name(f".{target.name}.partial")
+    shutil.copyfile(source, partial)
+    os.replace(partial, target)
+
+
+def _read_manifest(working: Path) -> dict[str, str]:
+    """File name → hash. One that is lost or damaged counts as empty: then every copy passes for edited."""
+    try:
+        known = json.loads((working / MANIFEST).read_text("utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _write_manifest(working: Path, known: dict[str, str]) -> None:
+    partial = working / f"{MANIFEST}.partial"
+    partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
+    os.replace(partial, working / MANIFEST)

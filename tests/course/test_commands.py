@@ -1,0 +1,56 @@
+"""The command line: `python -m course lab` and `python -m course list`."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import course.__main__
+import course.lab
+from course.lab import MissingLabError, lab_command
+
+
+def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
+    command = lab_command(Path("/lessons"), ["--no-browser"])
+    assert command[:3] == [sys.executable, "-m", "jupyterlab"]
+    assert "--ServerApp.root_dir=/lessons" in command
+    assert command[-1] == "--no-browser"
+
+
+@pytest.mark.parametrize("user_id, is_expected", [(0, True), (1000, False)])
+def test_root_alone_is_let_in_as_root(
+    monkeypatch: pytest.MonkeyPatch, user_id: int, is_expected: bool
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: user_id, raising=False)
+    assert ("--allow-root" in lab_command(Path("/lessons"), [])) is is_expected
+
+
+def test_without_jupyterlab_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(course.lab.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingLabError, match=r"pip install -e '\.\[course\]'"):
+        lab_command(Path("/lessons"), [])
+
+
+def test_lab_hands_options_on_and_becomes_jupyterlab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    started = []
+    monkeypatch.setattr(course.__main__, "shipped_folder", lambda: tmp_path)
+    monkeypatch.setattr(course.__main__, "working_folder", lambda: tmp_path / "my-lessons")
+    monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))
+    assert course.__main__.main(["lab", "--no-browser", "--port=8900", "--debug"]) == 0
+    ((program, words),) = started
+    assert program == sys.executable
+    assert words[-3:] == ["--no-browser", "--port=8900", "--debug"]
+
+
+def test_list_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        course.__main__.main(["list", "--no-browser"])
+    assert "unrecognized arguments: --no-browser" in capsys.readouterr().err
+
+
+def test_missing_lessons_end_with_a_message_not_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(course.__main__, "shipped_folder", lambda: course.lessons.shipped_folder(tmp_path))
+    assert course.__main__.main(["list"]) == 1
+    assert capsys.readouterr().err.startswith("the lessons are not here\n")

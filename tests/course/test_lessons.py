@@ -1,0 +1,112 @@
+"""The working copy: what a learner edited survives every refresh."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from course.lessons import MissingLessonsError, find_lessons, refresh, shipped_folder, working_folder
+
+NAME = "01-when-is-the-result-there.ipynb"
+BESIDE = "01-when-is-the-result-there (new).ipynb"
+BESIDE_2 = "01-when-is-the-result-there (new 2).ipynb"
+
+
+def notebook(heading: str) -> str:
+    cells = [{"cell_type": "markdown", "metadata": {}, "source": [heading]}]
+    return json.dumps({"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+@pytest.fixture
+def shipped(tmp_path: Path) -> Path:
+    folder = tmp_path / "notebooks"
+    folder.mkdir()
+    (folder / NAME).write_text(notebook("# When is the result there?"))
+    return folder
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Path:
+    return working_folder(tmp_path)
+
+
+def test_a_missing_lesson_is_copied_and_said_once(shipped: Path, working: Path) -> None:
+    assert refresh(shipped, working) == [f"{NAME}: copied"]
+    assert (working / NAME).read_bytes() == (shipped / NAME).read_bytes()
+    assert refresh(shipped, working) == []
+
+
+def test_a_lesson_that_was_not_edited_follows_the_shipped_one(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    (shipped / NAME).write_text(notebook("# second"))
+    assert refresh(shipped, working) == [f"{NAME}: new version"]
+    assert (working / NAME).read_text() == notebook("# second")
+
+
+def test_an_edited_lesson_stays_and_nothing_is_said_while_the_shipped_one_is_the_same(
+    shipped: Path, working: Path
+) -> None:
+    refresh(shipped, working)
+    (working / NAME).write_text("mine")
+    assert refresh(shipped, working) == []
+    assert (working / NAME).read_text() == "mine"
+
+
+def test_the_new_version_of_an_edited_lesson_is_put_beside_it_once(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    (working / NAME).write_text("mine")
+    (shipped / NAME).write_text(notebook("# second"))
+    (line,) = refresh(shipped, working)
+    assert BESIDE in line
+    assert (working / NAME).read_text() == "mine"
+    assert (working / BESIDE).read_text() == notebook("# second")
+    assert refresh(shipped, working) == []
+
+
+def test_a_version_beside_is_replaced_unless_it_was_edited_too(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    (working / NAME).write_text("mine")
+    for heading in ("# second", "# third"):
+        (shipped / NAME).write_text(notebook(heading))
+        refresh(shipped, working)
+    assert (working / BESIDE).read_text() == notebook("# third")
+    (working / BESIDE).write_text("mine too")
+    (shipped / NAME).write_text(notebook("# fourth"))
+    refresh(shipped, working)
+    assert (working / BESIDE).read_text() == "mine too"
+    assert (working / BESIDE_2).read_text() == notebook("# fourth")
+
+
+@pytest.mark.parametrize("damage", [None, "", "{", "[]"])
+def test_a_lost_or_damaged_manifest_overwrites_nothing(
+    shipped: Path, working: Path, damage: str | None
+) -> None:
+    refresh(shipped, working)
+    (working / NAME).write_text("mine")
+    manifest = working / ".shipped.json"
+    if damage is None:
+        manifest.unlink()
+    else:
+        manifest.write_text(damage)
+    refresh(shipped, working)
+    assert (working / NAME).read_text() == "mine"
+    assert (working / BESIDE).read_bytes() == (shipped / NAME).read_bytes()
+
+
+def test_a_lesson_that_the_learner_deleted_comes_back(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    (working / NAME).unlink()
+    assert refresh(shipped, working) == [f"{NAME}: copied"]
+
+
+def test_lessons_come_in_order_with_the_heading_or_else_the_file_name_as_title(shipped: Path) -> None:
+    (shipped / "00-one-laptop.ipynb").write_text(notebook("no heading"))
+    assert [(lesson.number, lesson.title) for lesson in find_lessons(shipped)] == [
+        ("00", "one laptop"),
+        ("01", "When is the result there?"),
+    ]
+
+
+def test_without_the_lessons_the_error_says_to_clone(tmp_path: Path) -> None:
+    with pytest.raises(MissingLessonsError, match="clone tinyshard and run `make lab`"):
+        shipped_folder(tmp_path)

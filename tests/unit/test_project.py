@@ -1,0 +1,105 @@
+"""The files around the code agree with each other and name nothing that only one machine has."""
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# Where packages come from is for each machine's own settings to say. No pattern here matches itself.
+PRIVATE = {
+    "a package registry": r"index[-_]url|find[-_]links|--trusted[-_]host|pypi[.]org|pythonhosted[.]org"
+    r"|download[.]pytorch[.]org|(?:repo|conda)[.]anaconda[.]",
+    "a path of one machine": r"(?<![\w.])/(?:root|home|Users)/\w",
+}
+
+
+def requirements_of(words: list[str]) -> dict[str, set[str]]:
+    """["torch>=2.13,<2.14"] → {"torch": {">=2.13", "<2.14"}}; conda's name of torch is pytorch."""
+    found = {}
+    for word in words:
+        name, bounds = re.fullmatch(r"([A-Za-z0-9_-]+)(.*)", word).groups()
+        found[{"pytorch": "torch"}.get(name, name)] = set(bounds.split(",")) - {""}
+    return found
+
+
+def project_files() -> list[Path]:
+    """What git holds, and what it would take in next."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    # safe.directory: in a container the checkout may belong to another user.
+    command = [
+        "git",
+        "-c",
+        "safe.directory=*",
+        "ls-files",
+        "-z",
+        "--cached",
+        "--others",
+        "--exclude-standard",
+    ]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_conda_and_pip_have_the_same_needs() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for_pip = [
+        "python" + project["requires-python"],
+        *project["dependencies"],
+        *extras["course"],
+        *extras["test"],
+    ]
+    for_conda = re.findall(r"^  - ([^:\n]+)$", (ROOT / "environment.yml").read_text(), flags=re.MULTILINE)
+    for_conda = [word for word in for_conda if word not in ("conda-forge", "pip")]
+    assert requirements_of(for_conda) == requirements_of(for_pip)
+
+
+def test_torch_is_pinned_to_one_minor_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert requirements_of(project["dependencies"])["torch"] == {">=2.13", "<2.14"}
+
+
+def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
+    found = []
+    for path in project_files():
+        text = path.read_text("utf-8", errors="replace")
+        for what, pattern in PRIVATE.items():
+            found += [f"{path.relative_to(ROOT)}: {what}: {match}" for match in re.findall(pattern, text)]
+    assert found == []
+
+
+@pytest.mark.parametrize("command", ["make lab", "make test"])
+def test_the_readme_names_the_command(command: str) -> None:
+    assert command in (ROOT / "README.md").read_text("utf-8")
+
+
+def test_the_licence_is_the_three_clause_bsd_one() -> None:
+    licence = (ROOT / "LICENSE").read_text("utf-8")
+    assert licence.startswith("BSD 3-Clause License\n\nCopyright (c) 2026, the tinyshard authors\n")
+    assert re.findall(r"^(\d)\. ", licence, flags=re.MULTILINE) == ["1", "2", "3"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "BSD-3-Clause"
+
+
+def test_contributing_stays_under_sixty_lines() -> None:
+    assert len((ROOT / "CONTRIBUTING.md").read_text("utf-8").splitlines()) < 60
+
+
+def test_every_command_of_contributing_is_one_that_make_knows() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text("utf-8")))
+    assert named
+    assert named <= targets
+
+
+def test_the_workflow_runs_what_ci_runs_everywhere() -> None:
+    assert "run: .ci/run" in (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    script = ROOT / ".ci/run"
+    assert "make test" in script.read_text("utf-8")
+    assert script.stat().st_mode & 0o100

@@ -1,0 +1,72 @@
+"""tinyshard: JAX's way of parallel computing for torch users, on eight devices that are processes of a laptop.
+
+    devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
+    where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
+    arrays              Array device_put device_get array block_until_ready
+    pictures            debug.visualize_array_sharding debug.visualize_sharding
+
+torch's functions and methods work on Arrays. How it runs: `tinyshard.program`, `tinyshard.partition`, `tinyshard.runtime`.
+"""
+
+# workers are forked from a process that has torch loaded; it is started first, so that it loads while this one does
+from tinyshard.runtime import zygote as _zygote  # isort: skip
+
+_zygote.prestart()
+
+from tinyshard import debug, mesh_utils, sharding, tree
+from tinyshard.array import Array, Shard
+from tinyshard.devices import Device
+from tinyshard.errors import (
+    DeviceLostError,
+    DtypeError,
+    ImmutableError,
+    MeshError,
+    RemoteError,
+    RuntimeStateError,
+    ShardingError,
+    StatefulRandomError,
+    TinyshardError,
+)
+from tinyshard.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
+from tinyshard.placement import array, block_until_ready, device_get, device_put
+from tinyshard.platform import device_count, devices, init, local_devices, shutdown
+from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AbstractMesh",
+    "Array",
+    "Device",
+    "DeviceLostError",
+    "DtypeError",
+    "ImmutableError",
+    "Mesh",
+    "MeshError",
+    "NamedSharding",
+    "P",
+    "PartitionSpec",
+    "RemoteError",
+    "RuntimeStateError",
+    "Shard",
+    "Sharding",
+    "ShardingError",
+    "SingleDeviceSharding",
+    "StatefulRandomError",
+    "TinyshardError",
+    "array",
+    "block_until_ready",
+    "debug",
+    "device_count",
+    "device_get",
+    "device_put",
+    "devices",
+    "init",
+    "local_devices",
+    "make_mesh",
+    "mesh_utils",
+    "set_mesh",
+    "sharding",
+    "shutdown",
+    "tree",
+]

@@ -1,0 +1,270 @@
+"""Array: a tensor whose shards live on devices. Shape, dtype and sharding are known at once; the values are a future."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from tinyshard.devices import Device
+from tinyshard.errors import DtypeError, ImmutableError, message
+from tinyshard.layout import Layout
+from tinyshard.mesh import Mesh
+from tinyshard.runtime.runs import Buffer
+from tinyshard.sharding import Sharding, express
+
+_DEFAULT_ORIGIN = (0, -1)
+
+
+def origin() -> tuple[int, int]:
+    """Which transformation runs now: functorch level and backward pass; (0, -1) for none."""
+    level = torch._C._functorch.maybe_current_level() or 0
+    return level, torch._C._current_graph_task_id()
+
+
+class Array(torch.Tensor):
+    """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
+
+    torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()` and
+    `block_until_ready()` wait.
+
+    In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
+    """
+
+    _buffer: Buffer
+    _layout: Layout
+    _mesh: Mesh | None
+    _origin: tuple[int, int]
+    committed: bool
+
+    @staticmethod
+    def __new__(
+        cls: type[Array],
+        buffer: Buffer,
+        layout: Layout,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        committed: bool,
+        mesh: Mesh | None = None,
+    ) -> Array:
+        made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device="cpu")  # type: ignore[attr-defined]
+        made._buffer = buffer
+        made._layout = layout
+        made._mesh = mesh
+        made._origin = origin()
+        made.committed = committed
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything is done in `__new__`, as torch wants it."""
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from tinyshard.eager import dispatch
+
+        return dispatch(op, args, kwargs or {})
+
+    # ---- where it lives -----------------------------------------------------------------------------------------
+
+    @property
+    def layout_of_shards(self) -> Layout:
+        """The plain form of the sharding."""
+        return self._layout
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the array is laid out over devices.
+
+        Communication: none; known before the values are.
+        """
+        return express(self._layout, self._mesh)
+
+    def devices(self) -> set[Device]:
+        """The devices that hold a shard."""
+        return {Device(i, self._layout.platform) for i in self._layout.devices}
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole array."""
+        return self._layout.is_replicated
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """One `Shard` for each device, in mesh order.
+
+        Communication: none; the data of a shard stays on its device.
+        """
+        return [Shard(self, position) for position in range(len(self._layout.devices))]
+
+    # ---- when it is there ---------------------------------------------------------------------------------------
+
+    def block_until_ready(self) -> Array:
+        """Wait until every shard is computed.
+
+        Raises:
+            RemoteError: a device could not compute it; the message names device, op and dispatching line.
+            DeviceLostError: a device that it depends on is gone.
+
+        Communication: none between devices.
+        """
+        self._buffer.runtime.wait(self._buffer, self._layout.devices)
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether `block_until_ready` would return at once."""
+        return bool(self._buffer.runtime.is_ready(self._buffer, self._layout.devices))
+
+    # ---- its values ---------------------------------------------------------------------------------------------
+
+    def _gather(self) -> torch.Tensor:
+        """The whole values as a plain tensor: waits, and copies one of each block here."""
+        layout, shape = self._layout, tuple(self.shape)
+        holders = layout.positions()
+        ids = [layout.devices[p] for p in holders.values()]
+        blocks = self._buffer.runtime.fetch(self._buffer, ids)
+        if len(ids) == 1:
+            return blocks[ids[0]].reshape(shape)
+        out = torch.empty(shape, dtype=self.dtype)
+        for position in holders.values():
+            out[layout.index(position, shape)] = blocks[layout.devices[position]]
+        return out
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:  # type: ignore[override]
+        """The whole array as a NumPy array of its own. Waits.
+
+        Raises:
+            DtypeError: NumPy has no such dtype (bfloat16).
+        """
+        whole = self._gather()
+        try:
+            return whole.numpy()
+        except TypeError as error:
+            raise DtypeError(
+                message(
+                    f"NumPy has no {self.dtype}",
+                    got=f"an Array of {self.dtype}",
+                    try_="x.float().numpy(), or ts.device_get(x) for a plain torch tensor",
+                )
+            ) from error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # type: ignore[override]
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, Array) for x in kwargs.get("out", ())):
+            _refuse("out=x", "the result of the function")
+        plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers. Waits."""
+        return self._gather().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        if torch._C._functorch.is_functorch_wrapped_tensor(self):
+            return super().__repr__()
+        name = str(self.dtype).removeprefix("torch.")
+        if math.prod(self.shape) == 0:
+            return f"Array([], shape={tuple(self.shape)}, dtype={name})"
+        body = np.array2string(_printable(self._gather()), separator=", ", prefix="Array(", suffix=f", dtype={name})")
+        return f"Array({body}, dtype={name})"
+
+    def __str__(self) -> str:
+        return str(_printable(self._gather()))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else format(str(self), spec)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return torch.round(self) if digits is None else torch.round(self, decimals=digits)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _from_values, (self._gather(),)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self  # immutable: a copy could not be told from the original
+
+    def __copy__(self) -> Array:
+        return self
+
+    def _repr_html_(self) -> str:
+        from tinyshard.draw.html import array_html
+
+        shape, item = tuple(self.shape), self.dtype.itemsize
+        shard = self._layout.shard_shape(shape)
+        name = str(self.dtype).removeprefix("torch.")
+        nbytes, shard_nbytes = math.prod(shape) * item, math.prod(shard) * item
+        return array_html(self._layout, shape, name, nbytes, shard_nbytes, repr(self.sharding), self.committed)
+
+    # ---- what an immutable value refuses ------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        _refuse("x[index] = value", "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter")
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise ImmutableError(
+        message(
+            "an Array cannot be changed in place",
+            got=what,
+            rule="an Array is immutable: other arrays and queued computations may share its shards",
+            try_=instead,
+        )
+    )
+
+
+def _printable(values: torch.Tensor) -> np.ndarray:
+    """NumPy values to print: dtypes that NumPy lacks are shown in float32."""
+    return (
+        values.float()
+        if values.dtype in (torch.bfloat16,) or (values.dtype.itemsize == 1 and values.is_floating_point())
+        else values
+    ).numpy()
+
+
+def _from_values(values: torch.Tensor) -> torch.Tensor:
+    """What unpickling gives: the values, on the default device of whoever loads them."""
+    from tinyshard.placement import array
+
+    return array(values)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """What one device holds of an Array."""
+
+    _array: Array
+    _position: int
+
+    @property
+    def device(self) -> Device:
+        """The device that holds it."""
+        layout = self._array.layout_of_shards
+        return Device(layout.devices[self._position], layout.platform)
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """Which slices of the array it is."""
+        return self._array.layout_of_shards.index(self._position, tuple(self._array.shape))
+
+    @property
+    def replica_id(self) -> int:
+        """0 for the first copy of this block in mesh order, 1 for the next."""
+        return self._array.layout_of_shards.replica_id(self._position)
+
+    @property
+    def data(self) -> Array:
+        """The block as an Array on its one device; nothing is copied."""
+        x = self._array
+        layout = x.layout_of_shards
+        shape = layout.shard_shape(tuple(x.shape))
+        alone = Layout((self.device.id,), (), ((),) * len(shape), layout.platform)
+        return Array(x._buffer, alone, shape, x.dtype, committed=True)
+
+    def __repr__(self) -> str:
+        return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"

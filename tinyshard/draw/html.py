@@ -1,0 +1,150 @@
+"""What a notebook shows for an array, a sharding or a mesh: a small table beside its SVG, as dask does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from tinyshard.draw.blocks import ids_text
+from tinyshard.draw.svg import mesh_svg, sharding_svg
+from tinyshard.layout import Layout
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def array_html(
+    layout: Layout,
+    shape: Sequence[int],
+    dtype: str,
+    nbytes_total: int,
+    shard_nbytes: int,
+    sharding: str,
+    committed: bool,
+) -> str:
+    """The table and picture of an array.
+
+    Args:
+        layout: where the blocks lie.
+        shape: the global shape, of any rank.
+        dtype: the name of the dtype, as "float32".
+        nbytes_total: bytes of the array, copies not counted.
+        shard_nbytes: bytes of the shard on one device.
+        sharding: the repr of the sharding.
+        committed: whether the array was placed by hand.
+
+    Returns:
+        One `<div>` without ids, scripts or style sheets; the same for the same input.
+
+    Communication: none.
+
+    Example:
+        >>> rows = Layout((0, 1), (2,), ((0,), ()))
+        >>> html = array_html(rows, (4, 3), "float32", 48, 24, "P('x')", committed=True)
+        >>> "float32[4, 3]" in html, "float32[2, 3]" in html, "24 B" in html
+        (True, True, True)
+    """
+    shard = layout.shard_shape(shape)
+    rows = [
+        ("Array", f"{dtype}{_brackets(shape)}", human_bytes(nbytes_total)),
+        ("Shard", f"{dtype}{_brackets(shard)}", f"{human_bytes(shard_nbytes)} per device"),
+        ("Devices", _devices(layout), _copies(layout)),
+        ("Sharding", sharding, ""),
+        ("Committed", "yes" if committed else "no, it moves to meet committed operands", ""),
+    ]
+    return _beside(_table(rows), sharding_svg(layout, shape))
+
+
+def sharding_html(layout: Layout, sharding: str, shape: Sequence[int] | None = None) -> str:
+    """The table and picture of a sharding, for an array of `shape` or for any.
+
+    Args:
+        layout: where the blocks lie.
+        sharding: the repr of the sharding.
+        shape: the global shape; None draws square blocks.
+
+    Returns:
+        One `<div>`; the same for the same input.
+
+    Communication: none.
+
+    Example:
+        >>> "2 × 1" in sharding_html(Layout((0, 1), (2,), ((0,), ())), "P('x')")
+        True
+    """
+    rows = [
+        ("Sharding", sharding, ""),
+        ("Blocks", " × ".join(map(str, layout.parts)) or "1", _copies(layout)),
+        ("Devices", _devices(layout), ""),
+    ]
+    return _beside(_table(rows), sharding_svg(layout, shape))
+
+
+def mesh_html(shape: Sequence[int], ids: Sequence[int], axis_names: Sequence[str], platform: str) -> str:
+    """The table and picture of a mesh.
+
+    Args:
+        shape: sizes of the axes.
+        ids: device ids, row-major over `shape`.
+        axis_names: one name for each axis.
+        platform: "cpu" or "gpu".
+
+    Returns:
+        One `<div>`; the same for the same input.
+
+    Communication: none.
+
+    Example:
+        >>> "4 CPU" in mesh_html((2, 2), (0, 1, 2, 3), ("a", "b"), "cpu")
+        True
+    """
+    rows = [(f"Axis {name}", str(size), "") for name, size in zip(axis_names, shape, strict=True)]
+    rows.append(("Devices", f"{len(ids)} {platform.upper()}: {ids_text(tuple(ids))}", ""))
+    return _beside(_table(rows), mesh_svg(shape, ids, axis_names, platform))
+
+
+def human_bytes(nbytes: int) -> str:
+    """A number of bytes in the unit that keeps it short.
+
+    Example:
+        >>> human_bytes(24), human_bytes(268435456), human_bytes(1500)
+        ('24 B', '256 MiB', '1.46 KiB')
+    """
+    power = 0
+    while nbytes >= 1024 ** (power + 1) and power < len(_UNITS) - 1:
+        power += 1
+    words = f"{nbytes / 1024**power:.2f}".rstrip("0").rstrip(".")
+    return f"{words} {_UNITS[power]}"
+
+
+def _brackets(shape: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, shape))}]"
+
+
+def _devices(layout: Layout) -> str:
+    return f"{len(layout.devices)} {layout.platform.upper()}: {ids_text(layout.devices)}"
+
+
+def _copies(layout: Layout) -> str:
+    copies = len(layout.devices) // math.prod(layout.parts)
+    return "1 copy" if copies == 1 else f"{copies} copies of each block"
+
+
+def _table(rows: Sequence[tuple[str, str, str]]) -> str:
+    # Each style stands on its element: a style sheet would reach the whole notebook.
+    left = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
+    lines = []
+    for name, value, note in rows:
+        words = f'<code style="white-space:pre-wrap;background:none">{escape(value)}</code>'
+        second = f'<td style="{left};white-space:nowrap">{escape(note)}</td>' if note else ""
+        span = "" if note else ' colspan="2"'
+        lines.append(f'<tr><th style="{left}">{escape(name)}</th><td{span} style="{left}">{words}</td>{second}</tr>')
+    style = "margin:0;border-collapse:collapse;color:inherit;font-size:inherit"
+    return f'<table style="{style}"><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _beside(table: str, svg: str) -> str:
+    return (
+        '<div style="display:flex;flex-wrap:wrap;gap:24px;align-items:flex-start">'
+        f'<div style="max-width:32em">{table}</div><div>{svg}</div></div>'
+    )

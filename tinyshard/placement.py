@@ -1,0 +1,290 @@
+"""Putting values on devices and getting them back: `device_put`, `device_get`, `array`, `block_until_ready`."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from tinyshard import platform
+from tinyshard.array import Array
+from tinyshard.devices import Device
+from tinyshard.errors import DtypeError, ShardingError, message
+from tinyshard.layout import Layout, coarsest, is_same_placement, refine
+from tinyshard.mesh import Mesh, current_mesh
+from tinyshard.program import Builder, Meta, Program, Value
+from tinyshard.reshard import Placed, reshard
+from tinyshard.runtime.runs import users_line
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+
+def device_put(tree: Any, device: Any = None) -> Any:
+    """Place a tensor, or every tensor of a tree, on devices.
+
+    Args:
+        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these. Host values are copied before it returns,
+            so later changes to them do not reach the Array.
+        device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
+            None for the default device (then the result is uncommitted).
+
+    Returns:
+        The same tree of Arrays, committed to their devices; at once, the data is on its way.
+
+    Raises:
+        ShardingError: wrong rank, uneven split, or not a sharding.
+        DtypeError: a value that is not numeric.
+
+    Communication: from the host to the devices; for an Array the exchanges that its new layout needs.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> sharding = ts.sharding.PositionalSharding(ts.devices()).reshape(2, 2)
+        >>> ts.device_put(torch.ones(4, 6), sharding).addressable_shards[1]
+        Shard(device=CPU 1, index=(slice(0, 2, None), slice(3, 6, None)), replica_id=0)
+    """
+    if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
+        return _put_with_prefix(tree, device)
+    return tree_map(lambda leaf: _put(leaf, device), tree)
+
+
+def _put_with_prefix(tree: Any, device: Any) -> Any:
+    fits = type(tree) is type(device) or (isinstance(tree, list | tuple) and isinstance(device, list | tuple))
+    if not fits or len(tree) != len(device) or (isinstance(tree, dict) and set(tree) != set(device)):
+        raise ShardingError(
+            message(
+                "the tree of shardings does not fit the tree of values",
+                got=f"{type(device).__name__} of {len(device)} for {type(tree).__name__}",
+                rule="it has the same containers, or one sharding in place of a whole subtree",
+            )
+        )
+    if isinstance(tree, dict):
+        return {key: device_put(tree[key], device[key]) for key in tree}
+    return type(tree)(device_put(x, d) for x, d in zip(tree, device, strict=True))
+
+
+def _put(value: Any, device: Any) -> Array:
+    if device is None and isinstance(value, Array):
+        return value
+    sharding = as_sharding(device)
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    committed = device is not None
+    if isinstance(value, Array):
+        layout = sharding.checked_layout(value.shape)
+        _check_devices_exist(sharding, value._buffer.runtime)
+        return move(value, layout, committed=committed, mesh=mesh)
+    host = as_tensor(value)
+    layout = sharding.checked_layout(host.shape)
+    _check_devices_exist(sharding, platform.current())
+    return put_tensor(host, layout, committed=committed, mesh=mesh)
+
+
+def as_sharding(device: Any) -> Sharding:
+    """What stands for a place, as a Sharding.
+
+    Raises:
+        ShardingError: it does not stand for a place.
+    """
+    if isinstance(device, Sharding):
+        return device
+    if isinstance(device, Device):
+        return SingleDeviceSharding(device)
+    if device is None:
+        return SingleDeviceSharding(platform.devices()[0])
+    mesh = current_mesh()
+    if isinstance(device, PartitionSpec) and mesh is not None:
+        return NamedSharding(mesh, device)
+    raise ShardingError(
+        message(
+            "not a place to put a value",
+            got=f"{device!r} ({type(device).__name__})" + (", and no mesh is set" if mesh is None else ""),
+            rule="a Sharding, a Device, or with ts.set_mesh(mesh) a PartitionSpec",
+            try_="NamedSharding(mesh, P('a', 'b')), or ts.devices()[0]",
+        )
+    )
+
+
+def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
+    there = set(runtime.devices)
+    missing = [d for d in sharding.devices if d not in there]
+    if missing:
+        raise ShardingError(
+            message(
+                "the sharding names devices that are not there",
+                got=f"{missing[:8]}" + (" and more" if len(missing) > 8 else ""),
+                rule=f"the devices are {list(runtime.devices)}",
+                try_="ts.init(devices=n) starts n of them; an AbstractMesh has none",
+            )
+        )
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """A host value as a plain torch tensor, sharing memory where it can.
+
+    Raises:
+        DtypeError: it is not numeric.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
+            kind = f"{value.device.type} {value.layout}"
+            raise DtypeError(message("only dense CPU tensors can be placed", got=kind, try_="x.cpu().to_dense()"))
+        return value.detach()
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DtypeError(
+            message(
+                "not a value that can live on a device",
+                got=f"{type(value).__name__}: {str(value)[:60]}",
+                rule="tensors, NumPy arrays and numbers can",
+                try_="torch.tensor(...) of numbers",
+            )
+        ) from error
+
+
+def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
+    """Copy a host tensor and send each device its block."""
+    shape = tuple(host.shape)
+    copies: dict[tuple[int, ...], torch.Tensor] = {}
+    blocks = {}
+    for position, device in enumerate(layout.devices):
+        block = layout.block(position)
+        if block not in copies:  # copies of a block share one snapshot here
+            cut = host[layout.index(position, shape)]
+            copies[block] = cut.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        blocks[device] = copies[block]
+    buffer = platform.current().put(blocks, users_line())
+    return Array(buffer, layout, shape, host.dtype, committed, mesh)
+
+
+def move(x: Array, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
+    """The same values under another layout."""
+    have = x.layout_of_shards
+    buffer = x._buffer
+    if not is_same_placement(have, layout):
+        shape = tuple(x.shape)
+        program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
+        buffer = buffer.runtime.run(program, [buffer], users_line())[0]
+    return Array(buffer, layout, tuple(x.shape), x.dtype, committed, mesh)
+
+
+@lru_cache(maxsize=1024)
+def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
+    """The program that brings an array from one layout to another.
+
+    Communication: over one device order, the fewest exchanges (`tinyshard.reshard`); otherwise blocks from device to device.
+    """
+    common = refine([have, want]) if have.devices == want.devices else None
+    if common is None:
+        return _transfer_program(have, want, shape, dtype)
+    builder = Builder(have.devices, common[0].axes)
+    x = Placed(0, shape, dtype, common[0].dims)
+    builder.input(x.local(builder.axes))
+    return builder.finish([reshard(builder, x, common[1].dims).number])
+
+
+def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
+    """Each device gets every piece of its new block from a device that holds it, itself if it can."""
+    devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
+    builder = Builder(devices, (len(devices),))
+    builder.input(Meta(have.shard_shape(shape), dtype))
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for position in range(len(have.devices)):
+        holders.setdefault(have.block(position), []).append(position)
+    moves = []
+    for target, device in enumerate(want.devices):
+        for candidates in holders.values():
+            source = next((p for p in candidates if have.devices[p] == device), candidates[target % len(candidates)])
+            cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
+            if cut is not None:
+                moves.append((source, devices.index(device), cut, place))
+    made = [Meta(want.shard_shape(shape), dtype)]
+    number = builder.emit("transfer", (Value(0),), {"moves": tuple(moves)}, made)[0]
+    return builder.finish([number])
+
+
+def _overlap(
+    source: tuple[slice, ...], target: tuple[slice, ...], shape: tuple[int, ...]
+) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
+    """Where two blocks of one array meet, in the coordinates of each; (None, ()) if they do not."""
+    cut, place = [], []
+    for s, t, size in zip(source, target, shape, strict=True):
+        s_start, s_stop, _ = s.indices(size)
+        t_start, t_stop, _ = t.indices(size)
+        low, high = max(s_start, t_start), min(s_stop, t_stop)
+        if low >= high:
+            return None, ()
+        cut.append(slice(low - s_start, high - s_start))
+        place.append(slice(low - t_start, high - t_start))
+    return tuple(cut), tuple(place)
+
+
+def device_get(tree: Any) -> Any:
+    """Bring every Array of a tree to the host.
+
+    Args:
+        tree: a tree with Arrays as leaves; other leaves are left as they are.
+
+    Returns:
+        The tree with plain torch tensors (in JAX: NumPy arrays).
+
+    Raises:
+        RemoteError, DeviceLostError: a value could not be computed.
+
+    Communication: from the devices to the host; waits.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> ts.device_get({"x": ts.array([1, 2])})
+        {'x': tensor([1, 2])}
+    """
+    return tree_map_only(Array, lambda x: x._gather(), tree)
+
+
+def array(value: Any, dtype: torch.dtype | None = None) -> Array:
+    """An uncommitted Array on the default device: it moves freely to meet committed ones.
+
+    Args:
+        value: a tensor, NumPy array, number or nested list; copied.
+        dtype: of the result; by default torch's for this value.
+
+    Raises:
+        DtypeError: not numeric.
+
+    Communication: from the host to `devices()[0]`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> ts.array([1.0, 2.0])
+        Array([1., 2.], dtype=float32)
+    """
+    if isinstance(value, Array):
+        return value if dtype is None else value.to(dtype)  # type: ignore[return-value]
+    if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
+        as_tensor(object())
+    if isinstance(value, list | tuple) and any(isinstance(x, Array) for x in tree_leaves(value)):
+        return torch.stack([array(x) for x in value])  # type: ignore[return-value]
+    host = as_tensor(value)
+    if dtype is not None:
+        host = host.to(dtype)
+    default = SingleDeviceSharding(platform.devices()[0])
+    return put_tensor(host, default.layout(host.dim()), committed=False)
+
+
+def block_until_ready(tree: Any) -> Any:
+    """Wait until every Array of a tree is computed; returns the tree.
+
+    Raises:
+        RemoteError, DeviceLostError: a value could not be computed.
+
+    Communication: none between devices.
+    """
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Array):
+            leaf.block_until_ready()
+    return tree

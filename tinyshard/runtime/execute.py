@@ -1,0 +1,114 @@
+"""Programs made ready to run: ops looked up, arguments turned into templates, and when each value is last used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tinyshard.collectives import COLLECTIVES
+from tinyshard.program import Meta, Program, Step, Value, values_in
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStep:
+    """One step, with its op found.
+
+    Attributes:
+        name: as in the program's text.
+        call: values of the program -> flat results; None for a collective.
+        collective: name, axes and parameters of a collective.
+        operand: number and meta of a collective's operand.
+        results: numbers of the results.
+        dead: values that no later step needs.
+    """
+
+    name: str
+    call: Callable[[list[Any]], Sequence[Any]] | None
+    collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
+    operand: tuple[int, Meta | None]
+    results: tuple[int, ...]
+    dead: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyProgram:
+    """A Program that a device can run over and over."""
+
+    program: Program
+    steps: tuple[ReadyStep, ...]
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+        return len(self.program.metas)
+
+
+def make_ready(program: Program) -> ReadyProgram:
+    """Look up every op of the program once."""
+    last: dict[int, int] = {}
+    for k, step in enumerate(program.steps):
+        for value in values_in((step.args, step.kwargs)):
+            last[value.number] = k
+        for number in step.results:
+            last.setdefault(number, k)
+    keep = set(program.outputs)
+    dead: list[list[int]] = [[] for _ in program.steps]
+    for number, k in last.items():
+        if number not in keep and number >= 0:
+            dead[k].append(number)
+    return ReadyProgram(
+        program, tuple(_ready_step(s, program, tuple(d)) for s, d in zip(program.steps, dead, strict=True))
+    )
+
+
+def _ready_step(step: Step, program: Program, dead: tuple[int, ...]) -> ReadyStep:
+    if step.op in COLLECTIVES or step.op == "transfer":
+        operand = step.args[0].number
+        params = {k: v for k, v in step.kwargs.items() if k != "axes"}
+        named = (step.op, tuple(step.kwargs.get("axes", ())), params)
+        return ReadyStep(step.op, None, named, (operand, program.metas[operand]), step.results, dead)
+    return ReadyStep(step.op, _caller(step), None, (-1, None), step.results, dead)
+
+
+def find_op(name: str) -> Any:
+    """The op that "aten.add.Tensor" names."""
+    namespace, packet, overload = name.split(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def _caller(step: Step) -> Callable[[list[Any]], Sequence[Any]]:
+    op = find_op(step.op)
+    template = list(step.args)
+    kwargs = step.kwargs
+    plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
+    nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
+    nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
+
+    def call(values: list[Any]) -> Sequence[Any]:
+        args = template.copy()
+        for i, number in plain:
+            args[i] = values[number]
+        for i, tree in nested:
+            args[i] = _filled(tree, values)
+        named = kwargs if not nested_kwargs else {**kwargs, **{k: _filled(t, values) for k, t in nested_kwargs}}
+        out = op(*args, **named)
+        return out if isinstance(out, list | tuple) else (out,)
+
+    return call
+
+
+def _filled(tree: Any, values: list[Any]) -> Any:
+    if isinstance(tree, Value):
+        return values[tree.number]
+    if isinstance(tree, list | tuple):
+        return type(tree)(_filled(item, values) for item in tree)
+    return tree
+
+
+def zeros_for(meta: Meta | None) -> torch.Tensor:
+    """What a failed device sends in its place, so that the others do not wait for it."""
+    assert meta is not None, "a collective's operand has a known shape"
+    return torch.zeros(meta.shape, dtype=meta.dtype)

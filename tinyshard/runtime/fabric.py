@@ -1,0 +1,188 @@
+"""The collectives between worker processes, over torch.distributed's gloo.
+
+Each function does between processes what its namesake in `tinyshard.collectives` says over a list of shards. gloo takes
+few dtypes: blocks travel as bytes, and reductions are cast to a type that gloo can add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tinyshard.collectives import group_positions, own_block, reduce_stack
+
+# computing on one device may take minutes while the others wait for it in a collective: that is no fault
+TIMEOUT = timedelta(seconds=300)
+
+_GLOO_OPS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.SUM,
+    "product": dist.ReduceOp.PRODUCT,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+}
+_NARROW_INTS = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
+_REDUCED_AS_THEY_ARE = {
+    torch.float64, torch.float32, torch.float16, torch.bfloat16,
+    torch.int64, torch.int32, torch.int8, torch.uint8,
+}  # fmt: skip
+
+
+class Fabric:
+    """This device's way to the others: process groups over any set of them, made when first used.
+
+    Args:
+        store: path of a file that all workers share, for gloo's rendezvous.
+        device: id of this device.
+        count: number of devices.
+    """
+
+    def __init__(self, store: str, device: int, count: int) -> None:
+        self._store = dist.FileStore(store, count)
+        self._device = device
+        self._groups: dict[tuple[int, ...], Any] = {}
+        self.group(tuple(range(count)))  # connects now, so that "ready" means that all can talk
+
+    def group(self, members: tuple[int, ...]) -> Any:
+        """The gloo group over these device ids, ranks in this order. All members ask for it in the same order."""
+        if members not in self._groups:
+            options = dist.ProcessGroupGloo._Options()
+            # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business
+            options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+            options._timeout = TIMEOUT
+            store = dist.PrefixStore("-".join(map(str, members)), self._store)
+            rank = members.index(self._device)
+            self._groups[members] = dist.ProcessGroupGloo(store, rank, len(members), options)
+        return self._groups[members]
+
+    def perform(
+        self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
+        params: dict[str, Any],
+    ) -> Tensor:  # fmt: skip
+        """Take part in one collective of a program.
+
+        Args:
+            name: the collective.
+            x: this device's shard.
+            devices, axes: the program's.
+            named: the axes along which it communicates.
+            params: its other parameters.
+        """
+        positions = group_positions(axes, named, devices.index(self._device))
+        members = tuple(devices[p] for p in positions)
+        place = members.index(self._device)
+        if name == "own_block":
+            return own_block(x, place, len(members), **params)
+        if len(members) == 1:
+            return x
+        return _PERFORM[name](self.group(members), place, len(members), x, **params)
+
+    def transfer(self, x: Tensor | None, devices: tuple[int, ...], made: Any, moves: Any) -> Tensor | None:
+        """Move blocks between any devices of the program: what `device_put` needs from one set of devices to another.
+
+        Args:
+            x: this device's shard; None if it has none.
+            made: meta of the result on a device that gets one.
+            moves: (source position, target position, slices of the source, slices of the target).
+        """
+        here = devices.index(self._device)
+        out = torch.empty(made.shape, dtype=made.dtype) if any(m[1] == here for m in moves) else None
+        waiting: list[tuple[Any, Any]] = []
+        for tag, (source, target, cut, place) in enumerate(moves):
+            if source == target == here:
+                assert x is not None and out is not None
+                out[place] = x[cut]
+            elif source == here:
+                assert x is not None
+                block = _as_bytes(x[cut])
+                waiting.append((self._world().send([block], devices[target], tag), block))
+        for tag, (source, target, _, place) in enumerate(moves):
+            if target == here != source:
+                assert out is not None
+                part = torch.empty_like(out[place], memory_format=torch.contiguous_format)
+                self._world().recv([_as_bytes(part)], devices[source], tag).wait()
+                out[place] = part
+        for work, _ in waiting:  # the second of each pair keeps the bytes alive until they are sent
+            work.wait()
+        return out
+
+    def _world(self) -> Any:
+        return next(iter(self._groups.values()))
+
+
+def _as_bytes(x: Tensor) -> Tensor:
+    return x.contiguous().reshape(-1).view(torch.uint8)
+
+
+def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Tensor:
+    if x.dtype not in _REDUCED_AS_THEY_ARE and x.dtype not in _NARROW_INTS:
+        if x.is_complex() and op in ("sum", "avg"):
+            parts = _all_reduce(group, place, count, torch.view_as_real(x.resolve_conj()), op=op)
+            return torch.view_as_complex(parts)
+        gathered = _all_gather(group, place, count, x.unsqueeze(0), dim=0)
+        return reduce_stack(list(gathered), op)
+    work = x.to(_NARROW_INTS.get(x.dtype, x.dtype), copy=True, memory_format=torch.contiguous_format)
+    options = dist.AllreduceOptions()
+    options.reduceOp = _GLOO_OPS[op]
+    group.allreduce([work], options).wait()
+    if op == "avg":
+        work = work / count
+    return work.to(x.dtype)
+
+
+def _all_gather(group: Any, place: int, count: int, x: Tensor, *, dim: int) -> Tensor:
+    sent = _as_bytes(x)
+    got = torch.empty(count * sent.numel(), dtype=torch.uint8)
+    if sent.numel():
+        group._allgather_base(got, sent).wait()
+    blocks = [got[i * sent.numel() : (i + 1) * sent.numel()].view(x.dtype).reshape(x.shape) for i in range(count)]
+    return torch.cat(blocks, dim) if x.dim() else torch.stack(blocks)
+
+
+def _all_to_all(group: Any, place: int, count: int, x: Tensor, *, split: int, join: int) -> Tensor:
+    return torch.cat(_exchange(group, list(x.chunk(count, split))), join)
+
+
+def _exchange(group: Any, blocks: list[Tensor]) -> list[Tensor]:
+    """Send block i to member i; the blocks that came, in the order of the members."""
+    shape, dtype = blocks[0].shape, blocks[0].dtype
+    sent = torch.cat([_as_bytes(block) for block in blocks])
+    got = torch.empty_like(sent)
+    if sent.numel():
+        group.alltoall_base(got, sent, [], []).wait()
+    return [part.view(dtype).reshape(shape) for part in got.chunk(len(blocks))] if sent.numel() else blocks
+
+
+def _reduce_scatter(group: Any, place: int, count: int, x: Tensor, *, dim: int, op: str) -> Tensor:
+    # every member gets the blocks that it is to combine and adds them in the members' order: right for every dtype
+    return reduce_stack(_exchange(group, list(x.chunk(count, dim))), op)
+
+
+def _collective_permute(group: Any, place: int, count: int, x: Tensor, *, pairs: Any) -> Tensor:
+    x = x.contiguous()
+    sent = _as_bytes(x)
+    works = [group.send([sent], target, 0) for source, target in pairs if source == place != target]
+    source = next((s for s, t in pairs if t == place), None)
+    out = x
+    if source is None:
+        out = torch.zeros_like(x)
+    elif source != place:
+        out = torch.empty_like(x)
+        group.recv([_as_bytes(out)], source, 0).wait()
+    for work in works:
+        work.wait()
+    return out
+
+
+_PERFORM: dict[str, Callable[..., Tensor]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "collective_permute": _collective_permute,
+}

@@ -1,0 +1,182 @@
+"""The local runtime: every device in this process, step by step in lockstep.
+
+It runs the same Programs as the workers, with collectives as plain functions over the list of shards. Small, instant,
+deterministic: the oracle of the tests, what a debugger can step through, and the way where processes cannot be had.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.collectives import COLLECTIVES, group_positions, own_block
+from tinyshard.devices import Device
+from tinyshard.errors import RuntimeStateError, message
+from tinyshard.program import Meta, Program
+from tinyshard.runtime.execute import ReadyProgram, ReadyStep, make_ready, zeros_for
+from tinyshard.runtime.runs import Buffer, Failure, Run, Where, ancestry, input_runs, remote_error, settle
+
+
+class LocalRuntime:
+    """All devices in one process.
+
+    Args:
+        count: number of devices.
+        platform: what they are called.
+
+    Communication: none.
+    """
+
+    kind = "local"
+
+    def __init__(self, count: int, platform: str = "cpu") -> None:
+        self.devices = tuple(Device(i, platform) for i in range(count))
+        self._platform = platform
+        self._numbers = itertools.count(1)
+        self._stores: list[dict[int, Tensor]] = [{} for _ in self.devices]
+        self._programs: dict[int, ReadyProgram] = {}
+        self._closed = False
+
+    def put(self, blocks: dict[int, Tensor], where: Where) -> Buffer:
+        """Give a block to each device."""
+        self._check_open()
+        number = next(self._numbers)
+        for device, block in blocks.items():
+            self._stores[device][number] = block
+        return Buffer(number, Run(number, tuple(blocks), False, where, settled=True), self, self._release)
+
+    def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
+        """Run a program now; an error is kept for whoever asks for the value, as on worker processes."""
+        self._check_open()
+        ready = self._programs.get(program.number)
+        if ready is None:
+            ready = self._programs[program.number] = make_ready(program)
+        run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
+        numbers = [next(self._numbers) for _ in program.outputs]
+        with torch.no_grad():
+            self._execute(ready, run, [b.number for b in inputs], numbers)
+        settle(run)
+        if guards:
+            for buffer in inputs:
+                buffer.run.checks.append(run)
+        return [Buffer(number, run, self, self._release) for number in numbers]
+
+    def _execute(self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int]) -> None:
+        devices = ready.program.devices
+        extra = [None] * (ready.size - len(inputs))
+        values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
+        failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
+        for step in ready.steps:
+            if step.collective is not None:
+                self._collective(step, ready.program, values, failed)
+                continue
+            assert step.call is not None
+            for position, device in enumerate(devices):
+                if position in failed:
+                    continue
+                try:
+                    for slot, result in zip(step.results, step.call(values[position]), strict=False):
+                        if slot >= 0:
+                            values[position][slot] = result
+                except Exception as error:
+                    failed.add(position)
+                    run.failures[device] = (Failure(step.name, f"{type(error).__name__}: {error}", ""), run.where)
+        for position, device in enumerate(devices):
+            for number, slot in zip(outputs, ready.program.outputs, strict=True):
+                if position not in failed and values[position][slot] is not None:
+                    self._stores[device][number] = values[position][slot]
+
+    def _collective(self, step: ReadyStep, program: Program, values: list[list[Any]], failed: set[int]) -> None:
+        assert step.collective is not None
+        name, named, params = step.collective
+        operand, meta = step.operand
+        shards = [zeros_for(meta) if p in failed else row[operand] for p, row in enumerate(values)]
+        slot = step.results[0]
+        if name == "transfer":
+            for row, out in zip(values, _transfer(shards, program.metas[slot], **params), strict=True):
+                row[slot] = out
+            return
+        done: set[int] = set()
+        for position in range(len(shards)):
+            if position in done:
+                continue
+            group = group_positions(program.axes, named, position)
+            members = [shards[p] for p in group]
+            if name == "own_block":
+                made = [own_block(x, i, len(group), **params) for i, x in enumerate(members)]
+            else:
+                run = COLLECTIVES[name].run
+                assert run is not None
+                made = run(members, **params)
+            for p, x in zip(group, made, strict=True):
+                values[p][slot] = x
+            done.update(group)
+
+    def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, Tensor]:
+        """The blocks on these devices. Raises RemoteError if they could not be computed."""
+        self.wait(buffer, device_ids)
+        return {d: self._stores[d][buffer.number].clone() for d in device_ids}
+
+    def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
+        """Raise RemoteError if the blocks on these devices could not be computed."""
+        self._check_open()
+        failures = ancestry(buffer.run, device_ids).failures
+        if failures:
+            raise remote_error(failures, self._platform)
+
+    def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
+        """Always: everything is computed when it is called."""
+        return True
+
+    def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
+        """Shapes and dtypes of values that only running could tell."""
+        for buffer in buffers:
+            self.wait(buffer, [device])
+        found = (self._stores[device].get(b.number) for b in buffers)
+        return [None if x is None else Meta(tuple(x.shape), x.dtype) for x in found]
+
+    def forget(self, program: Program) -> None:
+        """Drop a program that will not be called again."""
+        self._programs.pop(program.number, None)
+
+    def pid(self, device: int) -> int | None:
+        """None: the devices have no process of their own."""
+        return None
+
+    @property
+    def is_alive(self) -> bool:
+        return not self._closed
+
+    def shutdown(self) -> None:
+        """Forget all values."""
+        self._closed = True
+        self._stores = [{} for _ in self.devices]
+
+    def _release(self, number: int) -> None:
+        for store in self._stores:
+            store.pop(number, None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RuntimeStateError(
+                message(
+                    "the runtime that held this value has been shut down",
+                    rule="values live on the devices and end with them",
+                    try_="ts.init() starts fresh devices; make the arrays again there",
+                )
+            )
+
+
+def _transfer(shards: list[Any], made: Meta | None, *, moves: Any) -> list[Tensor | None]:
+    assert made is not None
+    targets = {target for _, target, _, _ in moves}
+    out = [torch.empty(made.shape, dtype=made.dtype) if p in targets else None for p in range(len(shards))]
+    for source, target, cut, place in moves:
+        block = out[target]
+        assert block is not None
+        block[place] = shards[source][cut]
+    return out

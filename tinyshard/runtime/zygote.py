@@ -1,0 +1,192 @@
+"""The process that workers are forked from: it has torch loaded and has never computed, so a fork is quick and safe.
+
+The notebook's kernel must not be forked itself: after one large matmul in the parent, forked children hang. (The standard
+library's forkserver would do, but it is one for the whole process, may already run without torch, and leaves its
+listening socket behind when the kernel is killed. This one speaks over a socket pair.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+from tinyshard.errors import RuntimeStateError, message
+
+
+class Zygote:
+    """The controller's end. Starting it takes no time; it is ready about a second later.
+
+    Communication: a socket pair, with no name in any file system and no port.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        path = [p for p in sys.path if p]
+        code = (
+            f"import sys; sys.path[:] = {path!r}; from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
+        )
+        environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for the controller
+        )
+        theirs.close()
+        self._sock = ours
+        self._lines = ours.makefile("r")
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def fork(self, request: dict[str, Any], fds: list[int]) -> int:
+        """Fork one worker; returns its pid.
+
+        Args:
+            request: arguments of `worker.main` that are plain data.
+            fds: the descriptors that it is to have: channel, output, store.
+        """
+        with self._lock:
+            try:
+                socket.send_fds(self._sock, [json.dumps(request).encode() + b"\n"], fds)
+                return int(self._answer("pid"))
+            except (OSError, ValueError) as error:
+                raise RuntimeStateError(
+                    message(
+                        "no worker process could be started",
+                        got=f"{type(error).__name__}: {error}",
+                        rule="workers are forked from a helper process that imports torch",
+                        try_='ts.init() again, or ts.init(runtime="local")',
+                    )
+                ) from error
+
+    def wait(self, pid: int) -> int | None:
+        """Wait for a worker whose channel has closed to end; returns its wait status, or None if that is not known."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._sock.sendall(json.dumps({"wait": pid}).encode() + b"\n")
+            answer = self._answer("status")
+            return None if answer is None else int(answer)
+        return None
+
+    def kill(self, pid: int) -> None:
+        """Kill a worker, stopped or not, and wait until it is gone."""
+        with self._lock, contextlib.suppress(OSError, ValueError):
+            self._sock.sendall(json.dumps({"kill": pid}).encode() + b"\n")
+            self._answer("status")
+
+    def _answer(self, key: str) -> Any:
+        line = self._lines.readline()
+        if not line:
+            raise OSError("the helper process is gone")
+        return json.loads(line)[key]
+
+    def close(self) -> None:
+        """End it, and with it every worker that is left."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+        try:
+            self._process.wait(timeout=5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_zygote: Zygote | None = None
+
+
+def start() -> Zygote:
+    """The one zygote of this process; started if it is not there."""
+    global _zygote
+    if _zygote is None or not _zygote.is_alive:
+        _zygote = Zygote()
+        atexit.register(_zygote.close)
+    return _zygote
+
+
+def prestart() -> None:
+    """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
+    if sys.platform != "win32" and os.environ.get("TINYSHARD_ROLE") != "worker":
+        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process"):
+            with contextlib.suppress(OSError):
+                start()
+
+
+def serve(fd: int) -> None:
+    """The zygote's own loop: fork on request, say how children ended, kill them all when the controller is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    from tinyshard.runtime import worker
+
+    torch.set_num_threads(1)
+    sock = socket.socket(fileno=fd)
+    children: dict[int, int | None] = {}
+    try:
+        while True:
+            select.select([sock], [], [])
+            line, fds, _, _ = socket.recv_fds(sock, 4096, 3)
+            if not line:
+                return
+            request = json.loads(line)
+            if "device" in request:
+                pid = os.fork()
+                if pid == 0:
+                    sock.close()
+                    _become_worker(worker, request, fds)
+                for passed in fds:
+                    os.close(passed)
+                children[pid] = None
+                answer: dict[str, Any] = {"pid": pid}
+            else:
+                answer = {"status": _end(children, request.get("kill") or request["wait"], kill="kill" in request)}
+            sock.sendall(json.dumps(answer).encode() + b"\n")
+    finally:
+        for pid, status in children.items():
+            if status is None:
+                with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+        os._exit(0)
+
+
+def _end(children: dict[int, int | None], pid: int, *, kill: bool) -> int | None:
+    """Wait for a child to end (a stopped one only ends by being killed); returns its wait status."""
+    if pid in children and children[pid] is None:
+        if kill:
+            os.kill(pid, signal.SIGKILL)
+        children[pid] = os.waitpid(pid, 0)[1]
+    return children.get(pid)
+
+
+def _become_worker(worker: Any, request: dict[str, Any], fds: list[int]) -> None:
+    code = 1
+    try:
+        channel, output, store = fds
+        path = request["store"] or f"/proc/self/fd/{store}"
+        worker.main(socket.socket(fileno=channel), output, request["device"], request["count"], path)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

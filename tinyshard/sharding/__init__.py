@@ -1,0 +1,42 @@
+"""Shardings: how a learner says where an array lives.
+
+    base         Sharding: devices, shard_shape, devices_indices_map, is_equivalent_to
+    single       SingleDeviceSharding(device)
+    named        NamedSharding(mesh, P('a', 'b'))
+    positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
+
+The table of contents is as `jax.sharding`'s, which also has the meshes.
+"""
+
+from __future__ import annotations
+
+from tinyshard.devices import Device
+from tinyshard.layout import Layout
+from tinyshard.mesh import AbstractMesh, Mesh
+from tinyshard.sharding.base import Sharding
+from tinyshard.sharding.named import NamedSharding, P, PartitionSpec, spec_for
+from tinyshard.sharding.positional import PositionalSharding
+from tinyshard.sharding.single import SingleDeviceSharding
+
+__all__ = [
+    "AbstractMesh",
+    "Mesh",
+    "NamedSharding",
+    "P",
+    "PartitionSpec",
+    "PositionalSharding",
+    "Sharding",
+    "SingleDeviceSharding",
+    "express",
+]
+
+
+def express(layout: Layout, mesh: Mesh | None) -> Sharding:
+    """The sharding whose plain form is `layout`: in the words of `mesh` where they can say it."""
+    if len(layout.devices) == 1:
+        return SingleDeviceSharding(Device(layout.devices[0], layout.platform))
+    if mesh is not None and mesh.device_ids == layout.devices:
+        spec = spec_for(layout, mesh)
+        if spec is not None:
+            return NamedSharding(mesh, spec)
+    return PositionalSharding.from_layout(layout)

@@ -1,0 +1,110 @@
+"""What every sharding is: something that reduces to a `Layout`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from tinyshard.devices import Device
+from tinyshard.errors import ShardingError, message
+from tinyshard.layout import Layout, is_same_placement
+
+
+class Sharding(ABC):
+    """What `device_put` takes: the devices, in order, and how an array is cut over them."""
+
+    @property
+    @abstractmethod
+    def devices(self) -> tuple[Device, ...]:
+        """The devices in mesh order."""
+
+    @abstractmethod
+    def layout(self, ndim: int) -> Layout:
+        """The plain form for an array of `ndim` dims.
+
+        Raises:
+            ShardingError: the sharding does not fit arrays of this rank.
+        """
+
+    @property
+    def device_set(self) -> set[Device]:
+        return set(self.devices)
+
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole array."""
+        return self._own_layout().is_replicated
+
+    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of one shard of an array of `global_shape`.
+
+        Raises:
+            ShardingError: wrong rank or uneven split.
+        """
+        return self.checked_layout(global_shape).shard_shape(global_shape)
+
+    def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Device, tuple[slice, ...]]:
+        """Device -> the slices of the array that it holds, in mesh order; an uncut dim is slice(None).
+
+        Raises:
+            ShardingError: wrong rank or uneven split.
+        """
+        layout = self.checked_layout(global_shape)
+        return {device: layout.index(i, global_shape) for i, device in enumerate(self.devices)}
+
+    def is_equivalent_to(self, other: Sharding, ndim: int) -> bool:
+        """Whether both put the same block of an `ndim`-d array on the same devices, in the same order."""
+        return is_same_placement(self.layout(ndim), other.layout(ndim))
+
+    def checked_layout(self, global_shape: Sequence[int]) -> Layout:
+        """The layout for an array of this shape, after checking that it cuts every dim evenly.
+
+        Raises:
+            ShardingError: wrong rank, or a dim whose size is not a multiple of its number of parts.
+        """
+        shape = tuple(global_shape)
+        layout = self.layout(len(shape))
+        for dim, (size, parts) in enumerate(zip(shape, layout.parts, strict=True)):
+            if size % parts:
+                padded = -(-size // parts) * parts
+                raise ShardingError(
+                    message(
+                        f"dim {dim} of the array cannot be split evenly",
+                        got=f"shape {shape}, {self._spelled()}",
+                        rule=f"{size} must be a multiple of {parts}, {self._cut_words(dim, layout)}",
+                        try_=f"pad dim {dim} to {padded}, or keep it whole{self._kept_whole(dim, layout)}",
+                    )
+                )
+        return layout
+
+    def _spelled(self) -> str:
+        return repr(self)
+
+    def _cut_words(self, dim: int, layout: Layout) -> str:
+        return "the number of parts that the sharding cuts it into"
+
+    def _kept_whole(self, dim: int, layout: Layout) -> str:
+        return ""
+
+    @abstractmethod
+    def _own_layout(self) -> Layout: ...
+
+    def _repr_html_(self) -> str:
+        from tinyshard.draw.html import sharding_html
+
+        return sharding_html(self._own_layout(), repr(self))
+
+
+def rank_error(sharding: Sharding, ndim: int, own: str) -> ShardingError:
+    return ShardingError(
+        message(
+            "the sharding does not fit the array's rank",
+            got=f"a {ndim}-d array with {sharding!r}, which is for {own}",
+            rule="a sharding says for each dim of the array how it is cut",
+            try_="reshape the sharding, or the array, to the other's rank",
+        )
+    )

@@ -1,0 +1,170 @@
+"""NamedSharding and PartitionSpec: each dim of an array is cut by mesh axes that are called by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tinyshard.devices import Device
+from tinyshard.errors import ShardingError, message
+from tinyshard.layout import Layout, coarsest, refine
+from tinyshard.mesh import Mesh
+from tinyshard.sharding.base import Sharding, rank_error
+
+
+class PartitionSpec(tuple[Any, ...]):
+    """For each dim of an array, the mesh axis (or axes) that cut it; None or nothing keeps the dim whole.
+
+    Args:
+        entries: each an axis name, a tuple of names (most significant first), or None.
+
+    Example:
+        >>> P("a", None, ("b", "c"))
+        P('a', None, ('b', 'c'))
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *entries: str | tuple[str, ...] | None) -> PartitionSpec:
+        return super().__new__(cls, tuple(tuple(e) if isinstance(e, list) else e for e in entries))
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self))})"
+
+
+P = PartitionSpec
+
+
+class NamedSharding(Sharding):
+    """A mesh, and for each dim of the array the mesh axes that cut it.
+
+    Args:
+        mesh: the devices and the names of their axes.
+        spec: a PartitionSpec; dims past its end are whole, and along axes that it does not name lie copies.
+
+    Raises:
+        ShardingError: a name that the mesh does not have, or an axis used twice.
+
+    Communication: none.
+
+    Example:
+        >>> from tinyshard.mesh import AbstractMesh
+        >>> NamedSharding(AbstractMesh((4, 2), ("a", "b")), P("a")).shard_shape((8, 6))
+        (2, 6)
+    """
+
+    def __init__(self, mesh: Mesh, spec: PartitionSpec) -> None:
+        if not isinstance(mesh, Mesh):
+            raise ShardingError(
+                message(
+                    "a NamedSharding takes a mesh first",
+                    got=f"{mesh!r} ({type(mesh).__name__})",
+                    try_="NamedSharding(ts.make_mesh((4, 2), ('a', 'b')), P('a', 'b'))",
+                )
+            )
+        if not isinstance(spec, PartitionSpec):
+            raise ShardingError(
+                message(
+                    "a NamedSharding takes a PartitionSpec second",
+                    got=f"{spec!r} ({type(spec).__name__})",
+                    try_="P('a', 'b')",
+                )
+            )
+        self.mesh = mesh
+        self.spec = spec
+        self._names = tuple(_axis_names(entry) for entry in spec)
+        _check_spec(mesh, spec, self._names)
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return tuple(self.mesh.devices.flat)
+
+    def layout(self, ndim: int) -> Layout:
+        if len(self.spec) > ndim:
+            raise rank_error(self, ndim, f"arrays of {len(self.spec)} dims or more")
+        number = {name: i for i, name in enumerate(self.mesh.axis_names)}
+        dims = tuple(tuple(number[n] for n in names) for names in self._names)
+        whole: tuple[tuple[int, ...], ...] = ((),) * (ndim - len(dims))
+        return Layout(self.mesh.device_ids, self.mesh.axis_sizes, dims + whole, self.mesh.platform)
+
+    def _own_layout(self) -> Layout:
+        return self.layout(max(len(self.spec), 1))
+
+    def _spelled(self) -> str:
+        return f"spec {self.spec!r}, mesh {self.mesh.shape}"
+
+    def _cut_words(self, dim: int, layout: Layout) -> str:
+        names = self._names[dim]
+        if len(names) == 1:
+            return f"the size of mesh axis {names[0]!r}"
+        return f"the product of the sizes of mesh axes {names}"
+
+    def _kept_whole(self, dim: int, layout: Layout) -> str:
+        return f": {P(*(None if i == dim else e for i, e in enumerate(self.spec)))!r}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NamedSharding) and (self.mesh, self.spec) == (other.mesh, other.spec)
+
+    def __hash__(self) -> int:
+        return hash((self.mesh, self.spec))
+
+    def __repr__(self) -> str:
+        return f"NamedSharding({self.mesh!r}, {self.spec!r})"
+
+
+def _axis_names(entry: Any) -> tuple[str, ...]:
+    if entry is None:
+        return ()
+    return (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def _check_spec(mesh: Mesh, spec: PartitionSpec, names: Sequence[tuple[str, ...]]) -> None:
+    used = [name for group in names for name in group]
+    for name in used:
+        if name not in mesh.axis_names:
+            raise ShardingError(
+                message(
+                    f"the mesh has no axis named {name!r}",
+                    got=f"spec {spec!r}",
+                    rule=f"each name is one of the mesh's axes: {mesh.axis_names}",
+                    try_="name one of these axes, or None to keep the dim whole",
+                )
+            )
+    twice = sorted({name for name in used if used.count(name) > 1})
+    if twice:
+        raise ShardingError(
+            message(
+                f"the spec uses mesh axis {twice[0]!r} twice",
+                got=f"spec {spec!r}, mesh {mesh.shape}",
+                rule="an axis cuts at most one dim",
+                try_="a mesh with another axis, or None for one of the dims",
+            )
+        )
+
+
+def spec_for(layout: Layout, mesh: Mesh) -> PartitionSpec | None:
+    """The spec that says `layout` on `mesh`; None if it cuts a dim by part of an axis."""
+    whole = Layout(layout.devices, mesh.axis_sizes, tuple((i,) for i in range(len(mesh.axis_sizes))))
+    common = refine([coarsest(layout), whole])
+    if common is None:
+        return None
+    fine, axes = common
+    entries: list[Any] = []
+    for cut in fine.dims:
+        names: list[str] = []
+        rest = cut
+        while rest:
+            for name, pieces in zip(mesh.axis_names, axes.dims, strict=True):
+                if pieces and rest[: len(pieces)] == pieces:
+                    names.append(name)
+                    rest = rest[len(pieces) :]
+                    break
+            else:
+                return None  # the cut ends inside a mesh axis
+        entries.append(None if not names else names[0] if len(names) == 1 else tuple(names))
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)
