@@ -5,7 +5,8 @@
     arrays              Array device_put device_get array block_until_ready
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 
-torch's functions and methods work on Arrays. How it runs: `tinyshard.program`, `tinyshard.partition`, `tinyshard.runtime`.
+torch's functions and methods work on Arrays. How they run: `tinyshard.program`, `tinyshard.partition`,
+`tinyshard.runtime`.
 """
 
 # workers are forked from a process that has torch loaded; it is started first, so that it loads while this one does

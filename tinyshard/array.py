@@ -1,4 +1,4 @@
-"""Array: a tensor whose shards live on devices. Shape, dtype and sharding are known at once; the values are a future."""
+"""Array: a tensor whose shards live on devices. Shape, dtype and sharding are known at once; values are a future."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tinyshard.runtime.runs import Buffer
 from tinyshard.sharding import Sharding, express
 
 _DEFAULT_ORIGIN = (0, -1)
+_CPU = torch.device("cpu")
 
 
 def origin() -> tuple[int, int]:
@@ -29,8 +30,8 @@ def origin() -> tuple[int, int]:
 class Array(torch.Tensor):
     """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
 
-    torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()` and
-    `block_until_ready()` wait.
+    torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
+    and `block_until_ready()` wait.
 
     In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
     """
@@ -51,7 +52,8 @@ class Array(torch.Tensor):
         committed: bool,
         mesh: Mesh | None = None,
     ) -> Array:
-        made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device="cpu")  # type: ignore[attr-defined]
+        """A handle on values that the runtime has, or will have, under `buffer`."""
+        made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
         made._buffer = buffer
         made._layout = layout
         made._mesh = mesh
@@ -63,7 +65,7 @@ class Array(torch.Tensor):
         """Everything is done in `__new__`, as torch wants it."""
 
     @classmethod
-    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         from tinyshard.eager import dispatch
 
         return dispatch(op, args, kwargs or {})
@@ -133,7 +135,7 @@ class Array(torch.Tensor):
             out[layout.index(position, shape)] = blocks[layout.devices[position]]
         return out
 
-    def numpy(self, *, force: bool = False) -> np.ndarray:  # type: ignore[override]
+    def numpy(self, *, force: bool = False) -> np.ndarray:
         """The whole array as a NumPy array of its own. Waits.
 
         Raises:
@@ -151,7 +153,7 @@ class Array(torch.Tensor):
                 )
             ) from error
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:  # type: ignore[override]
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
@@ -161,11 +163,29 @@ class Array(torch.Tensor):
         plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
         return getattr(ufunc, method)(*plain, **kwargs)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._gather().__dlpack__(**options)
+
+    def data_ptr(self) -> NoReturn:
+        """Refused: the values lie in the workers' memory.
+
+        Raises:
+            DtypeError: always.
+        """
+        raise DtypeError(
+            message(
+                "an Array has no memory in this process",
+                got="x.data_ptr()",
+                rule="its shards lie in the memory of its devices",
+                try_="ts.device_get(x).data_ptr(), or x.addressable_shards",
+            )
+        )
+
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Waits."""
         return self._gather().tolist()
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         if torch._C._functorch.is_functorch_wrapped_tensor(self):
             return super().__repr__()
         name = str(self.dtype).removeprefix("torch.")
@@ -207,10 +227,10 @@ class Array(torch.Tensor):
         _refuse("x[index] = value", "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter")
 
 
-def _refuse(what: str, instead: str) -> NoReturn:
+def _refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:
     raise ImmutableError(
         message(
-            "an Array cannot be changed in place",
+            problem,
             got=what,
             rule="an Array is immutable: other arrays and queued computations may share its shards",
             try_=instead,
@@ -220,11 +240,8 @@ def _refuse(what: str, instead: str) -> NoReturn:
 
 def _printable(values: torch.Tensor) -> np.ndarray:
     """NumPy values to print: dtypes that NumPy lacks are shown in float32."""
-    return (
-        values.float()
-        if values.dtype in (torch.bfloat16,) or (values.dtype.itemsize == 1 and values.is_floating_point())
-        else values
-    ).numpy()
+    lacking = values.dtype == torch.bfloat16 or (values.is_floating_point() and values.dtype.itemsize == 1)
+    return (values.float() if lacking else values).numpy()
 
 
 def _from_values(values: torch.Tensor) -> torch.Tensor:
@@ -232,6 +249,21 @@ def _from_values(values: torch.Tensor) -> torch.Tensor:
     from tinyshard.placement import array
 
     return array(values)
+
+
+def _refused_operator(symbol: str) -> Any:
+    def refuse(self: Array, other: Any) -> NoReturn:
+        _refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
+
+    return refuse
+
+
+# torch's own augmented operators turn our TypeError into "not implemented", and Python would then rebind the name
+for _symbol, _name in {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}.items():  # fmt: skip
+    setattr(Array, f"__i{_name}__", _refused_operator(_symbol))
 
 
 @dataclass(frozen=True, eq=False)

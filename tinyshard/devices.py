@@ -27,6 +27,7 @@ class Device:
 
     @property
     def process_index(self) -> int:
+        """Number of the worker process that owns it."""
         return self.id
 
     @property

@@ -63,10 +63,12 @@ class Mesh:
 
     @property
     def axis_sizes(self) -> tuple[int, ...]:
+        """The size of each axis."""
         return tuple(self.devices.shape)
 
     @property
     def size(self) -> int:
+        """The number of devices."""
         return math.prod(self.axis_sizes)
 
     @property
@@ -76,6 +78,7 @@ class Mesh:
 
     @property
     def platform(self) -> str:
+        """What the devices are: "cpu" or "gpu"."""
         return str(self.devices.flat[0].platform)
 
     def _key(self) -> tuple[Any, ...]:

@@ -25,8 +25,8 @@ def device_put(tree: Any, device: Any = None) -> Any:
     """Place a tensor, or every tensor of a tree, on devices.
 
     Args:
-        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these. Host values are copied before it returns,
-            so later changes to them do not reach the Array.
+        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these. Host values are copied before it
+            returns, so later changes to them do not reach the Array.
         device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
             None for the default device (then the result is uncommitted).
 
@@ -175,7 +175,8 @@ def move(x: Array, layout: Layout, *, committed: bool, mesh: Mesh | None = None)
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     """The program that brings an array from one layout to another.
 
-    Communication: over one device order, the fewest exchanges (`tinyshard.reshard`); otherwise blocks from device to device.
+    Communication: over one device order, the fewest exchanges (`tinyshard.reshard`); otherwise blocks from device to
+    device.
     """
     common = refine([have, want]) if have.devices == want.devices else None
     if common is None:

@@ -28,10 +28,12 @@ class Sharding(ABC):
 
     @property
     def device_set(self) -> set[Device]:
+        """The devices, without their order."""
         return set(self.devices)
 
     @property
     def num_devices(self) -> int:
+        """How many devices there are."""
         return len(self.devices)
 
     @property
@@ -99,12 +101,13 @@ class Sharding(ABC):
         return sharding_html(self._own_layout(), repr(self))
 
 
-def rank_error(sharding: Sharding, ndim: int, own: str) -> ShardingError:
+def rank_error(sharding: Sharding, ndim: int, own: str, instead: str) -> ShardingError:
+    """What to raise when `sharding`, which is for `own`, meets an array of `ndim` dims; `instead` would fit."""
     return ShardingError(
         message(
             "the sharding does not fit the array's rank",
             got=f"a {ndim}-d array with {sharding!r}, which is for {own}",
             rule="a sharding says for each dim of the array how it is cut",
-            try_="reshape the sharding, or the array, to the other's rank",
+            try_=instead,
         )
     )

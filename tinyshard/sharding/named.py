@@ -26,6 +26,7 @@ class PartitionSpec(tuple[Any, ...]):
     __slots__ = ()
 
     def __new__(cls, *entries: str | tuple[str, ...] | None) -> PartitionSpec:
+        """One entry a dim."""
         return super().__new__(cls, tuple(tuple(e) if isinstance(e, list) else e for e in entries))
 
     def __getnewargs__(self) -> tuple[Any, ...]:
@@ -80,11 +81,14 @@ class NamedSharding(Sharding):
 
     @property
     def devices(self) -> tuple[Device, ...]:
+        """The mesh's devices, row-major."""
         return tuple(self.mesh.devices.flat)
 
     def layout(self, ndim: int) -> Layout:
+        """The plain form for an array of `ndim` dims. Raises ShardingError if the spec has more entries."""
         if len(self.spec) > ndim:
-            raise rank_error(self, ndim, f"arrays of {len(self.spec)} dims or more")
+            own = f"arrays of {len(self.spec)} dims or more"
+            raise rank_error(self, ndim, own, f"a spec of at most {ndim} entries: {P(*self.spec[:ndim])!r}")
         number = {name: i for i, name in enumerate(self.mesh.axis_names)}
         dims = tuple(tuple(number[n] for n in names) for names in self._names)
         whole: tuple[tuple[int, ...], ...] = ((),) * (ndim - len(dims))
@@ -103,7 +107,10 @@ class NamedSharding(Sharding):
         return f"the product of the sizes of mesh axes {names}"
 
     def _kept_whole(self, dim: int, layout: Layout) -> str:
-        return f": {P(*(None if i == dim else e for i, e in enumerate(self.spec)))!r}"
+        entries = [None if i == dim else e for i, e in enumerate(self.spec)]
+        while entries and entries[-1] is None:
+            entries.pop()
+        return f": {P(*entries)!r}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, NamedSharding) and (self.mesh, self.spec) == (other.mesh, other.spec)

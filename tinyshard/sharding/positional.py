@@ -30,8 +30,8 @@ class PositionalSharding(Sharding):
 
     Communication: none.
 
-    In JAX: `ts.sharding.PositionalSharding` was `jax.sharding.PositionalSharding` until it was removed; a value of lower
-    rank takes the trailing dims, if the leading ones are 1, and a fully replicated one fits any rank.
+    In JAX: `ts.sharding.PositionalSharding` was `jax.sharding.PositionalSharding` until it was removed; here a value of
+    lower rank takes the trailing dims, if the leading ones are 1, and a fully replicated one fits any rank.
 
     Example:
         >>> sharding = PositionalSharding([Device(i) for i in range(4)])
@@ -71,10 +71,12 @@ class PositionalSharding(Sharding):
 
     @property
     def ndim(self) -> int:
+        """How many dims the arrays that it is for have."""
         return len(self.shape)
 
     @property
     def devices(self) -> tuple[Device, ...]:
+        """The devices in the order in which they were given, whatever the shape."""
         return tuple(Device(i, self._layout.platform) for i in self._layout.devices)
 
     def reshape(self, *shape: Any) -> PositionalSharding:
@@ -113,21 +115,25 @@ class PositionalSharding(Sharding):
     def transpose(self, *axes: int) -> PositionalSharding:
         """Permute the dims, as NumPy's `transpose`; without arguments reverse them."""
         order = axes or tuple(reversed(range(self.ndim)))
-        if sorted(a % max(self.ndim, 1) for a in order) != list(range(self.ndim)):
+        if sorted(a + self.ndim if a < 0 else a for a in order) != list(range(self.ndim)):
             raise ShardingError(message("axes must be a permutation", got=f"{axes} for shape {self.shape}"))
         return self.from_layout(replace(self._layout, dims=tuple(self._layout.dims[a] for a in order)))
 
     @property
     def T(self) -> PositionalSharding:
+        """The dims in reversed order."""
         return self.transpose()
 
     def layout(self, ndim: int) -> Layout:
+        """The plain form for an array of `ndim` dims. Raises ShardingError if the rank does not fit."""
         own = self._layout
         if own.is_replicated:
             return replace(own, dims=((),) * ndim)
         extra = self.ndim - ndim
         if extra < 0 or any(n > 1 for n in self.shape[:extra]):
-            raise rank_error(self, ndim, f"{self.ndim}-d arrays, cut into {self.shape}")
+            sizes = (math.prod(self.shape), *(1,) * (ndim - 1)) if ndim else ()
+            instead = f"sharding.reshape{sizes}, or another shape of {ndim} sizes" if ndim else "sharding.replicate()"
+            raise rank_error(self, ndim, f"{self.ndim}-d arrays, cut into {self.shape}", instead)
         return replace(own, dims=own.dims[extra:])
 
     def _own_layout(self) -> Layout:

@@ -34,9 +34,11 @@ class SingleDeviceSharding(Sharding):
 
     @property
     def devices(self) -> tuple[Device, ...]:
+        """The one device."""
         return (self.device,)
 
     def layout(self, ndim: int) -> Layout:
+        """The plain form for an array of `ndim` dims."""
         return Layout((self.device.id,), (), ((),) * ndim, self.device.platform)
 
     def _own_layout(self) -> Layout:
