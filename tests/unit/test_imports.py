@@ -26,6 +26,7 @@ RUNTIME_MAY_IMPORT = (
     "tinyshard.layout",
     "tinyshard.collectives",
     "tinyshard.config",
+    "tinyshard.devices",
 )
 
 

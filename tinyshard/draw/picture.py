@@ -1,7 +1,4 @@
-"""How panels of cells make one SVG: places, captions, sizes at the sides.
-
-x
-"""
+"""How panels of cells make one SVG: places, captions, sizes at the sides."""
 
 from __future__ import annotations
 
