@@ -3,6 +3,8 @@
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
     arrays              Array device_put device_get array block_until_ready
+    programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
+    derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 
 torch's functions and methods work on Arrays. How they run: `tinyshard.program`, `tinyshard.partition`,
@@ -14,8 +16,10 @@ from tinyshard.runtime import zygote as _zygote  # isort: skip
 
 _zygote.prestart()
 
-from tinyshard import debug, mesh_utils, sharding, tree
+from tinyshard import config, debug, lax, mesh_utils, sharding, tree
+from tinyshard.abstract import ShapeDtypeStruct, typeof
 from tinyshard.array import Array, Shard
+from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
 from tinyshard.devices import Device
 from tinyshard.errors import (
     DeviceLostError,
@@ -28,6 +32,7 @@ from tinyshard.errors import (
     StatefulRandomError,
     TinyshardError,
 )
+from tinyshard.jitted import jit, make_graph
 from tinyshard.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.placement import array, block_until_ready, device_get, device_put
 from tinyshard.platform import device_count, devices, init, local_devices, shutdown
@@ -49,6 +54,7 @@ __all__ = [
     "PartitionSpec",
     "RemoteError",
     "RuntimeStateError",
+    "ShapeDtypeStruct",
     "Shard",
     "Sharding",
     "ShardingError",
@@ -57,17 +63,29 @@ __all__ = [
     "TinyshardError",
     "array",
     "block_until_ready",
+    "config",
     "debug",
     "device_count",
     "device_get",
     "device_put",
     "devices",
+    "grad",
+    "hessian",
     "init",
+    "jacfwd",
+    "jacrev",
+    "jit",
+    "jvp",
+    "lax",
     "local_devices",
+    "make_graph",
     "make_mesh",
     "mesh_utils",
     "set_mesh",
     "sharding",
     "shutdown",
     "tree",
+    "typeof",
+    "value_and_grad",
+    "vjp",
 ]

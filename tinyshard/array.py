@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,14 +19,16 @@ from tinyshard.mesh import Mesh
 from tinyshard.runtime.runs import Buffer
 from tinyshard.sharding import Sharding, express
 
-_DEFAULT_ORIGIN = (0, -1)
+_DEFAULT_ORIGIN = (0, -1, 0)
 _CPU = torch.device("cpu")
+_calls = itertools.count(1)
+_running = threading.local()  # .call: number of the torch function that the user called and that runs now
 
 
-def origin() -> tuple[int, int]:
-    """Which transformation runs now: functorch level and backward pass; (0, -1) for none."""
+def origin() -> tuple[int, int, int]:
+    """What runs now: functorch level, backward pass, and the user's call of a torch function; (0, -1, 0) for none."""
     level = torch._C._functorch.maybe_current_level() or 0
-    return level, torch._C._current_graph_task_id()
+    return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
 
 
 class Array(torch.Tensor):
@@ -39,7 +43,8 @@ class Array(torch.Tensor):
     _buffer: Buffer
     _layout: Layout
     _mesh: Mesh | None
-    _origin: tuple[int, int]
+    _origin: tuple[int, int, int]
+    _viewed: bool
     committed: bool
 
     @staticmethod
@@ -58,11 +63,23 @@ class Array(torch.Tensor):
         made._layout = layout
         made._mesh = mesh
         made._origin = origin()
+        made._viewed = False
         made.committed = committed
         return made
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Everything is done in `__new__`, as torch wants it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
+        before = getattr(_running, "call", 0)
+        _running.call = next(_calls)
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        finally:
+            _running.call = before
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

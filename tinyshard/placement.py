@@ -164,6 +164,8 @@ def move(x: Array, layout: Layout, *, committed: bool, mesh: Mesh | None = None)
     """The same values under another layout."""
     have = x.layout_of_shards
     buffer = x._buffer
+    if x.numel() == 0:
+        return put_tensor(torch.empty(tuple(x.shape), dtype=x.dtype), layout, committed=committed, mesh=mesh)
     if not is_same_placement(have, layout):
         shape = tuple(x.shape)
         program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from tinyshard.devices import Device
@@ -18,6 +19,7 @@ PLATFORMS = ("cpu",)
 DEFAULT_DEVICES = 8
 
 _runtime: ProcessPool | LocalRuntime | None = None
+_choosing = threading.RLock()  # two threads that use the devices first start one runtime
 
 
 def init(
@@ -51,15 +53,16 @@ def init(
     _check_one_of("runtime", kind, RUNTIMES)
     _check_one_of("platform", where, PLATFORMS)
     _check_one_of("collectives", collectives or "gloo", ("gloo",))
-    shutdown()
-    if kind == "local":
-        from tinyshard.runtime.local import LocalRuntime
+    with _choosing:
+        shutdown()
+        if kind == "local":
+            from tinyshard.runtime.local import LocalRuntime
 
-        _runtime = LocalRuntime(count, where)
-    else:
-        from tinyshard.runtime.pool import ProcessPool
+            _runtime = LocalRuntime(count, where)
+        else:
+            from tinyshard.runtime.pool import ProcessPool
 
-        _runtime = ProcessPool(count, where)
+            _runtime = ProcessPool(count, where)
 
 
 def _count(devices: int | None) -> int:
@@ -88,17 +91,34 @@ def shutdown() -> None:
     Communication: none.
     """
     global _runtime
-    ending, _runtime = _runtime, None
-    if ending is not None:
-        ending.shutdown()
+    with _choosing:
+        ending, _runtime = _runtime, None
+        if ending is not None:
+            ending.shutdown()
 
 
 def current() -> ProcessPool | LocalRuntime:
     """The runtime in use; started with the defaults if there is none."""
-    if _runtime is None:
-        init()
-    assert _runtime is not None
-    return _runtime
+    runtime = _runtime
+    if runtime is None:
+        with _choosing:
+            if _runtime is None:
+                init()
+            runtime = _runtime
+    assert runtime is not None
+    return runtime
+
+
+def _start_afresh() -> None:
+    """In a process that user code has forked from this one: the devices are the other process's."""
+    global _runtime, _choosing
+    _choosing = threading.RLock()
+    if _runtime is not None and _runtime.kind == "process":
+        _runtime = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
 
 
 def devices() -> list[Device]:

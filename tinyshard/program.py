@@ -107,7 +107,8 @@ class Program:
         """Whether any step exchanges data between devices."""
         from tinyshard.collectives import COLLECTIVES
 
-        return any(step.op in COLLECTIVES and COLLECTIVES[step.op].communicates for step in self.steps)
+        crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
+        return any(step.op in crossing for step in self.steps)
 
     def as_text(self) -> str:
         """The program as a learner reads it, one step a line, with local shapes."""
@@ -141,6 +142,7 @@ class Builder:
     Attributes:
         free: inputs that are not on the devices yet: the first op that takes one says how it is to be put there.
         wanted: for each free input that has been taken, the axes that are to cut each dim.
+        copies: values that were already brought to another layout, so that two ops share one exchange.
     """
 
     devices: tuple[int, ...]
@@ -150,6 +152,7 @@ class Builder:
     num_inputs: int = 0
     free: set[int] = field(default_factory=set)
     wanted: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    copies: dict[Any, Any] = field(default_factory=dict)
 
     def input(self, meta: Meta) -> int:
         """Add an input; all inputs come before all steps."""

@@ -60,6 +60,15 @@ def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -
 
 def reduce_pending(builder: Builder, x: Placed) -> Placed:
     """Combine the pending parts; afterwards every device along those axes holds the result."""
+    if not x.pending:
+        return x
+    key = (x, "combined")
+    if key not in builder.copies:
+        builder.copies[key] = _all_reduced(builder, x)
+    return builder.copies[key]
+
+
+def _all_reduced(builder: Builder, x: Placed) -> Placed:
     number = x.number
     for op in dict.fromkeys(op for _, op in x.pending):
         axes = tuple(a for a, o in x.pending if o == op)
@@ -72,7 +81,15 @@ def reshard(builder: Builder, x: Placed, dims: Cuts) -> Placed:
 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
-    x = _scatter_pending(builder, x, dims)
+    key = (x, dims)  # x with what is pending: an op may want some axes combined and others not
+    if key not in builder.copies:
+        builder.copies[key] = _moved(builder, x, dims)
+    return builder.copies[key]
+
+
+def _moved(builder: Builder, x: Placed, dims: Cuts) -> Placed:
+    if (x, "combined") not in builder.copies:
+        x = _scatter_pending(builder, x, dims)
     x = reduce_pending(builder, x)
     while x.dims != dims:
         x = (

@@ -159,3 +159,12 @@ def _plain_placement(placement: Any) -> Placement:
     if isinstance(placement, Shard):
         return ("shard", placement.dim)
     return ("partial", placement.reduce_op) if isinstance(placement, Partial) else REPLICATE
+
+
+@lru_cache(maxsize=1)
+def warm_up() -> None:
+    """Ask once about a plain case: torch imports much of itself only when it is first asked."""
+    x = Operand((2, 2), torch.float32, (("shard", 0),))
+    y = Operand((2, 2), torch.float32, (REPLICATE,))
+    torch.ops.aten.add.Tensor(torch.empty(2, device="meta"), 1)
+    ask(torch.ops.aten.mm.default, (x, y), {}, (2,))

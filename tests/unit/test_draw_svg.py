@@ -52,9 +52,7 @@ def test_copies_are_stripes_of_equal_area_in_the_colours_of_their_devices():
         pairs = itertools.pairwise([*corners, corners[0]])
         areas.append(abs(sum(a[0] * b[1] - a[1] * b[0] for a, b in pairs)) / 2)
     _, border, _ = cells(svg)[0]
-    assert areas == pytest.approx(
-        [float(border.get("width")) * float(border.get("height")) / 4] * 8, rel=0.01
-    )
+    assert areas == pytest.approx([float(border.get("width")) * float(border.get("height")) / 4] * 8, rel=0.01)
 
 
 def test_the_title_says_shape_blocks_devices_and_copies():

@@ -13,6 +13,9 @@ from typing import Any
 import torch
 
 _LENGTHS = struct.Struct("<IQ")
+_CHUNK_NBYTES = 1 << 16
+
+Message = tuple[tuple[Any, ...], bytearray | None]
 
 
 def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memoryview]:
@@ -24,59 +27,65 @@ def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memo
 
 
 class Reader:
-    """Puts frames together from a socket, as far as bytes have come."""
+    """Puts frames together from a socket, as far as bytes have come.
+
+    Many small messages come with one system call; a long payload is received where it is to stay.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._head = bytearray(_LENGTHS.size)
-        self._start(_LENGTHS.size)
-        self._state = 0  # 0: lengths, 1: head, 2: payload
-
-    def _start(self, size: int) -> None:
-        self._buffer = bytearray(size)
-        self._view = memoryview(self._buffer)
+        self._bytes = b""  # received, but not yet a whole head
+        self._head: tuple[Any, ...] = ()
+        self._payload = bytearray()  # of `_head`, still being filled; empty if none is
         self._filled = 0
 
-    def read(self) -> list[tuple[tuple[Any, ...], bytearray | None]] | None:
-        """Read what is there (or, on a blocking socket, at least some bytes).
+    def read(self) -> list[Message] | None:
+        """Receive once. A blocking socket waits for at least some bytes.
 
         Returns:
             The messages completed by it; None at the end of the stream.
         """
-        done: list[tuple[tuple[Any, ...], bytearray | None]] = []
-        while True:
-            try:
-                got = self._sock.recv_into(self._view[self._filled :])
-            except (BlockingIOError, InterruptedError):
-                return done
-            except ConnectionError:
-                return None
-            if got == 0:
-                return None
-            self._filled += got
-            if self._filled == len(self._buffer):
-                done.extend(self._advance())
-                if done and self._sock.getblocking():
-                    return done
-
-    def _advance(self) -> list[tuple[tuple[Any, ...], bytearray | None]]:
-        if self._state == 0:
-            head_size, self._payload_size = _LENGTHS.unpack(self._buffer)
-            self._state = 1
-            self._start(head_size)
+        try:
+            if self._payload:
+                with memoryview(self._payload) as view:
+                    count = self._sock.recv_into(view[self._filled :])
+                self._filled += count
+            else:
+                received = self._sock.recv(_CHUNK_NBYTES)
+                count = len(received)
+                self._bytes += received
+        except (BlockingIOError, InterruptedError):
             return []
-        if self._state == 1:
-            self._message = pickle.loads(bytes(self._buffer))
-            if self._payload_size:
-                self._state = 2
-                self._start(self._payload_size)
-                return []
-            payload = None
-        else:
-            payload = self._buffer
-        self._state = 0
-        self._start(_LENGTHS.size)
-        return [(self._message, payload)]
+        except ConnectionError:
+            return None
+        return self._take_messages() if count else None
+
+    def _take_messages(self) -> list[Message]:
+        done: list[Message] = []
+        at = 0
+        while True:
+            if self._payload:
+                if self._filled < len(self._payload):
+                    break
+                done.append((self._head, self._payload))
+                self._payload = bytearray()
+            start = at + _LENGTHS.size
+            if start > len(self._bytes):
+                break
+            head_size, payload_size = _LENGTHS.unpack_from(self._bytes, at)
+            if start + head_size > len(self._bytes):
+                break
+            at = start + head_size
+            head = pickle.loads(memoryview(self._bytes)[start:at])
+            if not payload_size:
+                done.append((head, None))
+                continue
+            part = self._bytes[at : at + payload_size]
+            self._head, self._payload, self._filled = head, bytearray(payload_size), len(part)
+            self._payload[: len(part)] = part
+            at += len(part)
+        self._bytes = self._bytes[at:]
+        return done
 
 
 def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None = None) -> None:
@@ -85,10 +94,17 @@ def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None 
         sock.sendall(piece)
 
 
-def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a CPU tensor in row-major order; shares memory with a contiguous one."""
+def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a tensor in row-major order, as a flat uint8 tensor; shares memory with a contiguous one."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return memoryview(flat.view(torch.uint8).numpy())
+    if flat.numel() < 2:  # contiguous whatever its stride, but a view of another dtype minds the stride
+        flat = flat.as_strided(flat.shape, (1,))
+    return flat.view(torch.uint8)
+
+
+def tensor_bytes(tensor: torch.Tensor) -> memoryview:
+    """The same, to be written to a socket."""
+    return as_bytes(tensor).numpy().data
 
 
 def tensor_of(payload: bytearray | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
+from tinyshard.runtime.failures import short
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class ReadyStep:
     Attributes:
         name: as in the program's text.
         call: values of the program -> flat results; None for a collective.
+        step: as in the program.
         collective: name, axes and parameters of a collective.
         operand: number and meta of a collective's operand.
         results: numbers of the results.
@@ -27,10 +29,17 @@ class ReadyStep:
 
     name: str
     call: Callable[[list[Any]], Sequence[Any]] | None
+    step: Step
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
     operand: tuple[int, Meta | None]
     results: tuple[int, ...]
     dead: tuple[int, ...]
+
+    def describe(self, values: list[Any]) -> str:
+        """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
+        args = [short(_filled(a, values)) for a in self.step.args]
+        args += [f"{k}={short(_filled(v, values))}" for k, v in self.step.kwargs.items()]
+        return f"{self.name}({', '.join(args)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +78,8 @@ def _ready_step(step: Step, program: Program, dead: tuple[int, ...]) -> ReadySte
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         named = (step.op, tuple(step.kwargs.get("axes", ())), params)
-        return ReadyStep(step.op, None, named, (operand, program.metas[operand]), step.results, dead)
-    return ReadyStep(step.op, _caller(step), None, (-1, None), step.results, dead)
+        return ReadyStep(step.op, None, step, named, (operand, program.metas[operand]), step.results, dead)
+    return ReadyStep(step.op, _caller(step), step, None, (-1, None), step.results, dead)
 
 
 def find_op(name: str) -> Any:

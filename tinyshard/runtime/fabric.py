@@ -6,6 +6,7 @@ few dtypes: blocks travel as bytes, and reductions are cast to a type that gloo 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -15,9 +16,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import group_positions, own_block, reduce_stack
+from tinyshard.runtime.channel import as_bytes
 
 # computing on one device may take minutes while the others wait for it in a collective: that is no fault
 TIMEOUT = timedelta(seconds=300)
+MOST_HANDED = 1000
 
 _GLOO_OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -33,6 +36,30 @@ _REDUCED_AS_THEY_ARE = {
 }  # fmt: skip
 
 
+class _Counting:
+    """A gloo group that notes what it is handed: (gloo's name, group size, bytes of the operand)."""
+
+    def __init__(self, group: Any, size: int, handed: deque[tuple[str, int, int]]) -> None:
+        self._group = group
+        self._size = size
+        self._handed = handed
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(self._group, name)
+        operand = _OPERANDS[name]
+
+        def call(*args: Any) -> Any:
+            x = args[operand]
+            self._handed.append((name, self._size, (x[0] if isinstance(x, list) else x).nbytes))
+            return method(*args)
+
+        return call
+
+
+# which argument of gloo's methods is the operand
+_OPERANDS = {"allreduce": 0, "_allgather_base": 1, "alltoall_base": 1, "send": 0, "recv": 0}
+
+
 class Fabric:
     """This device's way to the others: process groups over any set of them, made when first used.
 
@@ -46,18 +73,20 @@ class Fabric:
         self._store = dist.FileStore(store, count)
         self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
+        self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)  # what was handed to gloo, for tests
         self.group(tuple(range(count)))  # connects now, so that "ready" means that all can talk
 
     def group(self, members: tuple[int, ...]) -> Any:
         """The gloo group over these device ids, ranks in this order. All members ask for it in the same order."""
         if members not in self._groups:
-            options = dist.ProcessGroupGloo._Options()
+            gloo: Any = dist.ProcessGroupGloo
+            options = gloo._Options()
             # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business
-            options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
+            options._devices = [gloo.create_device(hostname="127.0.0.1")]
             options._timeout = TIMEOUT
             store = dist.PrefixStore("-".join(map(str, members)), self._store)
             rank = members.index(self._device)
-            self._groups[members] = dist.ProcessGroupGloo(store, rank, len(members), options)
+            self._groups[members] = _Counting(gloo(store, rank, len(members), options), len(members), self.handed)
         return self._groups[members]
 
     def perform(
@@ -99,13 +128,13 @@ class Fabric:
                 out[place] = x[cut]
             elif source == here:
                 assert x is not None
-                block = _as_bytes(x[cut])
+                block = as_bytes(x[cut])
                 waiting.append((self._world().send([block], devices[target], tag), block))
         for tag, (source, target, _, place) in enumerate(moves):
             if target == here != source:
                 assert out is not None
                 part = torch.empty_like(out[place], memory_format=torch.contiguous_format)
-                self._world().recv([_as_bytes(part)], devices[source], tag).wait()
+                self._world().recv([as_bytes(part)], devices[source], tag).wait()
                 out[place] = part
         for work, _ in waiting:  # the second of each pair keeps the bytes alive until they are sent
             work.wait()
@@ -113,10 +142,6 @@ class Fabric:
 
     def _world(self) -> Any:
         return next(iter(self._groups.values()))
-
-
-def _as_bytes(x: Tensor) -> Tensor:
-    return x.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Tensor:
@@ -127,7 +152,7 @@ def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Te
         gathered = _all_gather(group, place, count, x.unsqueeze(0), dim=0)
         return reduce_stack(list(gathered), op)
     work = x.to(_NARROW_INTS.get(x.dtype, x.dtype), copy=True, memory_format=torch.contiguous_format)
-    options = dist.AllreduceOptions()
+    options: Any = dist.AllreduceOptions()
     options.reduceOp = _GLOO_OPS[op]
     group.allreduce([work], options).wait()
     if op == "avg":
@@ -136,7 +161,7 @@ def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Te
 
 
 def _all_gather(group: Any, place: int, count: int, x: Tensor, *, dim: int) -> Tensor:
-    sent = _as_bytes(x)
+    sent = as_bytes(x)
     got = torch.empty(count * sent.numel(), dtype=torch.uint8)
     if sent.numel():
         group._allgather_base(got, sent).wait()
@@ -151,7 +176,7 @@ def _all_to_all(group: Any, place: int, count: int, x: Tensor, *, split: int, jo
 def _exchange(group: Any, blocks: list[Tensor]) -> list[Tensor]:
     """Send block i to member i; the blocks that came, in the order of the members."""
     shape, dtype = blocks[0].shape, blocks[0].dtype
-    sent = torch.cat([_as_bytes(block) for block in blocks])
+    sent = torch.cat([as_bytes(block) for block in blocks])
     got = torch.empty_like(sent)
     if sent.numel():
         group.alltoall_base(got, sent, [], []).wait()
@@ -165,7 +190,7 @@ def _reduce_scatter(group: Any, place: int, count: int, x: Tensor, *, dim: int, 
 
 def _collective_permute(group: Any, place: int, count: int, x: Tensor, *, pairs: Any) -> Tensor:
     x = x.contiguous()
-    sent = _as_bytes(x)
+    sent = as_bytes(x)
     works = [group.send([sent], target, 0) for source, target in pairs if source == place != target]
     source = next((s for s, t in pairs if t == place), None)
     out = x
@@ -173,7 +198,7 @@ def _collective_permute(group: Any, place: int, count: int, x: Tensor, *, pairs:
         out = torch.zeros_like(x)
     elif source != place:
         out = torch.empty_like(x)
-        group.recv([_as_bytes(out)], source, 0).wait()
+        group.recv([as_bytes(out)], source, 0).wait()
     for work in works:
         work.wait()
     return out

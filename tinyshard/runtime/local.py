@@ -7,6 +7,7 @@ deterministic: the oracle of the tests, what a debugger can step through, and th
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +18,12 @@ from tinyshard.collectives import COLLECTIVES, group_positions, own_block
 from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
+from tinyshard.runtime.buffers import Buffers
 from tinyshard.runtime.execute import ReadyProgram, ReadyStep, make_ready, zeros_for
-from tinyshard.runtime.runs import Buffer, Failure, Run, Where, ancestry, input_runs, remote_error, settle
+from tinyshard.runtime.failures import failure_of, remote_error
+from tinyshard.runtime.runs import Buffer, Run, Where, ancestry, input_runs, settle
+
+MOST_HANDED = 1000  # what `handed` remembers of each device
 
 
 class LocalRuntime:
@@ -37,33 +42,37 @@ class LocalRuntime:
         self.devices = tuple(Device(i, platform) for i in range(count))
         self._platform = platform
         self._numbers = itertools.count(1)
+        self._buffers = Buffers()
         self._stores: list[dict[int, Tensor]] = [{} for _ in self.devices]
         self._programs: dict[int, ReadyProgram] = {}
         self._closed = False
+        self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
 
     def put(self, blocks: dict[int, Tensor], where: Where) -> Buffer:
         """Give a block to each device."""
         self._check_open()
-        number = next(self._numbers)
+        self._drop_released()
+        buffer = self._buffers.make(Run(next(self._numbers), tuple(blocks), False, where, settled=True), self)
         for device, block in blocks.items():
-            self._stores[device][number] = block
-        return Buffer(number, Run(number, tuple(blocks), False, where, settled=True), self, self._release)
+            self._stores[device][buffer.number] = block
+        return buffer
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
         """Run a program now; an error is kept for whoever asks for the value, as on worker processes."""
         self._check_open()
+        self._drop_released()
         ready = self._programs.get(program.number)
         if ready is None:
             ready = self._programs[program.number] = make_ready(program)
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
-        numbers = [next(self._numbers) for _ in program.outputs]
+        made = [self._buffers.make(run, self) for _ in program.outputs]
         with torch.no_grad():
-            self._execute(ready, run, [b.number for b in inputs], numbers)
+            self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
         settle(run)
         if guards:
             for buffer in inputs:
                 buffer.run.checks.append(run)
-        return [Buffer(number, run, self, self._release) for number in numbers]
+        return made
 
     def _execute(self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int]) -> None:
         devices = ready.program.devices
@@ -84,7 +93,7 @@ class LocalRuntime:
                             values[position][slot] = result
                 except Exception as error:
                     failed.add(position)
-                    run.failures[device] = (Failure(step.name, f"{type(error).__name__}: {error}", ""), run.where)
+                    run.failures[device] = (failure_of(device, step.describe(values[position]), error), run.where)
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:
@@ -106,6 +115,9 @@ class LocalRuntime:
                 continue
             group = group_positions(program.axes, named, position)
             members = [shards[p] for p in group]
+            if len(group) > 1 and name != "own_block":
+                for p in group:
+                    self._handed[program.devices[p]].append((name, len(group), shards[p].nbytes))
             if name == "own_block":
                 made = [own_block(x, i, len(group), **params) for i, x in enumerate(members)]
             else:
@@ -139,6 +151,18 @@ class LocalRuntime:
         found = (self._stores[device].get(b.number) for b in buffers)
         return [None if x is None else Meta(tuple(x.shape), x.dtype) for x in found]
 
+    def held(self, device: int) -> int:
+        """How many values a device holds."""
+        self._drop_released()
+        return len(self._stores[device])
+
+    def handed(self) -> dict[int, list[tuple[str, int, int]]]:
+        """What each device brought to a collective since the last such question: (name, group size, operand bytes)."""
+        answer = {device: list(told) for device, told in enumerate(self._handed)}
+        for told in self._handed:
+            told.clear()
+        return answer
+
     def forget(self, program: Program) -> None:
         """Drop a program that will not be called again."""
         self._programs.pop(program.number, None)
@@ -149,6 +173,7 @@ class LocalRuntime:
 
     @property
     def is_alive(self) -> bool:
+        """Whether calls can be made: not shut down."""
         return not self._closed
 
     def shutdown(self) -> None:
@@ -156,9 +181,10 @@ class LocalRuntime:
         self._closed = True
         self._stores = [{} for _ in self.devices]
 
-    def _release(self, number: int) -> None:
-        for store in self._stores:
-            store.pop(number, None)
+    def _drop_released(self) -> None:
+        for devices, numbers in self._buffers.take_released().items():
+            for device, number in itertools.product(devices, numbers):
+                self._stores[device].pop(number, None)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -12,15 +13,17 @@ from typing import Any
 import torch
 
 from tinyshard.devices import Device
-from tinyshard.errors import DeviceLostError, RuntimeStateError, message
+from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import channel, zygote
-from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs, remote_error
-from tinyshard.runtime.switchboard import Link, Request, Switchboard, check_open, print_output
+from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime.failures import Failure, lost_error, remote_error
+from tinyshard.runtime.link import Link, Request
+from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs
+from tinyshard.runtime.switchboard import Switchboard
 
-# back-pressure: a loop that dispatches faster than the devices compute waits here instead of filling the memory
-MAX_RUNS_AHEAD = 1024
-MAX_BYTES_AHEAD = 512 << 20
+# an idle device answers in less; what has not answered by then is busy
+READY_WITHIN_S = 0.02
 
 
 class ProcessPool:
@@ -41,22 +44,20 @@ class ProcessPool:
         self._owner = os.getpid()
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
-        self._values = itertools.count(1)
-        self._board = Switchboard(zygote.start(), count)
+        self._buffers = Buffers()
+        self._board = Switchboard(zygote.start(), count, platform, self._buffers)
         atexit.register(self.shutdown)
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
-        check_open(self._board)
+        board = self._board
+        board.check_open()
         with self._order:
-            number = next(self._numbers)
-            run = Run(number, tuple(blocks), False, where)
-            value = next(self._values)
-            with self._board.changed:
-                self._board.bytes_ahead += sum(t.nbytes for t in blocks.values())
-            self._board.post("put", run, value, blocks)
-        self._hold_back(run)
-        return Buffer(value, run, self, self._board.release)
+            run = Run(next(self._numbers), tuple(blocks), False, where)
+            buffer = self._buffers.make(run, self)
+            board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, blocks)
+        board.hold_back(run.devices)
+        return buffer
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
         """Call a program on its devices.
@@ -70,17 +71,17 @@ class ProcessPool:
         Returns:
             A Buffer for each output, at once: the values are futures.
         """
-        check_open(self._board)
+        board = self._board
+        board.check_open()
         with self._order:
-            number = next(self._numbers)
-            run = Run(number, program.devices, program.communicates, where, input_runs(inputs))
-            made = [next(self._values) for _ in program.outputs]
-            self._board.post("run", run, program, tuple(b.number for b in inputs), tuple(made))
-        if guards:
-            for buffer in inputs:
-                buffer.run.checks.append(run)
-        self._hold_back(run)
-        return [Buffer(value, run, self, self._board.release) for value in made]
+            run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
+            made = [self._buffers.make(run, self) for _ in program.outputs]
+            if guards:
+                for buffer in inputs:
+                    buffer.run.checks.append(run)
+            board.post("run", 0, run, program, tuple(b.number for b in inputs), tuple(b.number for b in made))
+        board.hold_back(run.devices)
+        return made
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
         """Wait for the blocks on these devices and bring them here.
@@ -89,14 +90,15 @@ class ProcessPool:
             RemoteError: the value, or one that it was computed from, could not be computed.
             DeviceLostError: a device that it depends on is gone.
         """
-        known = self._ancestry(buffer, device_ids)
-        others = known.devices - set(device_ids)
+        others = self._late(self._ancestry(buffer, device_ids)) - set(device_ids)
         asked = [self._ask("sync", others)] if others else []
         fetched = self._ask("fetch", device_ids, buffer.number)
         self._wait([*asked, fetched])
         self._raise_failures(buffer, device_ids)
         out = {}
         for device, (meta, payload) in fetched.answers.items():
+            if isinstance(meta, Failure):
+                raise remote_error({device: (meta, buffer.run.where)}, self._platform)
             if meta is None:
                 problem = f"{self.devices[device]} does not hold the value"
                 raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
@@ -111,9 +113,11 @@ class ProcessPool:
         self._raise_failures(buffer, device_ids)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
-        """Whether `wait` would return at once. An idle device answers within a millisecond; a busy one is not ready."""
+        """Whether `wait` would return or raise at once. An idle device answers in time; a busy one is not ready."""
         late = self._late(self._ancestry(buffer, device_ids))
-        return not late or self._wait([self._ask("sync", late)], timeout_s=0.02)
+        if any(link.lost for link in self._links(late)):
+            return True
+        return not late or self._wait([self._ask("sync", late)], READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
         """Shapes and dtypes of values that only running could tell. Waits, and raises as `fetch` does."""
@@ -123,16 +127,29 @@ class ProcessPool:
             self._raise_failures(buffer, [device])
         return list(request.answers[device][0])
 
+    def held(self, device: int) -> int:
+        """How many values a device holds, after all that was called and released before."""
+        self._wait([self._ask("sync", [device])])
+        request = self._ask("held", [device])
+        self._wait([request])
+        return int(request.answers[device][0])
+
+    def handed(self) -> dict[int, list[tuple[str, int, int]]]:
+        """What each device handed to gloo since the last such question: (gloo's name, group size, operand bytes)."""
+        request = self._ask("handed", range(len(self.devices)))
+        self._wait([request])
+        return {device: answer[0] for device, answer in request.answers.items()}
+
     def forget(self, program: Program) -> None:
         """Let the workers drop a program that will not be called again."""
-        with self._order:
-            self._board.post("forget", program.number)
+        self._board.post("forget", 0, program.number)
 
     def pid(self, device: int) -> int:
         """The process id of a device's worker."""
-        link = self._link(device)
+        self._open_board()
+        link = self._board.links[device]
         if link.lost:
-            raise self._lost_error(link)
+            raise lost_error(device, link.lost, self._platform)
         return link.pid
 
     @property
@@ -142,72 +159,60 @@ class ProcessPool:
         return not board.closing and not board.broken and not any(link.lost for link in board.links)
 
     def shutdown(self) -> None:
-        """End all workers. Values that lived there are gone."""
-        if self._board.closing or os.getpid() != self._owner:
+        """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""
+        if os.getpid() != self._owner:
             return
-        atexit.unregister(self.shutdown)
         self._board.close()
+        atexit.unregister(self.shutdown)
+        self._print_output()
+
+    def _open_board(self) -> Switchboard:
+        self._board.check_open()
+        self._board.started.wait()
+        self._board.check_open()
+        return self._board
+
+    def _links(self, device_ids: Iterable[int]) -> list[Link]:
+        return [self._board.links[d] for d in device_ids]
 
     def _ancestry(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        self._board.started.wait()
-        check_open(self._board)
-        with self._board.changed:
+        with self._open_board().state:
             return ancestry(buffer.run, device_ids)
 
-    def _raise_failures(self, buffer: Buffer, device_ids: Iterable[int]) -> None:
+    def _raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         failures = self._ancestry(buffer, device_ids).failures
         if failures:
             raise remote_error(failures, self._platform)
+        for link in self._links(device_ids):
+            if link.lost:
+                raise lost_error(link.device, link.lost, self._platform)
 
-    def _late(self, known: Ancestry) -> list[int]:
-        """The devices that have not yet reported what matters."""
-        links = self._board.links
-        return [d for d in sorted(known.devices) if links[d].ahead and links[d].ahead[0] <= known.last]
+    def _late(self, known: Ancestry) -> set[int]:
+        """The devices that have not yet told that they have finished what matters."""
+        return {d for d, number in known.needs.items() if self._board.links[d].done < number}
 
     def _ask(self, kind: str, device_ids: Iterable[int], what: Any = None) -> Request:
         with self._order:
             request = Request(next(self._numbers), set(device_ids))
-            self._board.requests[request.number] = request
-            self._board.post(kind, request, what)
+            self._board.post(kind, 0, request, what)
         return request
 
-    def _wait(self, requests: Sequence[Request], timeout_s: float | None = None) -> bool:
-        """Until all have answered. Raises DeviceLostError as soon as one of them cannot."""
-        board = self._board
+    def _wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
+        """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot."""
         try:
-            with board.changed:
-                while any(r.waiting for r in requests):
-                    check_open(board)
-                    for device in {d for r in requests for d in r.waiting}:
-                        if board.links[device].lost:
-                            raise self._lost_error(board.links[device])
-                    if not board.changed.wait(timeout_s) and timeout_s is not None:
-                        return False
-        finally:
             for request in requests:
-                board.requests.pop(request.number, None)
-            print_output(board, self.devices)
+                if self._board.ended.is_open or not request.over.wait(timeout_s):
+                    self._board.check_open()
+                    return False
+        finally:
+            self._print_output()
+        self._board.check_open()
+        for link in self._links({d for r in requests for d in r.waiting}):
+            if link.lost:
+                raise lost_error(link.device, link.lost, self._platform)
         return True
 
-    def _link(self, device: int) -> Link:
-        self._board.started.wait()
-        check_open(self._board)
-        return self._board.links[device]
-
-    def _lost_error(self, link: Link) -> DeviceLostError:
-        return DeviceLostError(
-            message(
-                f"{self.devices[link.device]} is gone: {link.lost}",
-                rule="values that lived on it, and all that waits for it, are lost",
-                try_="ts.init() starts a fresh pool",
-            )
-        )
-
-    def _hold_back(self, run: Run) -> None:
-        """Wait while too much is queued for the run's devices."""
-        board = self._board
-        with board.changed:
-            while board.bytes_ahead > MAX_BYTES_AHEAD or board.runs_ahead(run.devices) > MAX_RUNS_AHEAD:
-                if board.closing or board.broken or any(board.links[d].lost for d in run.devices if board.links):
-                    return  # whoever asks for the value is told
-                board.changed.wait(1.0)
+    def _print_output(self) -> None:
+        """Print what workers wrote, here in the thread that asks, so that it lands in the asking cell."""
+        for device, line in self._board.take_printed():
+            print(f"[{self.devices[device]}] {line}", file=sys.stderr)

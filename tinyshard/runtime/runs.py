@@ -1,8 +1,8 @@
 """Which call made a value, and what became of it.
 
-A call of a program is a Run. It knows the runs that made its inputs, so when someone asks for a value, it is known whose
-answers matter: a device matters to another only through a program that communicates. An error of a run is an error of
-everything computed from it, and of nothing else. Runs that are over and known to be good forget their parents.
+A call of a program is a Run. It knows the runs that made its inputs, so when someone asks for a value, it is known
+whose answers matter: a device matters to another only through a program that communicates. An error of a run is an
+error of everything computed from it, and of nothing else. Runs that are over and known to be good forget their parents.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.errors import RemoteError
+from tinyshard.runtime.failures import Failure
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
@@ -51,15 +51,6 @@ def users_line() -> Where:
     return Where(frame.f_code.co_filename, frame.f_lineno)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What a device tells of an op that raised."""
-
-    op: str
-    error: str
-    frames: str
-
-
 @dataclass(eq=False, slots=True)
 class Run:
     """One call of a program.
@@ -88,16 +79,12 @@ class Run:
 class Buffer:
     """The controller's handle on a value: the same number on every device that holds a block of it."""
 
-    __slots__ = ("__weakref__", "_release", "number", "run", "runtime")
+    __slots__ = ("__weakref__", "number", "run", "runtime")
 
-    def __init__(self, number: int, run: Run, runtime: Any, release: Any) -> None:
+    def __init__(self, number: int, run: Run, runtime: Any) -> None:
         self.number = number
         self.run = run
         self.runtime = runtime
-        self._release = release
-
-    def __del__(self) -> None:
-        self._release(self.number)  # appends to a deque: a finalizer may strike anywhere and must not lock or send
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,36 +92,38 @@ class Ancestry:
     """What a value depends on.
 
     Attributes:
-        devices: whose answers matter.
-        last: the highest run number that each of them must have passed.
+        needs: by device whose answer matters: the last call that it must have finished.
         failures: errors among the runs that matter, by device, of the earliest failing run.
     """
 
-    devices: frozenset[int]
-    last: int
+    needs: dict[int, int]
     failures: dict[int, tuple[Failure, Where]]
 
 
 def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
-    """Walk from a run to all that the blocks on the `wanted` devices depend on."""
-    devices = set(wanted)
-    last = run.number
+    """Walk from a run, newest first, to all that the blocks on the `wanted` devices depend on."""
+    needs = dict.fromkeys(wanted, 0)
     heap = [(-run.number, run)]
     seen = {run.number}
     failures: dict[int, tuple[Failure, Where]] = {}
     while heap:
         _, at = heapq.heappop(heap)
-        if at.communicates and devices.intersection(at.devices):
-            devices.update(at.devices)
-        matter = {d: f for d, f in at.failures.items() if d in devices}
-        if matter:
-            failures = matter
-        for other in (*at.parents, *at.checks):
+        later = [check for check in at.checks if check.number not in seen]
+        for other in later or at.parents:
             if other.number not in seen:
                 seen.add(other.number)
-                last = max(last, other.number)
                 heapq.heappush(heap, (-other.number, other))
-    return Ancestry(frozenset(devices), last, failures)
+        if later:  # a check is newer than what it judges, and may draw in more devices
+            heapq.heappush(heap, (-at.number, at))
+            continue
+        if at.communicates and not needs.keys().isdisjoint(at.devices):
+            for device in at.devices:
+                needs.setdefault(device, 0)
+        for device in at.devices:
+            if device in needs:
+                needs[device] = max(needs[device], at.number)
+        failures = {d: f for d, f in at.failures.items() if d in needs} or failures
+    return Ancestry(needs, failures)
 
 
 def settle(run: Run) -> None:
@@ -148,21 +137,6 @@ def settle(run: Run) -> None:
             run.failures.setdefault(device, first)
     run.parents = ()
     run.settled = True
-
-
-def remote_error(failures: dict[int, tuple[Failure, Where]], platform: str) -> RemoteError:
-    """One error for all devices that failed; equal ones are said once."""
-    groups: dict[tuple[Failure, Where], list[int]] = {}
-    for device, failure in sorted(failures.items()):
-        groups.setdefault(failure, []).append(device)
-    parts = []
-    for (failure, where), devices in groups.items():
-        names = f"{platform.upper()} {','.join(map(str, devices))}"
-        frames = failure.frames.replace("\n", "\n  ")
-        parts.append(
-            f"{failure.op} failed on {names}\n  {failure.error}\n  dispatched by {where}\n  on the device:\n  {frames}"
-        )
-    return RemoteError("\n".join(parts))
 
 
 def input_runs(inputs: Sequence[Buffer]) -> tuple[Run, ...]:

@@ -2,365 +2,360 @@
 
 Any thread appends an item to the queue, which is one atomic step, and goes on. The I/O thread hands each item to the
 devices that it concerns, in one order for all, and takes their answers. So a KeyboardInterrupt, which strikes the main
-thread anywhere, never leaves half a broadcast behind, and a finalizer, which may strike inside any lock, only appends.
+thread anywhere, never leaves half a broadcast behind.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import os
 import selectors
-import signal
 import socket
-import sys
-import tempfile
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.program import Program
 from tinyshard.runtime import channel
+from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime.failures import ending, gone, lost_error
+from tinyshard.runtime.forks import abandon_in_child
+from tinyshard.runtime.gate import Gate
+from tinyshard.runtime.launch import rendezvous, start_worker
+from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.runs import Run, settle
 from tinyshard.runtime.zygote import Zygote
 
+# back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
+MAX_RUNS_AHEAD = 1024
+MAX_NBYTES_AHEAD = 128 << 20
 RUNS_BETWEEN_REPORTS = 64
 
 
-@dataclass(eq=False)
-class Link:
-    """The connection to one worker.
-
-    Attributes:
-        output: descriptor on which what the worker prints arrives.
-        out: pieces still to be written, each with the number of tensor bytes that it counts for.
-        sent: programs that the worker knows.
-        ahead: numbers of calls that it has not yet reported as done.
-        done: number of the last call that it has finished, as far as it has told.
-        lost: why it is gone; empty while it lives.
-    """
-
-    device: int
-    sock: socket.socket
-    output: int
-    pid: int
-    reader: channel.Reader
-    out: collections.deque[tuple[memoryview, int]] = field(default_factory=collections.deque)
-    sent: set[int] = field(default_factory=set)
-    ahead: collections.deque[int] = field(default_factory=collections.deque)
-    since_report: int = 0
-    done: int = 0
-    lost: str = ""
-    line: bytes = b""
-
-
-@dataclass(eq=False)
-class Request:
-    """A question to some devices, and their answers so far."""
-
-    number: int
-    waiting: set[int]
-    answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
-
-
 class Switchboard:
-    """Starts the workers and carries messages. All fields that both threads touch are guarded by `changed`.
+    """Starts the workers and carries messages. What several threads touch is guarded by `state`, the queues apart.
 
     Args:
         zygote: forks the workers.
         count: number of devices.
+        platform: what they are called.
+        buffers: tells which values nobody holds any more.
     """
 
-    def __init__(self, zygote: Zygote, count: int) -> None:
-        self.changed = threading.Condition()
-        self.started = threading.Event()
+    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers) -> None:
+        self.state = threading.Lock()
+        self.started = Gate()
+        self.ended = Gate()
         self.links: list[Link] = []
-        self.broken = ""
+        self.broken: TinyshardError | None = None
         self.closing = False
-        self.bytes_ahead = 0
-        self.printed: list[tuple[int, str]] = []
-        self.requests: dict[int, Request] = {}
+        self._printed: list[tuple[int, str]] = []
         self._zygote = zygote
-        self._count = count
+        self._size = count
+        self._platform = platform
+        self._buffers = buffers
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
+        self._known: dict[int, set[int]] = {}
+        self._held_back: collections.deque[Gate] = collections.deque()
+        self._is_idle = False
+        self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
+        abandon_in_child(self)
         self._thread = threading.Thread(target=self._serve, name="tinyshard I/O", daemon=True)
         self._thread.start()
 
     # ---- from any thread --------------------------------------------------------------------------------------
 
-    def post(self, *item: Any) -> None:
-        """Queue a message: ("put", run, value, blocks), ("run", run, program, inputs, outputs) or (question, request, what)."""
-        self._queue.append(item)
-        self._wake()
+    def post(self, kind: str, nbytes: int, *item: Any) -> None:
+        """Queue a message.
 
-    def release(self, value: int) -> None:
-        """Queue that nobody needs a value any more; it rides with the next message."""
-        self._queue.append(("free", value))
+        Args:
+            kind: "put" (run, value, blocks), "run" (run, program, inputs, outputs), "forget" (program), or a question
+                (request, what).
+            nbytes: size of the tensors in it.
+        """
+        self._queue.append((kind, nbytes, *item))
+        if self._is_idle:
+            self._wake()
 
-    def runs_ahead(self, devices: Sequence[int]) -> int:
-        """How many calls are queued or unreported, for the device of these that is furthest behind."""
-        behind = max((len(self.links[d].ahead) for d in devices), default=0) if self.links else 0
-        return behind + len(self._queue)
+    def check_open(self) -> None:
+        """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
+        if self.broken is not None:
+            raise type(self.broken)(str(self.broken))
+        if self.closing:
+            raise RuntimeStateError(
+                message(
+                    "the pool that held this value has been shut down",
+                    rule="values live in the workers and end with them",
+                    try_="ts.init() starts a fresh pool; make the arrays again there",
+                )
+            )
+
+    def hold_back(self, devices: Sequence[int]) -> None:
+        """Wait while too much is queued for one of these devices."""
+        while self._has_too_much(devices):
+            gate = Gate()
+            self._held_back.append(gate)
+            if self.closing or self.broken or not self._has_too_much(devices):
+                return
+            gate.wait()
+
+    def _has_too_much(self, devices: Sequence[int]) -> bool:
+        queued = list(self._queue)  # one atomic step
+        nbytes = sum(item[1] for item in queued)
+        if len(queued) > MAX_RUNS_AHEAD or nbytes > MAX_NBYTES_AHEAD:
+            return True
+        if not self.started.is_open:
+            return False
+        links = [self.links[d] for d in devices]
+        return any(
+            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes > MAX_NBYTES_AHEAD) for x in links
+        )
+
+    def take_printed(self) -> list[tuple[int, str]]:
+        """The lines that workers have printed since the last time, each with its device, in device order."""
+        with self.state:
+            lines, self._printed = self._printed, []
+        return sorted(lines, key=lambda line: line[0])
 
     def close(self) -> None:
-        """End the thread and the workers."""
-        self.started.wait()
+        """End the thread and the workers. An interrupt only ends the waiting for it."""
         self.closing = True
         self._wake()
-        self._thread.join()
+        self.ended.wait()
+
+    def abandon(self) -> None:
+        """In a process that user code has forked from this one: let go of what the two share."""
+        self.broken = _unusable("this process was forked from the one that the pool belongs to")
         for link in self.links:
-            self._zygote.kill(link.pid)
-            link.sock.close()
-            os.close(link.output)
-        self._wake_in.close()
-        self._wake_out.close()
-        with self.changed:
-            self.changed.notify_all()
+            link.close()
+        self._close_own_ends()
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # a full pipe wakes just as well
+        with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one has nobody to wake
             self._wake_out.send(b"x")
 
-    # ---- the I/O thread ---------------------------------------------------------------------------------------
+    # ---- the I/O thread: its life -----------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
             self._start_workers()
-        except Exception as error:
-            self.broken = f"{type(error).__name__}: {error}"
+            self.started.open()
+            while not self.closing:
+                self._turn()
+        except TinyshardError as error:
+            self.broken = error
+        except BaseException:  # whoever waits must hear of it
+            self.broken = _unusable("the thread that talks to the workers failed\n" + traceback.format_exc().strip())
         finally:
-            self.started.set()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        for link in self.links:
-            self._selector.register(link.sock, selectors.EVENT_READ, link)
-            self._selector.register(link.output, selectors.EVENT_READ, link)
-        while not self.closing:
-            self._distribute()
-            for link in self.links:
-                self._write(link)
-            for key, _ in self._selector.select():
-                if key.data is None:
-                    with contextlib.suppress(BlockingIOError):
-                        self._wake_in.recv(4096)
-                elif key.fileobj == key.data.output:
-                    self._read_output(key.data)
-                else:
-                    self._read(key.data)
-        self._selector.close()
+            self._end()
 
     def _start_workers(self) -> None:
-        """Fork the workers; they find each other through a file that has no name."""
-        path, store = "", -1
-        if hasattr(os, "memfd_create"):
-            store = os.memfd_create("tinyshard rendezvous")
-        else:
-            path = os.path.join(tempfile.mkdtemp(prefix="tinyshard-"), "rendezvous")
-            store = os.open(os.devnull, os.O_RDWR)
-        try:
-            for device in range(self._count):
-                ours, theirs = socket.socketpair()
-                output, write_end = os.pipe()
-                request = {"device": device, "count": self._count, "store": path}
-                try:
-                    pid = self._zygote.fork(request, [theirs.fileno(), write_end, store])
-                finally:
-                    theirs.close()
-                    os.close(write_end)
-                for end in (ours.fileno(), output):
-                    os.set_blocking(end, False)
-                ours.setblocking(False)
-                self.links.append(Link(device, ours, output, pid, channel.Reader(ours)))
-        finally:
-            os.close(store)
+        self._selector.register(self._wake_in, selectors.EVENT_READ, None)
+        with rendezvous() as store:
+            for device in range(self._size):
+                if self.closing:
+                    return
+                link = start_worker(self._zygote, device, self._size, store)
+                self.links.append(link)
+                self._selector.register(link.sock, selectors.EVENT_READ, link)
+                self._selector.register(link.output, selectors.EVENT_READ, link)
+
+    def _turn(self) -> None:
+        """Hand out what is queued, write, then wait for news and take it in."""
+        self._distribute()
+        for link in self.links:
+            if link.has_output:
+                link.write()
+                self._watch(link)
+        self._let_on()
+        self._is_idle = True  # from here on, whoever posts also wakes
+        events = self._selector.select(0 if self._queue else None)
+        self._is_idle = False
+        for key, mask in events:
+            link = key.data
+            if link is None:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_in.recv(4096)
+            elif key.fd == link.output:
+                self._take_lines(link)
+            elif mask & selectors.EVENT_READ and not link.lost:
+                self._read(link)
+
+    def _watch(self, link: Link) -> None:
+        if not link.lost and link.has_output != link.is_watched:
+            link.is_watched = link.has_output
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.has_output else 0)
+            self._selector.modify(link.sock, events, link)
+
+    def _end(self) -> None:
+        """Kill all workers, close everything, and wake all who wait."""
+        self.closing = self.closing or not self.broken
+        for link in self.links:
+            self._take_lines(link)
+        for link in self.links:
+            self._zygote.kill(link.pid)
+            link.close()
+        self._close_own_ends()
+        self._unsettled.clear()
+        self.started.open()
+        self.ended.open()  # who posts from here on sees it; who posted before is found below
+        for link in self.links:
+            link.fail_asked()
+        while self._queue:
+            for part in self._queue.popleft():
+                if isinstance(part, Request):
+                    part.over.open()
+        self._let_on()
+
+    def _let_on(self) -> None:
+        """Let those who are held back look again."""
+        while self._held_back:
+            self._held_back.popleft().open()
+
+    def _close_own_ends(self) -> None:
+        self._selector.close()
+        self._wake_in.close()
+        self._wake_out.close()
+
+    # ---- the I/O thread: to the workers -----------------------------------------------------------------------
 
     def _distribute(self) -> None:
-        """Give every queued item to its devices."""
-        freed: list[int] = []
+        """Give every queued item to its devices, then tell them what was released before."""
+        released = self._buffers.take_released()  # all that uses them is queued by now, and is sent before
         while self._queue:
-            kind, *item = self._queue.popleft()
-            if kind == "free":
-                freed.append(item[0])
-                continue
-            if kind in ("run", "put"):
-                if freed:  # before the call: what was released before it is not among its inputs
-                    self._send(self.links, ("free", tuple(freed)))
-                    freed = []
-                (self._send_run if kind == "run" else self._send_put)(*item)
+            kind, _, *item = self._queue.popleft()
+            if kind == "run":
+                self._send_run(*item)
+            elif kind == "put":
+                self._send_put(*item)
             elif kind == "forget":
                 self._forget(item[0])
             else:
-                request, what = item
-                self._send([self.links[d] for d in request.waiting], (kind, request.number, what))
-        if freed:
-            self._send(self.links, ("free", tuple(freed)))
+                self._ask(kind, *item)
+        for devices, values in released.items():
+            self._send(devices, ("free", values))
 
     def _send_run(self, run: Run, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        links = [self.links[d] for d in run.devices]
-        new = [link for link in links if program.number not in link.sent]
+        known = self._known.setdefault(program.number, set())
+        new = [d for d in run.devices if d not in known]
         if new:
             self._send(new, ("program", program.number, program))
-            for link in new:
-                link.sent.add(program.number)
-        self._count_run(run, links)
-        self._send(links, ("run", run.number, program.number, inputs, outputs))
-        self._ask_for_reports(links)
-
-    def _forget(self, program: int) -> None:
-        links = [link for link in self.links if program in link.sent]
-        for link in links:
-            link.sent.discard(program)
-        self._send(links, ("forget", program))
+            known.update(new)
+        self._send(run.devices, ("run", run.number, program.number, inputs, outputs))
+        self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
-        links = [self.links[d] for d in blocks]
-        self._count_run(run, links)
-        for link in links:
-            block = blocks[link.device]
+        for device, block in blocks.items():
             head = ("put", run.number, value, tuple(block.shape), block.dtype)
-            self._send([link], head, channel.tensor_bytes(block), block.nbytes)
-        self._ask_for_reports(links)
+            self._send([device], head, channel.tensor_bytes(block))
+        self._count(run)
 
-    def _count_run(self, run: Run, links: Sequence[Link]) -> None:
+    def _count(self, run: Run) -> None:
+        """Note that devices have a call before them, and ask now and then how far they have come."""
         self._unsettled.append(run)
-        for link in links:
-            link.ahead.append(run.number)
+        for device in run.devices:
+            link = self.links[device]
+            if link.lost:
+                run.failures[device] = (gone(device, link.lost), run.where)
+                continue
+            link.ahead.append(run)
             link.since_report += 1
-
-    def _ask_for_reports(self, links: Sequence[Link]) -> None:
-        """Now and then, so that it is known how far each device has come."""
-        for link in links:
             if link.since_report >= RUNS_BETWEEN_REPORTS:
                 link.since_report = 0
-                self._send([link], ("sync", 0, None))
+                self._send([device], ("sync", 0, None))
 
-    def _send(
-        self, links: Sequence[Link], head: tuple[Any, ...], payload: memoryview | None = None, counted: int = 0
-    ) -> None:
+    def _forget(self, program: int) -> None:
+        self._send(self._known.pop(program, ()), ("forget", program))
+
+    def _ask(self, kind: str, request: Request, what: Any) -> None:
+        for device in request.waiting:
+            self.links[device].asked[request.number] = request
+            if self.links[device].lost:
+                self.links[device].fail_asked()
+        self._send(request.waiting, (kind, request.number, what))
+
+    def _send(self, devices: Iterable[int], head: tuple[Any, ...], payload: memoryview | None = None) -> None:
         pieces = channel.frame(head, payload)
-        for link in links:
-            if link.lost:
-                self.bytes_ahead -= counted
-                continue
-            link.out.extend((piece, 0) for piece in pieces[:-1])
-            link.out.append((pieces[-1], counted))
+        for device in devices:
+            self.links[device].queue(pieces)
 
-    def _write(self, link: Link) -> None:
-        try:
-            while link.out:
-                piece, counted = link.out[0]
-                sent = link.sock.send(piece)
-                if sent < piece.nbytes:
-                    link.out[0] = (piece[sent:], counted)
-                else:
-                    link.out.popleft()
-                    if counted:
-                        with self.changed:
-                            self.bytes_ahead -= counted
-                            self.changed.notify_all()
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._lose(link)
-        self._watch(link)
-
-    def _watch(self, link: Link) -> None:
-        if not link.lost:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.out else 0)
-            if self._selector.get_key(link.sock).events != events:
-                self._selector.modify(link.sock, events, link)
+    # ---- the I/O thread: from the workers ---------------------------------------------------------------------
 
     def _read(self, link: Link) -> None:
-        messages = link.reader.read() if not link.lost else []
+        messages = link.read()
         if messages is None:
             self._lose(link)
             return
-        with self.changed:
+        if messages:
+            self._take_lines(link)  # what a worker printed before it answered is there before the answer
+        with self.state:
             for head, payload in messages:
                 self._take(link, head, payload)
-            if messages:
-                self.changed.notify_all()
 
     def _take(self, link: Link, head: tuple[Any, ...], payload: bytearray | None) -> None:
-        if head[0] == "failed":
+        if head[0] == "ready":
+            link.is_up = True
+        elif head[0] == "failed":
             _, number, failure = head
-            for run in self._unsettled:
-                if run.number == number:
-                    run.failures[link.device] = (failure, run.where)
+            run = next(run for run in link.ahead if run.number == number)
+            run.failures[link.device] = (failure, run.where)
         elif head[0] == "reply":
             _, number, done, answer = head
-            link.done = max(link.done, done)
-            while link.ahead and link.ahead[0] <= done:
-                link.ahead.popleft()
+            link.passed(done)
             self._settle()
-            request = self.requests.get(number)
-            if request is not None and link.device in request.waiting:
+            request = link.asked.pop(number, None)
+            if request is not None:
                 request.answers[link.device] = (answer, payload)
                 request.waiting.discard(link.device)
+                if not request.waiting:
+                    request.over.open()
 
     def _settle(self) -> None:
+        """Calls that are over on all their devices, in order."""
         while self._unsettled:
             run = self._unsettled[0]
-            if any(self.links[d].ahead and self.links[d].ahead[0] <= run.number for d in run.devices):
+            if any(self.links[d].done < run.number and not self.links[d].lost for d in run.devices):
                 return
             settle(self._unsettled.popleft())
 
-    def _read_output(self, link: Link) -> None:
-        try:
-            got = os.read(link.output, 65536)
-        except (BlockingIOError, OSError):
+    def _take_lines(self, link: Link) -> None:
+        if link.output < 0:
             return
-        if not got:
-            self._selector.unregister(link.output)
-        *lines, link.line = (link.line + got).split(b"\n")
-        with self.changed:
-            self.printed.extend((link.device, line.decode(errors="replace")) for line in lines)
+        output = link.output
+        lines = link.read_lines(lambda: self._selector.unregister(output))
+        if lines:
+            with self.state:
+                self._printed.extend((link.device, line) for line in lines)
 
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""
-        if link.lost or self.closing:
-            return
         self._selector.unregister(link.sock)
-        self._read_output(link)
-        lost = _ending(self._zygote.wait(link.pid))
-        with self.changed:
+        self._take_lines(link)
+        lost = ending(self._zygote.kill(link.pid))
+        with self.state:
             link.lost = lost
-            self.bytes_ahead -= sum(counted for _, counted in link.out)
-            link.out.clear()
-            self.changed.notify_all()
+            link.drop()
+            for run in link.ahead:
+                run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
+            link.ahead.clear()
+            self._settle()
+        link.fail_asked()
+        if not link.is_up:
+            raise lost_error(link.device, lost, self._platform)  # the others wait for it: no device will start
 
 
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "its channel was closed"
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return f"killed by signal {number} ({signal.Signals(number).name})"
-    return f"its process ended with exit code {os.WEXITSTATUS(status)}"
-
-
-def print_output(board: Switchboard, names: Sequence[Any]) -> None:
-    """Print in device order what workers wrote; from the asking thread, so that it lands in the asking cell."""
-    with board.changed:
-        lines, board.printed = board.printed, []
-    for device, text in sorted(lines, key=lambda line: line[0]):
-        print(f"[{names[device]}] {text}", file=sys.stderr)
-
-
-def check_open(board: Switchboard) -> None:
-    """Raise RuntimeStateError if the pool is closed or did not start."""
-    if board.closing or board.broken:
-        raise RuntimeStateError(
-            message(
-                "the pool did not start" if board.broken else "the pool that held this value has been shut down",
-                got=board.broken,
-                rule="values live in the workers and end with them",
-                try_="ts.init() starts a fresh pool; make the arrays again there",
-            )
+def _unusable(why: str) -> RuntimeStateError:
+    return RuntimeStateError(
+        message(
+            "the pool cannot be used any more",
+            got=why,
+            rule="values live in the workers and end with them",
+            try_="ts.init() starts a fresh pool; make the arrays again there",
         )
+    )

@@ -5,14 +5,13 @@ It never traces or plans, and never receives a Python function. It answers only 
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import os
+import select
 import signal
 import socket
 import sys
 import threading
-import traceback
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,9 @@ from tinyshard.program import Meta
 from tinyshard.runtime import channel
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
-from tinyshard.runtime.runs import Failure
+from tinyshard.runtime.failures import failure_of, short
+
+_LIBC = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +48,19 @@ class Worker:
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
-        self._inbox: collections.deque[tuple[tuple[Any, ...], bytearray | None]] = collections.deque()
-        self._arrived = threading.Semaphore(0)
         self._done = 0
         self._fabric = Fabric(store, device, count)
 
     def serve(self) -> None:
-        """Read in one thread, work in this one, until the controller says exit or is gone."""
-        threading.Thread(target=self._receive, name="channel", daemon=True).start()
-        channel.send(self._sock, ("ready", os.getpid()))
-        while True:
-            self._arrived.acquire()
-            head, payload = self._inbox.popleft()
-            if head[0] == "exit":
-                return
-            self._handle(head, payload)
+        """Do what comes, until the controller is gone.
 
-    def _receive(self) -> None:
+        What it has no time for yet stays in the controller's queue, which is bounded.
+        """
+        channel.send(self._sock, ("ready",))
         reader = channel.Reader(self._sock)
-        while True:
-            messages = reader.read()
-            if messages is None:  # the controller is gone, and nobody is left to tell
-                os._exit(0)
-            for message in messages:
-                self._inbox.append(message)
-                self._arrived.release()
+        while (messages := reader.read()) is not None:
+            for head, payload in messages:
+                self._handle(head, payload)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
@@ -92,21 +81,33 @@ class Worker:
             self._programs.pop(head[1], None)
         elif kind == "sync":
             self._reply(head[1], None)
+        elif kind == "held":
+            self._reply(head[1], len(self._values))
         elif kind == "fetch":
             self._fetch(head[1], head[2])
+        elif kind == "handed":
+            self._reply(head[1], list(self._fabric.handed))
+            self._fabric.handed.clear()
         elif kind == "describe":
             values = (self._values.get(v) for v in head[2])
             self._reply(head[1], [_meta(v) for v in values])
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
+        sys.stdout.flush()
+        _LIBC.fflush(None)  # what C code has printed; all of it is to be there before the answer
         channel.send(self._sock, ("reply", request, self._done, answer), payload)
 
     def _fetch(self, request: int, value: int) -> None:
         tensor = self._values.get(value)
-        if isinstance(tensor, torch.Tensor):
-            self._reply(request, _meta(tensor), channel.tensor_bytes(tensor))
-        else:
+        if not isinstance(tensor, torch.Tensor):
             self._reply(request, None)
+            return
+        try:
+            payload = channel.tensor_bytes(tensor)
+        except Exception as error:
+            self._reply(request, failure_of(self._device, f"fetch({short(tensor)})", error))
+        else:
+            self._reply(request, _meta(tensor), payload)
 
     def _run(self, number: int, ready: ReadyProgram, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros."""
@@ -131,7 +132,7 @@ class Worker:
                             values[slot] = result
             except Exception as error:
                 if not failed:
-                    channel.send(self._sock, ("failed", number, _failure(step.name, error)))
+                    channel.send(self._sock, ("failed", number, failure_of(self._device, step.describe(values), error)))
                 failed = True
             for slot in step.dead:
                 values[slot] = None
@@ -146,32 +147,38 @@ def _meta(value: Any) -> Meta | None:
     return Meta(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
-def _failure(op: str, error: Exception) -> Failure:
-    frames = "".join(traceback.format_tb(error.__traceback__))
-    text = f"{type(error).__name__}: {error}".strip()
-    return Failure(op, text, frames.rstrip())
+def _end_with_controller(sock: socket.socket, zygote: int) -> None:
+    """End this process, whatever it does, when the channel closes; on Linux also when the zygote is killed."""
 
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(sock, 0)  # a hang-up is reported in any case
+        poll.poll()
+        os._exit(0)
 
-def _die_with_parent() -> None:
-    """On Linux the kernel kills this process when its parent goes, stopped or not."""
+    threading.Thread(target=watch, name="watch", daemon=True).start()
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
-        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+        _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
+    if os.getppid() != zygote:  # killed before the line above
+        os._exit(0)
 
 
-def main(sock: socket.socket, output: int, device: int, count: int, store: str) -> None:
+def main(sock: socket.socket, output: int, device: int, count: int, store: str, zygote: int) -> None:
     """What a freshly forked worker does until it exits.
 
     Args:
         sock: the channel.
         output: file descriptor that takes what the process prints.
+        device: its id, of `count`.
+        store: path of the file in which the workers find each other.
+        zygote: process id of the parent.
     """
-    _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    _end_with_controller(sock, zygote)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     Worker(sock, device, count, store).serve()

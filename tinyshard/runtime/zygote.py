@@ -1,8 +1,8 @@
 """The process that workers are forked from: it has torch loaded and has never computed, so a fork is quick and safe.
 
-The notebook's kernel must not be forked itself: after one large matmul in the parent, forked children hang. (The standard
-library's forkserver would do, but it is one for the whole process, may already run without torch, and leaves its
-listening socket behind when the kernel is killed. This one speaks over a socket pair.)
+The notebook's kernel must not be forked itself: after one large matmul in the parent, forked children hang. (The
+standard library's forkserver would do, but it is one for the whole process, may already run without torch, and leaves
+its listening socket behind when the kernel is killed. This one speaks over a socket pair.)
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
+from tinyshard.runtime.forks import abandon_in_child
 
 
 class Zygote:
@@ -30,7 +31,7 @@ class Zygote:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        path = [p for p in sys.path if p]
+        path = [os.path.abspath(p) for p in sys.path]  # "" is the folder of the controller
         code = (
             f"import sys; sys.path[:] = {path!r}; from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
         )
@@ -46,14 +47,18 @@ class Zygote:
         self._sock = ours
         self._lines = ours.makefile("r")
         self._lock = threading.Lock()
+        atexit.register(self.close)
+        abandon_in_child(self)
 
     @property
     def pid(self) -> int:
+        """Its process id."""
         return self._process.pid
 
     @property
     def is_alive(self) -> bool:
-        return self._process.poll() is None
+        """Whether it runs and belongs to this process."""
+        return self._sock.fileno() >= 0 and self._process.poll() is None
 
     def fork(self, request: dict[str, Any], fds: list[int]) -> int:
         """Fork one worker; returns its pid.
@@ -76,19 +81,17 @@ class Zygote:
                     )
                 ) from error
 
-    def wait(self, pid: int) -> int | None:
-        """Wait for a worker whose channel has closed to end; returns its wait status, or None if that is not known."""
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            self._sock.sendall(json.dumps({"wait": pid}).encode() + b"\n")
-            answer = self._answer("status")
-            return None if answer is None else int(answer)
-        return None
+    def kill(self, pid: int) -> int | None:
+        """Kill a worker, stopped or not, and wait until it is gone.
 
-    def kill(self, pid: int) -> None:
-        """Kill a worker, stopped or not, and wait until it is gone."""
+        Returns:
+            Its wait status: of the signal or exit that ended it before, if one did; None if that cannot be known.
+        """
         with self._lock, contextlib.suppress(OSError, ValueError):
             self._sock.sendall(json.dumps({"kill": pid}).encode() + b"\n")
-            self._answer("status")
+            status = self._answer("status")
+            return None if status is None else int(status)
+        return None
 
     def _answer(self, key: str) -> Any:
         line = self._lines.readline()
@@ -96,10 +99,18 @@ class Zygote:
             raise OSError("the helper process is gone")
         return json.loads(line)[key]
 
+    def abandon(self) -> None:
+        """In a process that user code has forked from this one: let go of it."""
+        atexit.unregister(self.close)
+        self._lines.close()
+        self._sock.close()
+        self._process.returncode = 0  # it is not this process's child: nothing to wait for
+
     def close(self) -> None:
         """End it, and with it every worker that is left."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        self._lines.close()
         self._sock.close()
         try:
             self._process.wait(timeout=5)
@@ -109,15 +120,16 @@ class Zygote:
 
 
 _zygote: Zygote | None = None
+_starting = threading.Lock()
 
 
 def start() -> Zygote:
     """The one zygote of this process; started if it is not there."""
     global _zygote
-    if _zygote is None or not _zygote.is_alive:
-        _zygote = Zygote()
-        atexit.register(_zygote.close)
-    return _zygote
+    with _starting:
+        if _zygote is None or not _zygote.is_alive:
+            _zygote = Zygote()
+        return _zygote
 
 
 def prestart() -> None:
@@ -137,7 +149,8 @@ def serve(fd: int) -> None:
 
     torch.set_num_threads(1)
     sock = socket.socket(fileno=fd)
-    children: dict[int, int | None] = {}
+    children: set[int] = set()
+    zygote = os.getpid()
     try:
         while True:
             select.select([sock], [], [])
@@ -149,38 +162,35 @@ def serve(fd: int) -> None:
                 pid = os.fork()
                 if pid == 0:
                     sock.close()
-                    _become_worker(worker, request, fds)
+                    _become_worker(worker, request, fds, zygote)
                 for passed in fds:
                     os.close(passed)
-                children[pid] = None
+                children.add(pid)
                 answer: dict[str, Any] = {"pid": pid}
             else:
-                answer = {"status": _end(children, request.get("kill") or request["wait"], kill="kill" in request)}
+                answer = {"status": _end(children, request["kill"])}
             sock.sendall(json.dumps(answer).encode() + b"\n")
     finally:
-        for pid, status in children.items():
-            if status is None:
-                with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
+        for pid in list(children):
+            _end(children, pid)
         os._exit(0)
 
 
-def _end(children: dict[int, int | None], pid: int, *, kill: bool) -> int | None:
-    """Wait for a child to end (a stopped one only ends by being killed); returns its wait status."""
-    if pid in children and children[pid] is None:
-        if kill:
-            os.kill(pid, signal.SIGKILL)
-        children[pid] = os.waitpid(pid, 0)[1]
-    return children.get(pid)
+def _end(children: set[int], pid: int) -> int | None:
+    """Kill a child and take its wait status: what ended it first counts."""
+    if pid not in children:
+        return None
+    children.discard(pid)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
 
 
-def _become_worker(worker: Any, request: dict[str, Any], fds: list[int]) -> None:
+def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote: int) -> None:
     code = 1
     try:
         channel, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
-        worker.main(socket.socket(fileno=channel), output, request["device"], request["count"], path)
+        worker.main(socket.socket(fileno=channel), output, request["device"], request["count"], path, zygote)
         code = 0
     except BaseException:
         import traceback

@@ -88,7 +88,8 @@ class NamedSharding(Sharding):
         """The plain form for an array of `ndim` dims. Raises ShardingError if the spec has more entries."""
         if len(self.spec) > ndim:
             own = f"arrays of {len(self.spec)} dims or more"
-            raise rank_error(self, ndim, own, f"a spec of at most {ndim} entries: {P(*self.spec[:ndim])!r}")
+            entries = "entry" if ndim == 1 else "entries"
+            raise rank_error(self, ndim, own, f"a spec of at most {ndim} {entries}: {P(*self.spec[:ndim])!r}")
         number = {name: i for i, name in enumerate(self.mesh.axis_names)}
         dims = tuple(tuple(number[n] for n in names) for names in self._names)
         whole: tuple[tuple[int, ...], ...] = ((),) * (ndim - len(dims))

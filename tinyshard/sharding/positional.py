@@ -140,7 +140,8 @@ class PositionalSharding(Sharding):
         return self._layout
 
     def _cut_words(self, dim: int, layout: Layout) -> str:
-        return f"the size of dim {dim - layout.ndim} of the sharding, whose shape is {self.shape}"
+        own = dim + self.ndim - layout.ndim
+        return f"the size of dim {own} of the sharding, whose shape is {self.shape}"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PositionalSharding) and self._layout == other._layout

@@ -1,0 +1,341 @@
+import functools
+
+import numpy as np
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import P
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def host(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def on_host(x):
+    return x
+
+
+def on_devices(x):
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    spec = P(*(name if n % 4 == 0 else None for n, name in zip(x.shape, ("a", "b"), strict=False)))
+    return ts.device_put(x, ts.NamedSharding(mesh, spec))
+
+
+def on_default_device(x):
+    return ts.array(x)
+
+
+PLACES = pytest.mark.parametrize("put", [on_host, on_devices, on_default_device])
+WAYS = pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+
+
+def same(got, wanted):
+    torch.testing.assert_close(ts.device_get(got), wanted)
+
+
+def model(params, x):
+    hidden = torch.maximum(x @ params["w"] + params["b"], x.new_zeros(()))
+    return (torch.tanh(hidden) ** 2).mean()
+
+
+def curve(x):
+    return torch.sin(x) * x**2
+
+
+def by_autograd(function, tree, *rest):
+    """Gradients by torch's own tape."""
+    leaves, form = torch.utils._pytree.tree_flatten(tree)
+    fresh = [x.clone().requires_grad_() for x in leaves]
+    value = function(torch.utils._pytree.tree_unflatten(fresh, form), *rest)
+    return torch.utils._pytree.tree_unflatten(torch.autograd.grad(value, fresh), form)
+
+
+def by_differences(function, x, step=1e-6):
+    """The Jacobian by central differences, result dims first."""
+    flat = x.reshape(-1)
+    columns = []
+    for k in range(flat.numel()):
+        unit = torch.zeros_like(flat)
+        unit[k] = step
+        ahead, behind = function((flat + unit).reshape(x.shape)), function((flat - unit).reshape(x.shape))
+        columns.append((ahead - behind) / (2 * step))
+    return torch.stack(columns, -1).reshape(*columns[0].shape, *x.shape)
+
+
+# ---- gradients ------------------------------------------------------------------------------------------------------
+
+
+@PLACES
+@WAYS
+def test_the_gradient_of_a_tree_is_that_of_autograd(put, wrap):
+    params, x = {"w": host(4, 8), "b": host(8, seed=1)}, host(8, 4, seed=2)
+    placed = {k: put(v) for k, v in params.items()}
+    got = wrap(ts.grad(model))(placed, put(x))
+    assert list(got) == ["w", "b"]
+    for key, wanted in by_autograd(model, params, x).items():
+        same(got[key], wanted)
+    value, gradient = wrap(ts.value_and_grad(model))(placed, put(x))
+    same(value, model(params, x))
+    same(gradient["w"], by_autograd(model, params, x)["w"])
+
+
+@PLACES
+@WAYS
+def test_the_gradient_of_a_jitted_function_is_the_same(put, wrap):
+    x = host(8)
+    f = ts.jit(lambda v: curve(v).sum())
+    same(wrap(ts.grad(f))(put(x)), by_autograd(lambda v: curve(v).sum(), x))
+
+
+def test_a_gradient_lies_as_its_argument_does():
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    x = ts.device_put(host(8, 4), ts.NamedSharding(mesh, P("a")))
+    placed = {
+        "w": ts.device_put(host(4, 8), ts.NamedSharding(mesh, P(None, "b"))),
+        "b": ts.device_put(host(8), ts.NamedSharding(mesh, P("b"))),
+    }
+    for gradient in (ts.grad(model)(placed, x), ts.jit(ts.grad(model))(placed, x)):
+        assert gradient["w"].sharding.is_equivalent_to(placed["w"].sharding, 2)
+
+
+@WAYS
+def test_argnums_choose_arguments_and_a_tuple_gives_a_tuple(wrap):
+    def f(a, b, c):
+        return (a * b * b * c).sum()
+
+    a, b, c = (host(3, seed=s) for s in range(3))
+    same(wrap(ts.grad(f, argnums=1))(a, b, c), 2 * a * b * c)
+    same(wrap(ts.grad(f, argnums=-1))(a, b, c), a * b * b)
+    got = wrap(ts.grad(f, argnums=(2, 0)))(a, b, c)
+    assert isinstance(got, tuple)
+    same(got[0], a * b * b)
+    same(got[1], b * b * c)
+    got = wrap(ts.grad(f, argnums=(0,)))(a, b, c)
+    assert isinstance(got, tuple)
+    assert len(got) == 1
+    same(got[0], b * b * c)
+
+
+@WAYS
+def test_aux_comes_along_undifferentiated(wrap):
+    def f(x):
+        return (x**2).sum(), {"twice": x * 2, "name": "f"}
+
+    x = host(3)
+    gradient, aux = wrap(ts.grad(f, has_aux=True))(x)
+    same(gradient, 2 * x)
+    same(aux["twice"], 2 * x)
+    assert aux["name"] == "f"
+    (value, aux), gradient = wrap(ts.value_and_grad(f, has_aux=True))(x)
+    same(value, (x**2).sum())
+    same(aux["twice"], 2 * x)
+    same(gradient, 2 * x)
+
+
+@PLACES
+def test_gradients_nest(put):
+    x = host(4)
+    third = ts.grad(lambda v: ts.grad(lambda u: ts.grad(lambda t: (t**4).sum())(u).sum())(v).sum())
+    same(third(put(x)), 24 * x)
+    same(ts.jit(third)(put(x)), 24 * x)
+
+
+@PLACES
+@WAYS
+def test_the_gradient_of_each_example_by_vmap(put, wrap):
+    w, xs = host(4), host(8, 4, seed=1)
+    f = wrap(torch.func.vmap(ts.grad(lambda w, x: torch.sin((w * x).sum())), in_dims=(None, 0)))
+    same(f(put(w), put(xs)), torch.cos(xs @ w)[:, None] * xs)
+
+
+def test_keyword_arguments_are_not_differentiated():
+    same(ts.grad(lambda x, *, scale: (x * scale).sum())(host(3), scale=2.0), torch.full((3,), 2.0).double())
+
+
+def test_the_gradient_by_finite_differences_through_common_ops():
+    x = host(4, 4) + 3 * torch.eye(4)
+    for f in (
+        lambda v: torch.linalg.inv(v).sum(),
+        lambda v: torch.logsumexp(v, 1).sum(),
+        lambda v: torch.nn.functional.softmax(v, 0)[0].sum(),
+        lambda v: torch.cumsum(v, 0).prod(),
+        lambda v: v[1:, ::2].abs().sqrt().sum() + v.max(),
+    ):
+        wanted = by_differences(f, x)
+        for got in (ts.grad(f)(x), ts.grad(f)(on_devices(x)), ts.jit(ts.grad(f))(on_devices(x))):
+            torch.testing.assert_close(ts.device_get(got), wanted, rtol=1e-5, atol=1e-6)
+
+
+# ---- one vector with the Jacobian -----------------------------------------------------------------------------------
+
+
+@PLACES
+def test_vjp_gives_a_tuple_with_an_entry_for_each_primal(put):
+    x, y, g = host(4), host(4, seed=1), host(4, seed=2)
+    value, back = ts.vjp(lambda a, b: curve(a) * b, put(x), put(y))
+    same(value, curve(x) * y)
+    dx, dy = back(put(g))
+    same(dx, g * y * torch.diagonal(by_differences(curve, x)))
+    same(dy, g * curve(x))
+    _, back = ts.vjp(curve, put(x))
+    (dx,) = back(put(g))
+    same(dx, g * torch.diagonal(by_differences(curve, x)))
+
+
+def test_vjp_of_trees_and_with_aux():
+    tree = {"w": host(3), "b": (host(2),)}
+    _, back, aux = ts.vjp(lambda t: (t["w"].sum() * t["b"][0], "aux"), tree, has_aux=True)
+    assert aux == "aux"
+    (cotangent,) = back(torch.ones(2, dtype=torch.float64))
+    same(cotangent["w"], torch.full((3,), float(tree["b"][0].sum())).double())
+    same(cotangent["b"][0], torch.full((2,), float(tree["w"].sum())).double())
+    (cotangent,) = ts.vjp(lambda t: t[0] * 2, (host(2),))[1](torch.ones(2, dtype=torch.float64))
+    assert isinstance(cotangent, tuple)
+    same(cotangent[0], torch.full((2,), 2.0).double())
+
+
+@PLACES
+@WAYS
+def test_jvp_is_the_derivative_along_the_tangent(put, wrap):
+    x, t = host(8), host(8, seed=1)
+    value, tangent = wrap(lambda x, t: ts.jvp(curve, (x,), (t,)))(put(x), put(t))
+    same(value, curve(x))
+    same(tangent, t * torch.diagonal(by_differences(curve, x)))
+
+
+def test_jvp_of_trees_and_with_aux():
+    value, tangent, aux = ts.jvp(lambda d: (d["x"] ** 2, 3), ({"x": host(2)},), ({"x": host(2)},), has_aux=True)
+    same(value, host(2) ** 2)
+    same(tangent, 2 * host(2) ** 2)
+    assert aux == 3
+
+
+@WAYS
+def test_vjp_inside_a_function(wrap):
+    x = host(4)
+    same(wrap(lambda v: ts.vjp(curve, v)[1](torch.ones_like(v))[0])(x), torch.diagonal(by_differences(curve, x)))
+
+
+# ---- whole Jacobians ------------------------------------------------------------------------------------------------
+
+
+@PLACES
+@WAYS
+@pytest.mark.parametrize("transform", [ts.jacrev, ts.jacfwd])
+def test_jacobians_are_those_of_finite_differences(put, wrap, transform):
+    x = host(4, 3)
+
+    def f(v):
+        return torch.sin(v) @ matrix + v.sum(0).exp()[0]
+
+    matrix = host(3, 5, seed=1)
+    got = wrap(transform(f))(put(x))
+    assert tuple(got.shape) == (4, 5, 4, 3)
+    torch.testing.assert_close(ts.device_get(got), by_differences(f, x), rtol=1e-5, atol=1e-7)
+
+
+@WAYS
+@pytest.mark.parametrize("transform", [ts.jacrev, ts.jacfwd])
+def test_jacobians_of_trees_nest_results_outside_and_arguments_inside(wrap, transform):
+    def f(tree, scale):
+        return {"sum": tree["a"].sum() * tree["b"], "scaled": tree["a"] * scale}
+
+    tree, scale = {"a": host(3), "b": host(2, seed=1)}, host(3, seed=2)
+    got = wrap(transform(f))(tree, scale)
+    same(got["sum"]["a"], tree["b"][:, None].expand(2, 3))
+    same(got["sum"]["b"], tree["a"].sum() * torch.eye(2).double())
+    same(got["scaled"]["a"], torch.diag(scale))
+    same(got["scaled"]["b"], torch.zeros(3, 2).double())
+    both = wrap(transform(f, argnums=(1, 0)))(tree, scale)
+    same(both["scaled"][0], torch.diag(tree["a"]))
+    same(both["scaled"][1]["a"], torch.diag(scale))
+
+
+@pytest.mark.parametrize("transform", [ts.jacrev, ts.jacfwd])
+def test_jacobians_with_aux(transform):
+    jacobian, aux = transform(lambda x: (x**2, x.sum()), has_aux=True)(host(3))
+    same(jacobian, torch.diag(2 * host(3)))
+    same(aux, host(3).sum())
+
+
+@PLACES
+@WAYS
+def test_the_hessian_is_that_of_second_differences(put, wrap):
+    x = host(4)
+
+    def f(v):
+        return (torch.sin(v).sum() * v**2).sum()
+
+    got = ts.device_get(wrap(ts.hessian(f))(put(x)))
+    torch.testing.assert_close(got, by_differences(lambda v: by_autograd(f, v), x), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(got, torch.func.hessian(f)(x))
+
+
+def test_the_hessian_of_a_tree_is_a_tree_of_trees():
+    tree = {"a": host(2), "b": host(3, seed=1)}
+    got = ts.hessian(lambda t: t["a"].sum() * (t["b"] ** 2).sum())(tree)
+    same(got["a"]["b"], (2 * tree["b"]).expand(2, 3))
+    same(got["b"]["b"], 2 * tree["a"].sum() * torch.eye(3).double())
+    same(got["a"]["a"], torch.zeros(2, 2).double())
+
+
+def test_the_hessian_is_symmetric_on_devices():
+    quadratic = host(8, 8)
+    got = ts.jit(ts.hessian(lambda v: v @ quadratic @ v))(on_devices(host(8)))
+    np.testing.assert_allclose(got.numpy(), (quadratic + quadratic.T).numpy(), rtol=1e-10)
+
+
+# ---- with constraints -----------------------------------------------------------------------------------------------
+
+
+def test_a_constraint_is_transparent_to_derivatives():
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    sharding = ts.NamedSharding(mesh, P("b"))
+
+    def f(v):
+        return (ts.lax.with_sharding_constraint(torch.sin(v), sharding) * v).sum()
+
+    x = host(8)
+    wanted = torch.cos(x) * x + torch.sin(x)
+    placed = on_devices(x)
+    for transform in (ts.grad, ts.jacrev, ts.jacfwd):
+        same(ts.jit(transform(f))(placed), wanted)
+        same(transform(f)(placed), wanted)
+    same(ts.jit(torch.func.vmap(f))(on_devices(host(4, 8))), torch.func.vmap(lambda v: (v.sin() * v).sum())(host(4, 8)))
+
+
+# ---- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: ts.grad(lambda x: x)(torch.ones(2)), ["scalar result", "shape (2,)", "jacrev"]),
+        (lambda: ts.grad(lambda x: x.sum().int())(torch.ones(2)), ["scalar result", "int32"]),
+        (lambda: ts.grad(lambda x: 3)(torch.ones(2)), ["scalar result", "returns int"]),
+        (lambda: ts.grad(lambda x: (x**2).sum())(torch.arange(3)), ["floating-point", "argument 0: torch.int64"]),
+        (lambda: ts.grad(lambda x: x)(2.0), ["floating-point", "argument 0: float"]),
+        (lambda: ts.grad(lambda x: x, argnums=3)(torch.ones(())), ["not there", "argnums=3"]),
+        (lambda: ts.grad(lambda x: x)(x=torch.ones(())), ["not there", "by position"]),
+        (lambda: ts.jacfwd(lambda x: x)(torch.arange(2)), ["floating-point"]),
+        (lambda: ts.jvp(torch.sin, (torch.ones(2),), ()), ["tangent for each primal", "1 and 0"]),
+    ],
+)
+def test_what_cannot_be_differentiated_is_refused(call, words):
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert isinstance(caught.value, ts.DtypeError)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_the_name_and_docstring_of_the_function_are_kept():
+    def loss(x):
+        """How bad."""
+        return x
+
+    for transform in (ts.grad, ts.value_and_grad, ts.jacrev, ts.jacfwd, functools.partial(ts.hessian)):
+        assert transform(loss).__name__ == "loss"

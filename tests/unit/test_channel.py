@@ -1,0 +1,93 @@
+"""Messages arrive whole and in order, however the bytes come."""
+
+import socket
+
+import pytest
+import torch
+
+from tinyshard.runtime import channel
+
+
+@pytest.fixture
+def ends():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def read_all(reader, count):
+    got = []
+    while len(got) < count:
+        got.extend(reader.read())
+    return got
+
+
+def test_many_messages_come_with_one_read(ends):
+    ours, theirs = ends
+    for i in range(5):
+        channel.send(ours, ("run", i))
+    assert channel.Reader(theirs).read() == [(("run", i), None) for i in range(5)]
+
+
+def test_messages_are_put_together_from_single_bytes(ends):
+    ours, theirs = ends
+    payload = memoryview(b"abcdefgh")
+    sent = b"".join(bytes(p) for m in (("put", 1), ("put", 2)) for p in channel.frame(m, payload))
+    reader, got = channel.Reader(theirs), []
+    for i in range(len(sent)):
+        ours.send(sent[i : i + 1])
+        got.extend(reader.read())
+    assert got == [(("put", 1), bytearray(b"abcdefgh")), (("put", 2), bytearray(b"abcdefgh"))]
+
+
+def test_a_long_payload_and_a_long_head_arrive_between_short_messages(ends):
+    ours, theirs = ends
+    theirs.setblocking(False)
+    payload = bytes(range(256)) * 4096
+    messages = [(("a",), None), (("b", "x" * 300_000), payload), (("c",), None)]
+    pieces = [p for head, body in messages for p in channel.frame(head, memoryview(body) if body else None)]
+    ours.setblocking(False)
+    reader, got = channel.Reader(theirs), []
+    for piece in pieces:
+        while piece:
+            try:
+                piece = piece[ours.send(piece) :]
+            except BlockingIOError:
+                got.extend(reader.read())
+    got.extend(read_all(reader, 3 - len(got)))
+    assert [(head, None if body is None else bytes(body)) for head, body in got] == messages
+
+
+def test_what_was_said_before_the_end_is_read_before_the_end(ends):
+    ours, theirs = ends
+    channel.send(ours, ("failed", 1))
+    ours.close()
+    reader = channel.Reader(theirs)
+    assert reader.read() == [(("failed", 1), None)]
+    assert reader.read() is None
+
+
+def test_nothing_to_read_is_not_the_end(ends):
+    _, theirs = ends
+    theirs.setblocking(False)
+    assert channel.Reader(theirs).read() == []
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3),
+        torch.arange(6.0).reshape(2, 3).T,
+        torch.arange(4.0).reshape(1, 4)[:, 1],  # one element, stride 4
+        torch.arange(4.0)[::2],
+        torch.tensor(3),
+        torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        torch.tensor([True, False]),
+        torch.ones(3, dtype=torch.bfloat16),
+        torch.empty(0, 3),
+    ],
+)
+def test_a_tensor_comes_back_from_its_bytes(tensor):
+    nbytes = bytearray(channel.tensor_bytes(tensor))
+    assert len(nbytes) == tensor.nbytes
+    assert torch.equal(channel.tensor_of(nbytes or None, tuple(tensor.shape), tensor.dtype), tensor)

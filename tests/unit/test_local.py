@@ -1,0 +1,42 @@
+"""The local runtime keeps what somebody holds, and errors until they are asked for."""
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import platform
+
+
+def test_values_nobody_holds_leave_the_stores(local):
+    runtime = platform.current()
+    before = [runtime.held(d) for d in range(8)]
+    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+    x = ts.device_put(torch.ones(8, 2), rows)
+    y = x + 1
+    assert [runtime.held(d) - n for d, n in enumerate(before)] == [2] * 8
+    del x, y
+    assert [runtime.held(d) for d in range(8)] == before
+
+
+def test_an_error_waits_for_who_asks_and_carries_operands(local):
+    bad = ts.array([1.0, 2.0])[torch.tensor([5])]
+    later = bad + 1
+    with pytest.raises(ts.RemoteError, match=r"aten\.index\.Tensor\(f32\[2\], \[i64\[1\]\]\)"):
+        later.tolist()
+
+
+def test_arrays_of_a_runtime_that_is_gone_say_so(local):
+    x = ts.array([1.0])
+    ts.init(devices=8, runtime="local")
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        x.tolist()
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        x + 1
+
+
+def test_values_are_ready_at_once(local):
+    assert (ts.array([1.0]) + 1).is_ready()
+
+
+def test_no_device_has_a_process(local):
+    assert [d.pid for d in ts.devices()] == [None] * 8

@@ -1,0 +1,218 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tests import counting
+from tests.programs import CASES, GOLDEN, texts
+from tinyshard import P, platform
+from tinyshard.collectives import COLLECTIVES
+
+ROOT = Path(__file__).parents[2]
+WORDS = [name for name, row in COLLECTIVES.items() if row.communicates]
+F32 = torch.float32
+
+
+@pytest.fixture
+def mesh():
+    return ts.AbstractMesh((4, 2), ("a", "b"))
+
+
+def described(mesh, shape, *spec):
+    return ts.ShapeDtypeStruct(shape, F32, sharding=ts.NamedSharding(mesh, P(*spec)))
+
+
+def collectives_in(text):
+    return re.findall(rf"\b({'|'.join(WORDS)})\(", text)
+
+
+# ---- texts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_texts_are_those_of_the_golden_files(mesh, name):
+    assert texts(CASES[name], mesh) == (GOLDEN / f"{name}.txt").read_text(), "see tests/programs.py to write them anew"
+
+
+def test_there_is_a_golden_file_for_each_program_and_none_besides():
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
+
+
+def test_the_texts_are_the_same_in_another_process_in_another_order(mesh):
+    code = (
+        "import tinyshard as ts; from tests.programs import CASES, texts\n"
+        "mesh = ts.AbstractMesh((4, 2), ('a', 'b'))\n"
+        "made = {name: texts(CASES[name], mesh) for name in reversed(CASES)}\n"
+        "print(''.join(made[name] for name in CASES), end='')"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "12345"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "".join((GOLDEN / f"{name}.txt").read_text() for name in CASES)
+
+
+def test_a_dot_of_rows_by_columns_has_no_collective_word(mesh):
+    text = ts.jit(torch.matmul).lower(described(mesh, (8, 8), "a"), described(mesh, (8, 8), None, "b")).compile()
+    assert not any(word in text.as_text() for word in WORDS)
+    assert not text.program.communicates
+    assert text.cost_analysis().nbytes == 0
+
+
+@pytest.mark.parametrize("result", [None, P(), P("a"), P(None, "a")])
+def test_a_contraction_over_a_sharded_dim_has_exactly_one_reduction(mesh, result):
+    place = None if result is None else ts.NamedSharding(mesh, result)
+    f = ts.jit(torch.matmul, out_shardings=place)
+    text = f.lower(described(mesh, (8, 8), None, "a"), described(mesh, (8, 8), "a")).compile().as_text()
+    assert collectives_in(text) == ["reduce_scatter" if result in (P("a"), P(None, "a")) else "all_reduce"]
+
+
+def test_the_words_of_collectives_stand_in_no_text_without_one(mesh):
+    text = ts.jit(torch.sin).lower(described(mesh, (8, 8), "a", "b"))
+    for words in (text.as_text(), text.compile().as_text()):
+        assert not any(word in words for word in WORDS)
+
+
+def test_an_op_without_a_rule_says_in_the_text_that_it_gathers(mesh):
+    text = ts.jit(torch.linalg.inv).lower(described(mesh, (8, 8), "a")).compile().as_text()
+    assert "all_gather" in collectives_in(text)
+
+
+def test_a_graph_names_inputs_as_the_function_does():
+    w = torch.ones(3)
+    text = ts.make_graph(lambda params, x: params["b"][0] + x * w)({"b": [torch.ones(3)]}, torch.ones(3))
+    assert repr(text) == str(text)
+    assert [line.split(" = ")[1] for line in text.splitlines()[1:4]] == ["params['b'][0]", "x", "w"]
+    assert "aten.mul.Tensor(%1, %2)" in text
+    assert "aten.sum" in ts.make_graph(lambda x, n: x.sum() * n, static_argnums=1)(torch.ones(2), 3)
+
+
+def test_lowering_follows_in_and_out_shardings(mesh):
+    rows, columns = (ts.NamedSharding(mesh, s) for s in (P("a"), P(None, "a")))
+    compiled = ts.jit(lambda x: x + 1, in_shardings=rows, out_shardings=columns)
+    compiled = compiled.lower(ts.ShapeDtypeStruct((8, 8), F32)).compile()
+    assert collectives_in(compiled.as_text()) == ["all_to_all"]
+    assert compiled.input_shardings == [rows]
+    assert compiled.output_shardings == [columns]
+
+
+def test_a_constraint_means_the_mesh_that_is_set(mesh):
+    f = ts.jit(lambda x: ts.lax.with_sharding_constraint(x, P("a")))
+    other = ts.AbstractMesh((8,), ("a",))
+    for m, parts in ((mesh, 4), (other, 8)):
+        with ts.set_mesh(m):
+            compiled = f.lower(ts.ShapeDtypeStruct((8, 8), F32, sharding=ts.NamedSharding(m, P()))).compile()
+        assert compiled.output_shardings[0].shard_shape((8, 8)) == (8 // parts, 8)
+
+
+# ---- costs ----------------------------------------------------------------------------------------------------------
+
+
+def test_costs_are_counted_by_collective_and_axes(mesh):
+    f = ts.jit(lambda x, y: (x @ y).sum())
+    cost = f.lower(described(mesh, (16, 8), "a", "b"), described(mesh, (8, 32), "b")).compile().cost_analysis()
+    assert cost.flops == 2 * 4 * 4 * 32
+    assert cost.count("all_reduce") == sum(t.count for t in cost.traffic)
+    assert cost.nbytes == sum(t.nbytes for t in cost.traffic)
+    assert f"{cost.flops:,} flops" in str(cost)
+
+
+def test_a_gather_costs_what_the_others_hold(mesh):
+    whole = ts.NamedSharding(mesh, P())
+    f = ts.jit(lambda x: x, out_shardings=whole)
+    (traffic,) = f.lower(described(mesh, (64, 2), "a")).compile().cost_analysis().traffic
+    assert (traffic.op, traffic.over, traffic.count, traffic.nbytes) == ("all_gather", ("a",), 1, 3 * 16 * 2 * 4)
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", CASES)
+def test_the_collectives_and_bytes_in_the_text_are_those_performed(name):
+    counting.check(CASES[name], {})
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("name", CASES)
+def test_the_values_are_those_of_one_device(name):
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    case = CASES[name]
+    with ts.set_mesh(mesh):
+        got = ts.device_get(ts.jit(case.function)(*case.placed(mesh)))
+        on_one = ts.device_get(ts.jit(_without_constraints(case.function))(*case.values()))
+    torch.testing.assert_close(got, on_one)
+
+
+def _without_constraints(function):
+    def plain(*args):
+        before, ts.lax.with_sharding_constraint = ts.lax.with_sharding_constraint, lambda x, _: x
+        try:
+            return function(*args)
+        finally:
+            ts.lax.with_sharding_constraint = before
+
+    return plain
+
+
+# ---- described values -----------------------------------------------------------------------------------------------
+
+
+def test_typeof_tells_dtype_sizes_and_cuts(local, mesh):
+    real = ts.make_mesh((4, 2), ("a", "b"))
+    x = ts.device_put(torch.ones(8, 4), ts.NamedSharding(real, P("a", "b")))
+    assert ts.typeof(x) == "f32[8@a, 4@b]"
+    assert ts.typeof(x.T.to(torch.bfloat16)) == "bf16[4@b, 8@a]"
+    assert ts.typeof(ts.device_put(x, ts.NamedSharding(real, P(("a", "b"))))) == "f32[8@(a,b), 4]"
+    assert ts.typeof(ts.device_put(x, ts.sharding.PositionalSharding(ts.devices()).reshape(4, 2))) == "f32[8/4, 4/2]"
+    assert ts.typeof(torch.ones(3, dtype=torch.int64)) == "i64[3]"
+    assert ts.typeof(2.5) == "f32[]"
+    assert repr(described(mesh, (8, 4), None, "b")) == "f32[8, 4@b]"
+
+
+def test_a_described_value_must_fit_its_sharding(mesh):
+    with pytest.raises(ts.ShardingError, match="multiple of 4"):
+        described(mesh, (6, 4), "a")
+
+
+# ---- thousands of devices -------------------------------------------------------------------------------------------
+
+
+def test_lowering_the_network_for_4096_devices_needs_no_runtime_and_no_process():
+    code = """
+import threading
+import torch, tinyshard as ts
+from tinyshard import P, platform
+from tinyshard.runtime import zygote
+mesh = ts.AbstractMesh((64, 64), ("data", "model"))
+def predict(params, inputs):
+    for W, b in params:
+        outputs = inputs @ W + b
+        inputs = outputs.clamp(min=0)
+    return outputs
+def loss(params, batch):
+    inputs, targets = batch
+    return ((predict(params, inputs) - targets) ** 2).sum(-1).mean()
+def at(shape, *spec):
+    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, P(*spec)))
+n = 8192
+params = [(at((784, n)), at((n,))), (at((n, n), None, "model"), at((n,), "model")),
+          (at((n, n), "model"), at((n,))), (at((n, 10)), at((10,)))]
+batch = (at((n, 784), "data"), at((n, 10), "data"))
+compiled = ts.jit(ts.grad(loss)).lower(params, batch).compile()
+text, cost = compiled.as_text(), compiled.cost_analysis()
+assert "program on 4096 devices" in text and "f32[8192, 128]" in text
+assert cost.flops > 0 and cost.nbytes > 0
+assert platform._runtime is None
+assert [s.spec for s in compiled.output_shardings][2] == P(None, "model")
+print("done")
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "local"}
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("done\n", "")
+
+
+def test_lowering_here_starts_no_runtime(mesh):
+    before = platform._runtime
+    ts.jit(torch.sin).lower(described(mesh, (8, 8), "a")).compile()
+    assert platform._runtime is before

@@ -1,0 +1,50 @@
+"""Worker tests drive real processes: one pool of eight a file, started again where a test has broken it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tinyshard as ts
+from tests.workers.processes import Controller
+from tinyshard import platform
+from tinyshard.runtime.pool import ProcessPool
+
+
+@pytest.fixture(scope="module")
+def _one_pool_a_file() -> Iterator[None]:
+    yield
+    ts.shutdown()
+
+
+@pytest.fixture
+def pool(_one_pool_a_file: None) -> ProcessPool:
+    """Eight worker processes, all alive."""
+    runtime = platform._runtime
+    if not isinstance(runtime, ProcessPool) or not runtime.is_alive or len(runtime.devices) != 8:
+        ts.init(devices=8, runtime="process")
+    made = platform.current()
+    assert isinstance(made, ProcessPool)
+    return made
+
+
+@pytest.fixture
+def rows(pool: ProcessPool) -> ts.Sharding:
+    """Rows over all eight devices."""
+    return ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+
+
+@pytest.fixture
+def controller(tmp_path: Path) -> Iterator[Callable[..., Controller]]:
+    """Starts programs; they are gone after the test."""
+    started: list[Controller] = []
+
+    def start(code: str, **options: str) -> Controller:
+        started.append(Controller(code, tmp_path, **options))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()

@@ -1,0 +1,84 @@
+"""What tests of real processes share: waiting for a fact, stopping a process, and a controller of one's own."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 60
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    """Look again and again; fail if it does not come true."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end_s, f"never came true: {what}"
+        time.sleep(0.01)
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """A process that does not run in this block."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, f"{pid} stopped")
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+class Controller:
+    """A Python program that uses tinyshard, in a process of its own.
+
+    Args:
+        code: what it runs; `tell(*words)` gives this side a line, `input()` waits for `release`.
+        path: its PYTHONPATH.
+    """
+
+    def __init__(self, code: str, tmp_path: Path, path: str = str(ROOT)) -> None:
+        start = "import tinyshard as ts, torch, os, signal, sys\ndef tell(*words): print(*words, flush=True)\n"
+        self.folder = tmp_path
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", start + textwrap.dedent(code)],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "TINYSHARD_RUNTIME": "process"},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def line(self) -> str:
+        """The next line that it tells."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def release(self) -> None:
+        """Let it go on from where it waits in `input()`."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
+    def family(self) -> list[psutil.Process]:
+        """Its helper process and the workers."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def finish(self) -> tuple[str, str]:
+        """Wait for its end; what else it wrote."""
+        return self.process.communicate(timeout=PATIENCE_S)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    """Whether a process has ended."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

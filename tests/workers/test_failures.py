@@ -1,0 +1,168 @@
+"""An op that fails on a device reaches the cell that asks for the value, and nothing else."""
+
+import os
+import pickle
+import signal
+import threading
+
+import psutil
+import pytest
+import torch
+
+import tinyshard as ts
+from tests.workers.processes import is_gone, wait_until
+from tinyshard import platform
+from tinyshard.runtime import zygote
+
+
+@pytest.fixture(params=["process", "local"])
+def either(request, _one_pool_a_file):
+    """Rows over eight devices, on each of the two runtimes."""
+    runtime = platform._runtime
+    if runtime is None or runtime.kind != request.param or not runtime.is_alive:
+        ts.init(devices=8, runtime=request.param)
+    return ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+
+
+def gather_out_of_range_on_device_3(rows):
+    """x of f32[8, 4] and what gathers from it by an index that is wrong in row 3 only."""
+    index = torch.zeros(8, 4, dtype=torch.long)
+    index[3, 2] = 9
+    x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows)
+    return x, torch.gather(x, 1, ts.device_put(index, rows))
+
+
+def test_an_error_names_device_op_operands_and_dispatching_line(either):
+    _, bad = gather_out_of_range_on_device_3(either)
+    with pytest.raises(ts.RemoteError) as caught:
+        bad.numpy()
+    text = str(caught.value)
+    assert text.startswith("aten.gather.default failed on CPU 3\n  RuntimeError: index 9 is out of bounds")
+    assert "test_failures.py" in text and "torch.gather(x, 1," in text
+    assert "on the device:\n    aten.gather.default(f32[1, 4], 1, i64[1, 4])" in text
+    assert "worker.py" not in text and "/tinyshard/runtime/" not in text
+
+
+def test_one_failing_device_does_not_stop_the_others_in_a_collective(either):
+    x, bad = gather_out_of_range_on_device_3(either)
+    total = bad.sum() + 1
+    for _ in range(2):  # it says so again, in the same words
+        with pytest.raises(ts.RemoteError, match=r"^aten\.gather\.default failed on CPU 3\n"):
+            total.item()
+    assert x.sum().item() == 496  # the next cell works, and arrays made before are there
+    assert (x + 1).tolist()[7] == [29, 30, 31, 32]
+
+
+def test_the_blocks_of_other_devices_stay_good(either):
+    _, bad = gather_out_of_range_on_device_3(either)
+    later = bad + 1
+    assert later.addressable_shards[2].data.tolist() == [[9, 9, 9, 9]]
+    with pytest.raises(ts.RemoteError, match="CPU 3"):
+        later.addressable_shards[3].data.block_until_ready()
+
+
+def test_a_block_moved_from_a_failed_device_is_failed(either):
+    _, bad = gather_out_of_range_on_device_3(either)
+    moved = ts.device_put(bad, ts.devices()[0])
+    with pytest.raises(ts.RemoteError, match="failed on CPU 3"):
+        moved.tolist()
+
+
+def test_an_error_survives_pickling(either):
+    _, bad = gather_out_of_range_on_device_3(either)
+    with pytest.raises(ts.RemoteError) as caught:
+        bad.numpy()
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is ts.RemoteError
+    assert str(again) == str(caught.value)
+
+
+def test_equal_errors_of_several_devices_are_said_once(either):
+    x = ts.device_put(torch.zeros(8, 4), either)
+    bad = torch.gather(x, 1, ts.device_put(torch.full((8, 4), 9), either))
+    with pytest.raises(ts.RemoteError, match=r"failed on CPU 0,1,2,3,4,5,6,7") as caught:
+        bad.numpy()
+    assert str(caught.value).count("out of bounds") == 1
+
+
+@pytest.mark.parametrize(
+    "make, words",
+    [
+        (lambda: torch.linalg.cholesky(ts.array([[1.0, 0.0], [0.0, -1.0]])), "not positive-definite"),
+        (lambda: ts.array([1.0, 2.0, 3.0])[torch.tensor([0, 7])], "index 7 is out of bounds"),
+        (lambda: torch.linalg.inv(ts.array([[0.0, 0.0], [0.0, 0.0]])), "singular"),
+    ],
+)
+def test_what_only_running_can_tell_comes_when_the_value_is_asked_for(either, make, words):
+    value = make()
+    with pytest.raises(ts.RemoteError, match=words):
+        value.tolist()
+    assert (ts.array([1.0]) + 1).tolist() == [2]
+
+
+def test_a_killed_device_is_named_with_its_signal_to_who_waits(rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    caught = []
+
+    def wait_for_a_sum():
+        try:
+            x.sum().block_until_ready()
+        except ts.DeviceLostError as error:
+            caught.append(str(error))
+
+    pid = ts.devices()[5].pid
+    os.kill(pid, signal.SIGSTOP)
+    waiter = threading.Thread(target=wait_for_a_sum)
+    waiter.start()
+    os.kill(pid, signal.SIGKILL)
+    waiter.join()
+    assert "CPU 5 is gone: killed by signal 9 (SIGKILL)" in caught[0]
+
+
+def test_shards_of_the_living_stay_readable_after_a_death(rows):
+    x = ts.device_put(torch.arange(16.0).reshape(8, 2), rows).block_until_ready()
+    os.kill(ts.devices()[5].pid, signal.SIGSEGV)
+    with pytest.raises(ts.DeviceLostError, match=r"CPU 5 is gone: killed by signal 11 \(SIGSEGV\)"):
+        x.numpy()
+    with pytest.raises(ts.DeviceLostError, match="CPU 5"):
+        x.block_until_ready()
+    assert x.addressable_shards[4].data.tolist() == [[8, 9]]
+    assert (x.addressable_shards[4].data + 1).tolist() == [[9, 10]]
+
+
+def test_after_a_death_init_gives_a_fresh_pool_and_old_arrays_say_so(rows):
+    x = ts.device_put(torch.ones(8, 2), rows)
+    y = x * 2
+    os.kill(ts.devices()[0].pid, signal.SIGKILL)
+    ts.init(devices=8, runtime="process")
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        y.numpy()
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        y + 1
+    z = ts.array([1.0, 2.0])
+    del x, y  # their finalizers do not reach the values of the new pool, which has the same numbers
+    assert (z + 1).tolist() == [2, 3]
+
+
+def test_after_the_helper_is_killed_init_gives_a_fresh_pool(pool):
+    x = ts.array([1.0]).block_until_ready()
+    workers = [psutil.Process(d.pid) for d in ts.devices()]
+    os.kill(zygote.start().pid, signal.SIGKILL)
+    wait_until(lambda: all(map(is_gone, workers)), "the workers ended with it")
+    with pytest.raises(ts.DeviceLostError, match="together with the helper process"):
+        (x + 1).block_until_ready()
+    ts.init(devices=8, runtime="process")
+    assert (ts.array([1.0]) + 1).tolist() == [2]
+
+
+def test_a_fault_in_the_io_thread_reaches_who_waits(pool, monkeypatch):
+    x = ts.array([1.0]).block_until_ready()
+
+    def fail(*args):
+        raise OSError("out of file descriptors")
+
+    monkeypatch.setattr(pool._board, "_send_run", fail)
+    with pytest.raises(ts.RuntimeStateError, match="out of file descriptors"):
+        (x + 1).tolist()
+    ts.init(devices=8, runtime="process")
+    assert (ts.array([1.0]) + 1).tolist() == [2]

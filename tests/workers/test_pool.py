@@ -1,0 +1,181 @@
+"""The pool: calls return at once, in one order for all devices, and nothing that nobody needs stays."""
+
+import math
+import threading
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tests.workers.processes import stopped, wait_until
+from tinyshard.program import Builder, Meta, Value
+from tinyshard.runtime import switchboard
+from tinyshard.runtime.runs import users_line
+
+
+def test_a_thousand_dependent_ops_come_out_right(rows):
+    x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows)
+    y = x
+    for i in range(1000):
+        y = y + 1 if i % 2 else y * 1.001
+    expected = torch.arange(32.0).reshape(8, 4)
+    for i in range(1000):
+        expected = expected + 1 if i % 2 else expected * 1.001
+    assert torch.equal(ts.device_get(y), expected)
+
+
+def test_five_thousand_calls_leave_nothing_behind(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows)
+    (x + 1).block_until_ready()
+    before = [pool.held(d) for d in range(8)]
+    y = x
+    for _ in range(5000):
+        y = y + 1
+    assert y.addressable_shards[7].data.tolist() == [[5001.0, 5001.0]]
+    y.block_until_ready()
+    del y
+    assert [pool.held(d) for d in range(8)] == before
+    assert not pool._board._unsettled and not pool._board._queue
+    assert all(not link.ahead and not link.asked and not link.nbytes for link in pool._board.links)
+
+
+def test_values_nobody_needs_leave_the_devices(pool, rows):
+    before = [pool.held(d) for d in range(8)]
+    arrays = [ts.device_put(torch.ones(8, 2), rows) for _ in range(20)] + [ts.array(1.0)]
+    assert [pool.held(d) - n for d, n in enumerate(before)] == [21] + [20] * 7
+    views = [x[:, 0] for x in arrays[:20]]
+    del arrays
+    assert [x.tolist() for x in views] == [[1.0] * 8] * 20
+    del views
+    assert [pool.held(d) for d in range(8)] == before
+
+
+def test_results_of_a_failed_call_leave_the_devices_too(pool, rows):
+    before = [pool.held(d) for d in range(8)]
+    bad = torch.gather(ts.device_put(torch.zeros(8, 2), rows), 1, ts.device_put(torch.full((8, 2), 5), rows))
+    with pytest.raises(ts.RemoteError):
+        (bad + 1).sum().item()
+    del bad
+    assert [pool.held(d) for d in range(8)] == before
+
+
+def test_threads_dispatch_at_the_same_time(rows):
+    x = ts.device_put(torch.ones(8, 2), rows)
+    got = {}
+
+    def count_up(k):
+        y = x * k
+        for _ in range(100):
+            y = y + 1
+        got[k] = (y.sum().item(), y.tolist())
+
+    threads = [threading.Thread(target=count_up, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {k: (16.0 * (k + 100), [[k + 100.0] * 2] * 8) for k in range(4)}
+
+
+def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    made = []
+
+    def dispatch():
+        y = x
+        for _ in range(2 * switchboard.MAX_RUNS_AHEAD):
+            y = y + 1
+            made.append(y)
+
+    thread = threading.Thread(target=dispatch)
+    with stopped(ts.devices()[2].pid):
+        thread.start()
+        wait_until(lambda: bool(pool._board._held_back), "the loop waits")
+        assert len(made) <= switchboard.MAX_RUNS_AHEAD + 1
+    thread.join()
+    assert made[-1].addressable_shards[2].data.tolist() == [[2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2]
+
+
+def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
+    monkeypatch.setattr(switchboard, "MAX_NBYTES_AHEAD", 4 << 20)
+    block = torch.ones(1 << 18)
+    made = []
+
+    def send():
+        for _ in range(12):
+            made.append(ts.device_put(block, ts.devices()[2]))
+
+    thread = threading.Thread(target=send)
+    with stopped(ts.devices()[2].pid):
+        thread.start()
+        wait_until(lambda: bool(pool._board._held_back), "the loop waits")
+        assert len(made) <= 6
+        assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
+    thread.join()
+    assert [x[0].item() for x in made] == [1.0] * 12
+
+
+def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    for _ in range(3):
+        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(switchboard.MAX_RUNS_AHEAD)]
+        del handles
+    assert not pool._board._has_too_much(range(8))
+    assert (x + 1).sum().item() == 32
+
+
+def test_a_message_longer_than_the_socket_takes_arrives_whole(rows):
+    host = torch.randn(8, 300_000)
+    x = ts.device_put(host, rows)
+    assert torch.equal(ts.device_get(x), host)
+    assert torch.equal(ts.device_get(ts.device_put(x, ts.devices()[3])), host)
+
+
+def test_block_until_ready_takes_trees(rows):
+    tree = {"a": ts.array(1.0) + 1, "b": [ts.device_put(torch.ones(8, 2), rows) * 2, 5, torch.ones(2)]}
+    assert ts.block_until_ready(tree) is tree
+    assert tree["a"].is_ready() and tree["b"][0].is_ready()
+
+
+def test_an_answered_value_is_ready(rows):
+    y = ts.device_put(torch.ones(8, 2), rows) + 1
+    y.block_until_ready()
+    assert y.is_ready()
+
+
+def test_init_again_ends_the_old_workers(pool):
+    old = [d.pid for d in ts.devices()]
+    x = ts.array([1.0, 2.0])
+    ts.init(devices=8, runtime="process")
+    new = [d.pid for d in ts.devices()]
+    assert not set(old) & set(new)
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        x.tolist()
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        x.is_ready()
+
+
+def test_shutdown_twice_is_no_error_and_the_next_use_starts_afresh(pool):
+    ts.array(1.0).block_until_ready()
+    ts.shutdown()
+    pool.shutdown()
+    ts.shutdown()
+    assert (ts.array(1.0) + 1).item() == 2
+
+
+def test_shutdown_right_after_init_is_no_error(pool):
+    for _ in range(3):
+        ts.init(devices=8, runtime="process")
+        ts.shutdown()
+
+
+def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
+    builder = Builder((2, 0, 1), (3,))
+    builder.input(Meta((1,), torch.float32))
+    made = builder.emit("aten.std.correction", (Value(0),), {"correction": 1}, made=[Meta((), torch.float32)])
+    x = pool.put({d: torch.zeros(1) for d in (2, 0, 1)}, users_line())
+    (y,) = pool.run(builder.finish(made), [x], users_line())
+    pool.wait(y, (2, 0, 1))
+    lines = [line for line in capsys.readouterr().err.splitlines() if "degrees of freedom" in line]
+    assert [line.split("]")[0] for line in lines] == ["[CPU 0", "[CPU 1", "[CPU 2"]
+    assert math.isnan(pool.fetch(y, [1])[1].item())

@@ -1,0 +1,181 @@
+"""However the controller ends, no process, no socket and no file of it stays."""
+
+import os
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.workers.processes import is_gone, wait_until
+
+STARTED = """
+x = ts.device_put(torch.arange(32.).reshape(8, 4), ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1))
+assert (x + 1).sum().item() == 528
+tell("started")
+"""
+
+
+def shared_memory():
+    return set(Path("/dev/shm").iterdir()) if Path("/dev/shm").exists() else set()
+
+
+def assert_nothing_is_left(each, family, before):
+    wait_until(lambda: all(is_gone(p) for p in family), f"{family} ended")
+    left = {path.name for path in each.folder.iterdir()}
+    assert {name for name in left if not name.startswith("torchinductor_")} == set()  # torch's own cache, one a user
+    assert shared_memory() - before == set()
+
+
+@pytest.mark.parametrize(
+    "ending, code",
+    [
+        ("", 0),
+        ("ts.shutdown()", 0),
+        ("ts.shutdown(); ts.shutdown()", 0),
+        ("ts.init(); ts.init(devices=3)", 0),
+        ("raise SystemExit(3)", 3),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("y = x @ x.T; os.kill(ts.devices()[1].pid, signal.SIGKILL)", 0),
+        ("os.kill(ts.devices()[1].pid, signal.SIGSTOP)", 0),
+        ("os.kill(ts.devices()[1].pid, signal.SIGSTOP); x.sum(); os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("a = ts.array(torch.ones(3000, 3000))\nfor _ in range(9): a @ a\nos.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("from tinyshard.runtime import zygote; os.kill(zygote._zygote.pid, signal.SIGKILL)", 0),
+    ],
+)
+def test_nothing_is_left(controller, ending, code):
+    before = shared_memory()
+    each = controller(f"{STARTED}\ninput()\n{ending}")
+    assert each.line() == "started"
+    family = each.family()
+    assert len(family) == 9
+    each.release()
+    _, errors = each.finish()
+    assert each.process.returncode == code
+    assert "Traceback" not in errors and "ignored" not in errors
+    assert_nothing_is_left(each, family, before)
+
+
+def test_shutdown_ends_all_workers_at_once(controller):
+    each = controller(STARTED + "input(); ts.shutdown(); tell('down'); input()")
+    assert each.line() == "started"
+    workers = [p for p in each.family() if p.ppid() != each.process.pid]
+    assert len(workers) == 8
+    each.release()
+    assert each.line() == "down"
+    assert all(is_gone(p) for p in workers)
+    each.release()
+
+
+@pytest.mark.parametrize("code", ["tell('import')", "ts.devices(); tell('init')", "x = ts.array(1.0); tell('put')"])
+def test_nothing_is_left_of_a_controller_killed_while_it_starts(controller, code):
+    before = shared_memory()
+    each = controller(code + "\ninput()")
+    each.line()
+    family = each.family()
+    each.process.kill()
+    each.process.wait()
+    assert_nothing_is_left(each, family, before)
+
+
+def test_a_forked_child_neither_ends_the_pool_nor_uses_it(controller):
+    each = controller(
+        STARTED
+        + """
+pid = os.fork()
+if pid == 0:
+    try:
+        x.sum()
+    except ts.RuntimeStateError as error:
+        tell("forked from" in str(error))
+    tell((ts.array(1.0) + 1).item())
+    sys.exit(0)
+os.waitpid(pid, 0)
+tell(x.sum().item())
+"""
+    )
+    assert [each.line() for _ in range(4)] == ["started", "True", "2.0", "496.0"]
+    _, errors = each.finish()
+    assert each.process.returncode == 0, errors
+    assert errors == ""
+
+
+def test_a_forked_child_that_lives_on_does_not_keep_the_workers(controller):
+    before = shared_memory()
+    each = controller(STARTED + "pid = os.fork()\nif pid == 0: signal.pause()\ntell(pid)\ninput()")
+    assert each.line() == "started"
+    child = psutil.Process(int(each.line()))
+    family = [p for p in each.family() if p != child]
+    each.process.kill()
+    each.process.wait()
+    try:
+        assert_nothing_is_left(each, family, before)
+    finally:
+        child.kill()
+
+
+def test_multiprocessing_fork_works_beside_the_pool(controller):
+    each = controller(
+        STARTED
+        + """
+import multiprocessing
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    tell(sum(pool.map(abs, [-1, -2])))
+tell(x.sum().item())
+"""
+    )
+    assert [each.line() for _ in range(3)] == ["started", "3", "496.0"]
+    each.finish()
+    assert each.process.returncode == 0
+
+
+def test_no_named_socket_is_opened(controller):
+    each = controller(STARTED + "input()")
+    assert each.line() == "started"
+    for process in [psutil.Process(each.process.pid), *each.family()]:
+        assert [c.laddr for c in process.net_connections("unix") if c.laddr] == []
+        assert all(c.family == socket.AF_INET for c in process.net_connections("inet"))
+    each.release()
+
+
+def test_it_starts_from_a_folder_without_a_path_to_it(controller, tmp_path):
+    os.symlink(Path(__file__).parents[2] / "tinyshard", tmp_path / "tinyshard")
+    each = controller("print((ts.array(1.0) + 1).item())", path="")
+    out, errors = each.finish()
+    assert (out, errors) == ("2.0\n", "")
+
+
+@pytest.mark.parametrize("act", ["y = y + 1", "x.sum().item()", "ts.array(1.0)", "y.block_until_ready()"])
+def test_an_interrupt_strikes_anywhere_and_the_next_cell_works(controller, act):
+    each = controller(
+        STARTED
+        + f"""
+import random
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+chance = random.Random(7)
+from tinyshard import platform
+pool = platform.current()
+struck = 0
+y = x
+for _ in range(60):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.02))
+        while True:
+            {act}
+    except KeyboardInterrupt:
+        struck += 1
+    y = x
+    assert (x + 1).sum().item() == 528
+del y
+held = [pool.held(d) for d in range(8)]
+tell(struck, held)
+"""
+    )
+    assert each.line() == "started"
+    out, errors = each.finish()
+    assert each.process.returncode == 0, errors
+    assert out.split()[0] == "60"
+    held = [int(word.strip("[],")) for word in out.split()[1:]]
+    assert max(held) <= 4

@@ -1,0 +1,77 @@
+"""Values that are only described: shape, dtype, sharding, no data. `lower` takes them, also on abstract meshes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tinyshard.layout import Layout
+from tinyshard.mesh import Mesh
+from tinyshard.program import Meta
+from tinyshard.sharding import NamedSharding, Sharding
+
+
+class ShapeDtypeStruct:
+    """Stands for an array.
+
+    Args:
+        shape: global shape.
+        dtype: a torch dtype.
+        sharding: where it would live; None for an uncommitted value.
+
+    Raises:
+        ShardingError: the sharding does not fit the shape.
+
+    Communication: none.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> mesh = ts.AbstractMesh((64,), "x")
+        >>> ShapeDtypeStruct((128, 3), torch.float32, sharding=ts.NamedSharding(mesh, ts.P("x")))
+        f32[128@x, 3]
+    """
+
+    def __init__(self, shape: Sequence[int], dtype: torch.dtype, *, sharding: Sharding | None = None) -> None:
+        self.shape = tuple(shape)
+        self.dtype = dtype
+        self.sharding = sharding
+        self.committed = sharding is not None
+        self._mesh: Mesh | None = sharding.mesh if isinstance(sharding, NamedSharding) else None
+        self._layout: Layout | None = sharding.checked_layout(self.shape) if sharding is not None else None
+
+    def __repr__(self) -> str:
+        return described(self.shape, self.dtype, self.sharding)
+
+
+def described(shape: Sequence[int], dtype: torch.dtype, sharding: Sharding | None) -> str:
+    """`f32[8@a, 4@b]`: the dtype, and for each dim its size and the axes that cut it."""
+    text = str(Meta((), dtype))
+    if sharding is None:
+        cuts = [""] * len(shape)
+    elif isinstance(sharding, NamedSharding):
+        entries = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))]
+        cuts = ["" if not e else f"@{e}" if isinstance(e, str) else f"@({','.join(e)})" for e in entries]
+    else:
+        cuts = ["" if n == 1 else f"/{n}" for n in sharding.layout(len(shape)).parts]
+    return text[:-1] + ", ".join(f"{n}{cut}" for n, cut in zip(shape, cuts, strict=True)) + "]"
+
+
+def typeof(x: object) -> str:
+    """What a value is: dtype, sizes, and how each dim is cut.
+
+    Args:
+        x: an Array, a torch tensor, a ShapeDtypeStruct, or a number.
+
+    Returns:
+        Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts.
+
+    Communication: none.
+
+    Example:
+        >>> typeof(torch.zeros(3, 2))
+        'f32[3, 2]'
+    """
+    if not isinstance(x, torch.Tensor | ShapeDtypeStruct):
+        x = torch.as_tensor(x)
+    return described(tuple(x.shape), x.dtype, getattr(x, "sharding", None))

@@ -1,0 +1,319 @@
+"""Derivatives under JAX's names and signatures; they are torch.func's, so they compose with vmap and jit.
+
+grad  value_and_grad      reverse, of a function with a scalar result
+vjp   jvp                 one vector with the Jacobian, from either side
+jacrev jacfwd hessian     whole Jacobians
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from tinyshard.errors import DtypeError, message
+
+Function = Callable[..., Any]
+
+
+def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The gradient of a function with a real scalar result.
+
+    Args:
+        fun: a function of trees of floating-point tensors.
+        argnums: the arguments to differentiate by, an int or a tuple of ints.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        A function that returns the gradient, a tree as the argument (a tuple of trees for a tuple of argnums); with
+        has_aux (gradient, anything else).
+
+    Raises:
+        DtypeError: an argument that is not floating-point, or a result that is no scalar.
+
+    Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
+
+    Example:
+        >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
+        tensor([2., 4.])
+    """
+    both = value_and_grad(fun, argnums, has_aux)
+
+    @functools.wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, derivative = both(*args, **kwargs)
+        return (derivative, value[1]) if has_aux else derivative
+
+    return gradient
+
+
+def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The result of a function together with its gradient; arguments and errors as for `grad`.
+
+    Returns:
+        A function that returns (result, gradient); with has_aux ((result, anything else), gradient).
+
+    Communication: as `grad`.
+
+    Example:
+        >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
+        (tensor(5.), tensor([2., 4.]))
+    """
+    numbers = argnums if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(fun)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        _check_arguments(args, numbers)
+        alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
+        derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
+        return ((value[0], whole(value[1])) if has_aux else value), derivative
+
+    return both
+
+
+def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """The result of a function, and the function that multiplies a cotangent with its Jacobian from the left.
+
+    Args:
+        fun: a function of the primals.
+        primals: trees of tensors.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        (result, vjp_fun), with has_aux (result, vjp_fun, anything else). `vjp_fun(cotangent)` returns a tuple with one
+        entry for each primal.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> value, back = vjp(lambda x: x * 3, torch.tensor(2.0))
+        >>> back(torch.tensor(1.0))
+        (tensor(3.),)
+    """
+    alone, whole = _aux_apart(fun, has_aux)
+    found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
+    value, back = found[0], found[1]
+    one = len(primals) == 1
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        out = back(cotangent)
+        return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
+
+    return (value, pull, whole(found[2])) if has_aux else (value, pull)
+
+
+def _is_tuple_of_one(out: Any, primals: Sequence[Any]) -> bool:
+    """torch.func gives the bare cotangent or a tuple of one, as the primal is a tensor or a tree."""
+    return isinstance(out, tuple) and tree_flatten(out)[1] == tree_flatten(tuple(primals))[1]
+
+
+def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
+    """The result of a function, and its Jacobian multiplied with a tangent from the right.
+
+    Args:
+        fun: a function of the primals.
+        primals: its arguments, a tuple or list.
+        tangents: a tangent for each, of the same trees and shapes.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        (result, tangent of the result), with has_aux also anything else.
+
+    Raises:
+        DtypeError: another number of tangents than of primals.
+
+    Communication: that of the function.
+
+    Example:
+        >>> jvp(lambda x: x**2, (torch.tensor(3.0),), (torch.tensor(1.0),))
+        (tensor(9.), tensor(6.))
+    """
+    _load_jvp_rules()
+    if len(primals) != len(tangents):
+        raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
+    alone, whole = _aux_apart(fun, has_aux)
+    found: Any = torch.func.jvp(alone, tuple(primals), tuple(tangents), has_aux=has_aux)
+    return (found[0], found[1], whole(found[2])) if has_aux else found
+
+
+def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, row by row in reverse: for functions with few results. Arguments as for `grad`.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+        tensor([[2., 0.],
+                [0., 4.]])
+    """
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        tensors, whole = _aux_apart(fun, has_aux)
+        alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
+        found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
+        basis, join = _basis(found[0])
+        (columns,) = torch.func.vmap(found[1])(basis)
+        blocks = join(columns)
+        return (blocks, whole(found[2])) if has_aux else blocks
+
+    return jacobian
+
+
+def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, column by column forwards: for functions with few arguments. Arguments as for `grad`.
+
+    Communication: that of the function.
+
+    Example:
+        >>> jacfwd(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+        tensor([[2., 0.],
+                [0., 4.]])
+    """
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        _load_jvp_rules()
+        tensors, whole = _aux_apart(fun, has_aux)
+        alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
+        basis, _ = _basis(chosen)
+
+        def push(tangent: Any) -> Any:
+            return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
+
+        out_dims: Any = (-1, None) if has_aux else (-1,)
+        out = torch.func.vmap(push, out_dims=out_dims)(basis)
+        blocks = tree_map(lambda rows: _apart(chosen, rows), out[0])
+        return (blocks, whole(out[1])) if has_aux else blocks
+
+    return jacobian
+
+
+def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The matrix of second derivatives, forwards over reverse. Arguments as for `grad`.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> hessian(lambda x: (x**3).sum())(torch.tensor([1.0, 2.0]))
+        tensor([[ 6.,  0.],
+                [ 0., 12.]])
+    """
+    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+
+
+@functools.cache
+def _load_jvp_rules() -> None:
+    """torch loads some rules of forward mode when it first needs them, and warns of its own use of jit.script."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import torch._decomp.decompositions_for_jvp  # noqa: F401
+
+
+def _aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], Any]]:
+    """torch.func takes only tensors as aux: the function with these alone, and how to put the whole together again."""
+    if not has_aux:
+        return fun, lambda aux: aux
+    kept: list[Any] = []
+
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        value, aux = fun(*args, **kwargs)
+        kept[:] = tree_flatten(aux)
+        return value, [x for x in kept[0] if isinstance(x, torch.Tensor)]
+
+    def whole(tensors: Any) -> Any:
+        given = iter(tensors)
+        return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in kept[0]], kept[1])
+
+    return alone, whole
+
+
+def _by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Sequence[int]) -> tuple[Function, Any]:
+    """The function of the chosen arguments alone, and their values: one value, or a tuple for a tuple of argnums."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    _check_arguments(args, numbers)
+
+    def alone(chosen: Any) -> Any:
+        full = list(args)
+        for number, value in zip(numbers, (chosen,) if isinstance(argnums, int) else chosen, strict=True):
+            full[number] = value
+        return fun(*full, **kwargs)
+
+    chosen = args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in numbers)
+    return alone, chosen
+
+
+def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """All unit vectors of a tree of tensors, and how to put together what a linear function makes of them.
+
+    Returns:
+        The tree with a new first dim that counts its elements; a function from a tree whose leaves have that first dim
+        to the tree, each leaf of it a tree of blocks.
+    """
+    leaves, form = tree_flatten(tree)
+    sizes = [x.numel() for x in leaves]
+    total = sum(sizes)
+    rows = torch.eye(total).split(sizes, 1)  # a plain tensor: it moves to where the values are
+    vectors = [r.to(x.dtype).reshape(total, *x.shape) for r, x in zip(rows, leaves, strict=True)]
+
+    def join(columns: Any) -> Any:
+        def block(k: int) -> Any:
+            start = sum(sizes[:k])
+            return tree_map(lambda c: c[start : start + sizes[k]].reshape(*leaves[k].shape, *c.shape[1:]), columns)
+
+        return tree_unflatten([block(k) for k in range(len(leaves))], form)
+
+    return tree_unflatten(vectors, form), join
+
+
+def _apart(tree: Any, rows: torch.Tensor) -> Any:
+    """Split the last dim of `rows`, which counts the elements of a tree, into that tree."""
+    leaves, form = tree_flatten(tree)
+    parts = rows.split([x.numel() for x in leaves], -1)
+    return tree_unflatten([p.reshape(*rows.shape[:-1], *x.shape) for p, x in zip(parts, leaves, strict=True)], form)
+
+
+def _check_arguments(args: Sequence[Any], argnums: Any) -> None:
+    for number in (argnums,) if isinstance(argnums, int) else argnums:
+        if not -len(args) <= number < len(args):
+            raise DtypeError(
+                message(
+                    "grad is asked for an argument that is not there",
+                    got=f"argnums={argnums}, {len(args)} positional arguments",
+                    try_="pass the argument by position",
+                )
+            )
+        for leaf in tree_leaves(args[number]):
+            if not isinstance(leaf, torch.Tensor) or not leaf.dtype.is_floating_point:
+                kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+                raise DtypeError(
+                    message(
+                        "grad needs real floating-point tensors to differentiate by",
+                        got=f"argument {number}: {kind}",
+                        try_="x.float(), or torch.tensor(2.0) in place of a number; argnums to choose another argument",
+                    )
+                )
+
+
+def _scalar(fun: Function, has_aux: bool) -> Function:
+    @functools.wraps(fun)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        out = fun(*args, **kwargs)
+        value = out[0] if has_aux else out
+        if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
+            is_tensor = isinstance(value, torch.Tensor)
+            got = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else type(value).__name__
+            raise DtypeError(
+                message(
+                    "grad needs a function with a real scalar result",
+                    got=f"{getattr(fun, '__name__', 'the function')} returns {got}",
+                    try_=".sum() or .mean() at its end; jacrev for the whole Jacobian",
+                )
+            )
+        return out
+
+    return checked

@@ -1,0 +1,143 @@
+"""What a function closes over: the tensors that it can reach without being given them, and how to find them again.
+
+A traced function must not bake such values in: they may be rebound or changed later. So every tensor that the trace
+meets is looked for here, and where it is found (a global, a cell of the closure, an attribute, an element, a module's
+parameter) the way to it is kept and walked again at each call.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+MOST_STEPS = 20_000  # objects looked at before giving up: then the tensor itself is kept
+DEEPEST = 8
+_NO_STATE = {"torch", "numpy", "tinyshard"}  # modules that hold none of the learner's tensors
+
+Step = tuple[str, Any]
+
+
+def reachable(roots: Sequence[Any]) -> dict[int, list[tuple[Step, ...]]]:
+    """The ways to all tensors that can be reached from a function and its static arguments.
+
+    Returns:
+        id of a tensor -> the ways to it, several where it has several names; the first step says from which root.
+    """
+    found: dict[int, list[tuple[Step, ...]]] = {}
+    seen: set[int] = set()
+    queue: deque[tuple[Any, tuple[Step, ...]]] = deque((root, (("root", i),)) for i, root in enumerate(roots))
+    looked = 0
+    while queue and looked < MOST_STEPS:
+        at, path = queue.popleft()
+        looked += 1
+        if isinstance(at, torch.Tensor):
+            found.setdefault(id(at), []).append(path)
+            continue
+        if id(at) in seen or len(path) > DEEPEST:
+            continue
+        seen.add(id(at))
+        queue.extend((child, (*path, step)) for step, child in _children(at))
+    return found
+
+
+def follow(roots: Sequence[Any], path: tuple[Step, ...]) -> Any:
+    """Walk a way again. Raises LookupError, AttributeError, TypeError or ValueError where it has ended."""
+    at: Any = roots
+    for kind, key in path:
+        at = _STEPS[kind](at, key)
+    return at
+
+
+def spelled(path: tuple[Step, ...]) -> str:
+    """The way as a learner would write it."""
+    text = ""
+    for kind, key in path:
+        if kind in ("global", "cell"):
+            text = str(key)
+        elif kind == "module":
+            text = ".".join(key)
+        elif kind == "attribute":
+            text = f"{text}.{key}" if text else str(key)
+        elif kind in ("item", "parameter", "buffer"):
+            text = f"{text}[{key!r}]" if kind == "item" else f"{text}.{key}"
+    return text or "a static argument"
+
+
+def _cell(function: Any, name: str) -> Any:
+    return function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+
+
+def _dotted(module: torch.nn.Module, name: str) -> Any:
+    """ "0.weight": the parameter or buffer of a submodule."""
+    return functools.reduce(getattr, name.split("."), module)
+
+
+_STEPS: dict[str, Callable[[Any, Any], Any]] = {
+    "root": lambda roots, number: roots[number],
+    "module": lambda function, names: getattr(function.__globals__[names[0]], names[1]),
+    "global": lambda function, name: function.__globals__[name],
+    "cell": _cell,
+    "default": lambda function, number: function.__defaults__[number],
+    "keyword": lambda function, name: function.__kwdefaults__[name],
+    "attribute": getattr,
+    "item": lambda container, key: container[key],
+    "parameter": _dotted,
+    "buffer": _dotted,
+}
+
+
+def _children(at: Any) -> Iterator[tuple[Step, Any]]:
+    if isinstance(at, types.FunctionType):
+        if (at.__module__ or "").partition(".")[0] not in _NO_STATE - {"tinyshard"}:
+            yield from _of_function(at)
+    elif isinstance(at, types.MethodType):
+        yield ("attribute", "__func__"), at.__func__
+        yield ("attribute", "__self__"), at.__self__
+    elif isinstance(at, functools.partial):
+        for name in ("func", "args", "keywords"):
+            yield ("attribute", name), getattr(at, name)
+    elif isinstance(at, torch.nn.Module):
+        yield from ((("parameter", n), p) for n, p in at.named_parameters(remove_duplicate=False))
+        yield from ((("buffer", n), b) for n, b in at.named_buffers(remove_duplicate=False))
+        yield ("attribute", "forward"), at.forward
+    elif isinstance(at, dict):
+        yield from ((("item", k), v) for k, v in list(at.items()) if isinstance(k, str | int))
+    elif isinstance(at, list | tuple):
+        yield from ((("item", i), v) for i, v in enumerate(at))
+    elif isinstance(at, type | types.ModuleType):
+        return
+    elif hasattr(at, "__dict__"):
+        yield from ((("attribute", k), v) for k, v in list(vars(at).items()))
+
+
+def _of_function(function: types.FunctionType) -> Iterator[tuple[Step, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield ("cell", name), cell.cell_contents
+        except ValueError:  # the cell is still empty
+            continue
+    names = list(dict.fromkeys(_names(function.__code__)))
+    for name in names:
+        value = function.__globals__.get(name)
+        if isinstance(value, types.ModuleType):
+            if value.__name__.partition(".")[0] not in _NO_STATE:
+                yield from ((("module", (name, n)), vars(value)[n]) for n in names if n in vars(value))
+        elif name in function.__globals__:
+            yield ("global", name), value
+    yield from ((("default", i), v) for i, v in enumerate(function.__defaults__ or ()))
+    yield from ((("keyword", k), v) for k, v in (function.__kwdefaults__ or {}).items())
+    if hasattr(function, "__wrapped__"):
+        yield ("attribute", "__wrapped__"), function.__wrapped__
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Global names that the code, or a function defined in it, may use."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)

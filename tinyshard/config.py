@@ -1,0 +1,53 @@
+"""Flags that change what programs do; those are part of every cache key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinyshard.errors import TinyshardError, message
+
+# name -> (default, meaning, whether it changes programs)
+FLAGS: dict[str, tuple[Any, str, bool]] = {
+    "explain_cache_misses": (False, "print why a jitted function is traced again", False),
+}
+
+_values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
+
+
+class UnknownFlagError(TinyshardError, AttributeError):
+    """No such flag."""
+
+
+def update(name: str, value: Any) -> None:
+    """Set a flag.
+
+    Args:
+        name: one of `FLAGS`.
+        value: of the same type as its default.
+
+    Raises:
+        UnknownFlagError: no such flag, or a value of another type.
+
+    Communication: none.
+
+    Example:
+        >>> update("explain_cache_misses", False)
+    """
+    if name not in FLAGS:
+        raise UnknownFlagError(
+            message(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
+        )
+    kind = type(FLAGS[name][0])
+    if type(value) is not kind:
+        raise UnknownFlagError(message(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})"))
+    _values[name] = value
+
+
+def read(name: str) -> Any:
+    """The value of a flag."""
+    return _values[name]
+
+
+def key() -> tuple[Any, ...]:
+    """The values of all flags that change programs."""
+    return tuple(_values[name] for name, (_, _, changes) in FLAGS.items() if changes)

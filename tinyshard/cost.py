@@ -1,0 +1,108 @@
+"""What a program costs: floating-point operations and bytes, counted from its steps alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard.collectives import COLLECTIVES
+from tinyshard.program import Program, Step, Value
+from tinyshard.runtime.execute import find_op
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Collectives of one kind along the same axes.
+
+    Attributes:
+        op: the collective.
+        over: the axes.
+        count: how many of them.
+        nbytes: bytes that one device sends in all of them together.
+    """
+
+    op: str
+    over: tuple[str, ...]
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one call costs each device.
+
+    Attributes:
+        flops: multiplications and additions of matrix products, convolutions and attention (torch's own formulas).
+        traffic: what is sent, by collective and axes.
+    """
+
+    flops: int
+    traffic: tuple[Traffic, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that one device sends."""
+        return sum(t.nbytes for t in self.traffic)
+
+    def count(self, op: str) -> int:
+        """How many collectives of this kind there are."""
+        return sum(t.count for t in self.traffic if t.op == op)
+
+    def __str__(self) -> str:
+        lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent a device"]
+        lines += [f"  {t.op} over {'*'.join(t.over)}: {t.count} times, {t.nbytes:,} bytes" for t in self.traffic]
+        return "\n".join(lines)
+
+
+def bytes_sent(program: Program, step: Step) -> int:
+    """Bytes that one device sends in a collective, with the best algorithm known (a ring for all_reduce)."""
+    params = {k: v for k, v in step.kwargs.items() if k != "axes"}
+    operand = program.metas[step.args[0].number]
+    assert operand is not None
+    group = math.prod(program.axes[a] for a in step.kwargs["axes"])
+    return COLLECTIVES[step.op].moved(operand, group, params)
+
+
+def cost_of(program: Program, names: Sequence[str]) -> Cost:
+    """Count a program's steps.
+
+    Args:
+        names: what to call its axes.
+
+    Communication: none.
+    """
+    flops = 0
+    traffic: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for step in program.steps:
+        if step.op in COLLECTIVES:
+            if COLLECTIVES[step.op].communicates:
+                key = (step.op, tuple(names[a] for a in step.kwargs["axes"]))
+                total = traffic.setdefault(key, [0, 0])
+                total[0] += 1
+                total[1] += bytes_sent(program, step)
+        else:
+            flops += _flops(program, step)
+    return Cost(flops, tuple(Traffic(op, over, count, nbytes) for (op, over), (count, nbytes) in traffic.items()))
+
+
+def _flops(program: Program, step: Step) -> int:
+    from torch.utils.flop_counter import flop_registry
+
+    op = find_op(step.op)
+    formula = flop_registry.get(op.overloadpacket)
+    if formula is None:
+        return 0
+
+    def empty(value: Value) -> torch.Tensor:
+        meta = program.metas[value.number]
+        assert meta is not None
+        return torch.empty(meta.shape, dtype=meta.dtype, device="meta")
+
+    args, kwargs = tree_map_only(Value, empty, (step.args, step.kwargs))
+    made: Any = [empty(Value(n)) for n in step.results if n >= 0]
+    return int(formula(*args, **kwargs, out_val=made[0] if len(made) == 1 else made))

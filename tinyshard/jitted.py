@@ -1,0 +1,317 @@
+"""jit: a function is traced once for each signature, partitioned once for each layout of its operands, then called.
+
+f = ts.jit(f)
+f(x)                                  one message to each device
+f.lower(x).as_text()                  ops on whole tensors, before partitioning
+f.lower(x).compile().as_text()        what each device runs, collectives and all
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from tinyshard import config
+from tinyshard.abstract import ShapeDtypeStruct
+from tinyshard.errors import DtypeError, ShardingError, message
+from tinyshard.explain import explanation
+from tinyshard.layout import Layout, is_same_placement
+from tinyshard.lowered import Compiled, GraphText, Lowered
+from tinyshard.placement import as_sharding, device_put
+from tinyshard.prefix import spread
+from tinyshard.program import Meta
+from tinyshard.recipe import Home, Recipe, call, home_of, slot_of
+from tinyshard.runtime.runs import users_line
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
+from tinyshard.signature import Bound, Signature, bind, static_both_ways
+from tinyshard.spmd import constants_of, constraints_of, partition_graph
+from tinyshard.trace import Traced, is_tracing, trace
+
+
+@dataclass(eq=False)
+class Entry:
+    """A trace, and the recipes made from it.
+
+    Attributes:
+        traced: the graph.
+        closed: shapes and dtypes of what it closes over; with others it does not fit.
+        recipes: partitioned, by devices and layouts.
+    """
+
+    traced: Traced
+    closed: tuple[Meta, ...]
+    recipes: dict[Any, Recipe] = field(default_factory=dict)
+
+    def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
+        """What it closes over, as it is now; None if the trace does not fit that."""
+        now = [c.look_up(roots) for c in self.traced.closed]
+        found = [x for x in now if x is not None]
+        return found if len(found) == len(now) and tuple(map(_meta, found)) == self.closed else None
+
+
+def _meta(x: torch.Tensor) -> Meta:
+    return Meta(tuple(x.shape), x.dtype)
+
+
+class Jitted:
+    """A function under jit. Made by `jit`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        in_shardings: Any,
+        out_shardings: Any,
+        static_argnums: tuple[int, ...],
+        static_argnames: tuple[str, ...],
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._in_shardings = in_shardings
+        self._out_shardings = out_shardings
+        self._static_argnums = static_argnums
+        self._static_argnames = static_argnames
+        self._entries: dict[Signature, list[Entry]] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the devices of the arguments; returns at once. Inside a transformation it is as if not there."""
+        if is_tracing() or any(_is_transformed(x) for x in tree_leaves((args, kwargs))):
+            return self._function(*args, **kwargs)
+        bound = self._bind(args, kwargs)
+        entry, everything = self._everything(bound, self._in_place(bound))
+        home = self._home(entry, everything)
+        arrays = call(self._recipe(entry, everything, home), everything, home)
+        leaves = [arrays[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
+        return tree_unflatten(leaves, entry.traced.out_tree)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A decorated method: bound as a function is, `self` among the arguments."""
+        if instance is None:
+            return self
+        method: Any = functools.partial(self, instance)
+        method.lower = functools.partial(self.lower, instance)
+        return method
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace for these arguments, and go no further.
+
+        Args:
+            args, kwargs: as for a call; a `ShapeDtypeStruct` may stand for a tensor, also one on an AbstractMesh.
+
+        Returns:
+            What was traced: `as_text()`, `compile()`.
+
+        Communication: none; no process is started for abstract arguments.
+        """
+        bound = self._bind(args, kwargs)
+        entry, everything = self._everything(bound, self._in_place(bound, described=True))
+
+        def compiled() -> Compiled:
+            home = self._home(entry, everything)
+            return Compiled(self._recipe(entry, everything, home), home, self)
+
+        return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
+
+    def _cache_size(self) -> int:
+        """How many traces there are."""
+        return sum(map(len, self._entries.values()))
+
+    # ---- which trace ------------------------------------------------------------------------------------------
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
+        return bind(self._function, self._static_argnums, self._static_argnames, args, kwargs)
+
+    def _everything(self, bound: Bound, operands: list[Any]) -> tuple[Entry, list[Any]]:
+        """The trace that fits, and all its inputs: operands, what it closes over, literals."""
+        roots = (self._function, *bound.statics)
+        entries = self._entries.setdefault(bound.signature, [])
+        for entry in entries:
+            closed = entry.look_up(roots)
+            if closed is not None:
+                return entry, [*operands, *closed, *constants_of(entry.traced)]
+        if config.read("explain_cache_misses"):
+            before = [s for s, made in self._entries.items() if made]
+            print(explanation(self._name, bound.names(), bound.signature, before, users_line()), file=sys.stderr)
+        traced = trace(roots, bound.call, bound.signature.metas, bound.names)
+        closed = [c.value for c in traced.closed]
+        entry = Entry(traced, tuple(map(_meta, closed)))
+        entries.append(entry)
+        return entry, [*operands, *closed, *constants_of(traced)]
+
+    # ---- where it runs ----------------------------------------------------------------------------------------
+
+    def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
+        """The operands where in_shardings wants them; only described, if nothing is to be moved."""
+        if self._in_shardings is None:
+            return bound.operands
+        places = spread(self._in_shardings, bound.positional)
+        by_name = [None] * (len(bound.operands) - len(places))
+        return [
+            x if place is None else _put_where(x, as_sharding(place), described)
+            for x, place in zip(bound.operands, [*places, *by_name], strict=True)
+        ]
+
+    def _home(self, entry: Entry, operands: Sequence[Any]) -> Home:
+        """The devices of the committed operands, else those that a constraint or out_shardings names.
+
+        Raises:
+            ShardingError: these are not the same.
+        """
+        home = home_of(operands)
+        places = [as_sharding(p) for p in _places(self._out_shardings) if p is not None]
+        for sharding in [*constraints_of(entry.traced), *places]:
+            named = _home_at(sharding)
+            if not home.committed:
+                home = named
+            if named.devices != home.devices:
+                raise ShardingError(
+                    message(
+                        "Devices of all `Array` inputs and outputs should be the same.",
+                        got=f"array device ids {list(home.devices)} on platform {home.platform.upper()}\n"
+                        f"and {list(named.devices)} in {sharding!r}",
+                        rule="constraints and out_shardings name the committed arguments' devices, in their order",
+                        try_="ts.device_put the arguments there before the call",
+                    )
+                )
+        return home
+
+    def _recipe(self, entry: Entry, operands: Sequence[Any], home: Home) -> Recipe:
+        slots = tuple(slot_of(x, home) for x in operands)
+        key = (home.devices, slots)
+        recipe = entry.recipes.get(key)
+        if recipe is None:
+            recipe = entry.recipes[key] = partition_graph(entry.traced, home, slots, self._outputs(entry.traced))
+        return recipe
+
+    def _outputs(self, traced: Traced) -> list[Layout | None]:
+        """The layout that out_shardings asks for, for each tensor result."""
+        shapes = [tuple(node.meta["val"].shape) for node in traced.results]
+        if self._out_shardings is None:
+            return [None] * len(shapes)
+        leaves = [i if is_tensor else None for is_tensor, i in traced.outputs]
+        places = spread(self._out_shardings, tree_unflatten(leaves, traced.out_tree))
+        return [
+            None if place is None else as_sharding(place).checked_layout(shape)
+            for place, shape in zip(places, shapes, strict=True)
+        ]
+
+
+def _places(shardings: Any) -> list[Any]:
+    return tree_leaves(shardings, is_leaf=lambda x: isinstance(x, PartitionSpec))
+
+
+def _is_transformed(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
+
+
+def _put_where(x: Any, sharding: Sharding, described: bool) -> Any:
+    layout = sharding.checked_layout(tuple(x.shape))
+    if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
+        raise ShardingError(
+            message(
+                "an argument is committed to another sharding than in_shardings says",
+                got=f"an Array of shape {tuple(x.shape)} with {x.sharding!r}",
+                rule=f"in_shardings says {sharding!r}",
+                try_="ts.device_put(x, sharding) before the call, or no in_shardings",
+            )
+        )
+    return ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding) if described else device_put(x, sharding)
+
+
+def _home_at(sharding: Sharding) -> Home:
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    devices = sharding.devices
+    return Home(tuple(d.id for d in devices), devices[0].platform, mesh, True)
+
+
+def jit(
+    fun: Callable[..., Any] | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+) -> Any:
+    """Compile a function of tensors into one program for the devices.
+
+    It is traced once for each signature (shapes, dtypes, static values) and partitioned once for each layout of its
+    operands; after that a call is one message to each device. Also a decorator, with or without arguments.
+
+    Args:
+        fun: a function of trees of tensors and numbers that returns a tree of tensors. What it closes over (Arrays,
+            tensors, module parameters) is looked up at each call.
+        in_shardings: a Sharding for every argument, or a tree of them that is a prefix of the arguments; None leaves an
+            argument where it is.
+        out_shardings: likewise for the results.
+        static_argnums: positions of arguments that are Python values; another value is another trace.
+        static_argnames: names of such arguments.
+
+    Returns:
+        A function of the same arguments that returns Arrays; it has `lower`.
+
+    Raises:
+        TracedValueError: when called, if the function branches in Python on a traced value.
+        ImmutableError: if it changes an argument or a closed-over tensor in place.
+        ShardingError: if committed operands have different devices, or an argument contradicts in_shardings.
+        DtypeError: if an argument is no tensor, or a static one cannot be hashed.
+
+    Communication: what the program's text says.
+
+    In JAX: donation, inline and backend do not exist here.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> f = ts.jit(lambda x, n: x * n, static_argnums=1)
+        >>> f(torch.arange(3), 2)
+        Array([0, 2, 4], dtype=int64)
+    """
+    if fun is None:
+        return functools.partial(
+            jit,
+            in_shardings=in_shardings,
+            out_shardings=out_shardings,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+        )
+    if not callable(fun):
+        raise DtypeError(message("jit takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.jit(f)"))
+    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums or ())
+    names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
+    numbers, names = static_both_ways(fun, numbers, names)
+    return Jitted(fun, in_shardings, out_shardings, numbers, names)
+
+
+def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | None = None) -> Callable[..., GraphText]:
+    """What a function is to the tracer: its ops on whole tensors.
+
+    Args:
+        fun: a function as jit takes it.
+        static_argnums: positions of arguments that are Python values.
+
+    Returns:
+        A function of the same arguments (or of ShapeDtypeStructs) that returns the text of the graph.
+
+    Raises:
+        As jit, when called.
+
+    Communication: none.
+
+    In JAX: `jax.make_jaxpr`.
+
+    Example:
+        >>> make_graph(lambda x: torch.sin(x) + 1)(torch.zeros(3))
+        <lambda> on whole tensors
+          %0: f32[3] = x
+          %1: f32[3] = aten.sin.default(%0)
+          %2: f32[3] = aten.add.Tensor(%1, 1)
+          return %2
+    """
+    jitted = jit(fun, static_argnums=static_argnums)
+    return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())

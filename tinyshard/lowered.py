@@ -1,0 +1,176 @@
+"""What jit made of a function, to be read: the graph on whole tensors, and the program that each device runs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard.collectives import COLLECTIVES
+from tinyshard.cost import Cost, bytes_sent, cost_of
+from tinyshard.lax import CONSTRAIN, constraint
+from tinyshard.program import Meta, Program, Value
+from tinyshard.recipe import Home, Recipe
+from tinyshard.sharding import Sharding, express
+from tinyshard.trace import Traced, closed_names
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A traced function, not yet partitioned. Made by `jit(f).lower(*args)`."""
+
+    _traced: Traced
+    _name: str
+    _names: tuple[str, ...]
+    _compile: Callable[[], Compiled]
+
+    def as_text(self) -> str:
+        """The ops on whole tensors, one a line.
+
+        Communication: none.
+        """
+        return graph_text(self._traced, self._name, self._names)
+
+    def compile(self) -> Compiled:
+        """Partition it for the layouts of the arguments.
+
+        Communication: none; nothing is sent to a device.
+        """
+        return self._compile()
+
+
+class Compiled:
+    """A partitioned function. Made by `jit(f).lower(*args).compile()`; call it as the function."""
+
+    def __init__(self, recipe: Recipe, home: Home, function: Callable[..., Any]) -> None:
+        self._recipe = recipe
+        self._home = home
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function on arguments of the same shapes and layouts."""
+        return self._function(*args, **kwargs)
+
+    @property
+    def program(self) -> Program:
+        """What each device runs."""
+        return self._recipe.program
+
+    @property
+    def input_shardings(self) -> list[Sharding]:
+        """Where the operands lie when it is called: arguments, closed-over tensors, literals."""
+        return [express(layout, self._home.mesh) for layout in self._recipe.inputs]
+
+    @property
+    def output_shardings(self) -> list[Sharding]:
+        """Where the results lie, in flat order."""
+        return [express(r[0], self._home.mesh) for r in self._recipe.results if r is not None]
+
+    def as_text(self) -> str:
+        """What each device runs, one step a line: local shapes, collectives, and the bytes that a device sends."""
+        return program_text(self.program, axis_names(self._recipe, self._home))
+
+    def cost_analysis(self) -> Cost:
+        """Floating-point operations of one device, and what it sends by each collective along each axis."""
+        return cost_of(self.program, axis_names(self._recipe, self._home))
+
+
+def axis_names(recipe: Recipe, home: Home) -> tuple[str, ...]:
+    """What to call the axes of a program: as the mesh does, "a*b" for several as one; else by their number."""
+    sizes = recipe.program.axes
+    mesh = home.mesh
+    named = None
+    if mesh is not None and mesh.device_ids == home.devices:
+        named = _joined([(name, size) for name, size in mesh.shape.items() if size > 1], sizes)
+    return named or tuple(str(i) for i in range(len(sizes)))
+
+
+def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[str, ...] | None:
+    """Names for axes of these sizes, each the product of the next named ones; None if they do not fit.
+
+    Example:
+        >>> _joined([("a", 4), ("b", 2), ("c", 3)], (8, 3))
+        ('a*b', 'c')
+    """
+    left = list(named)
+    out = []
+    for i, size in enumerate(sizes):
+        names = []
+        while size > 1 and left and size % left[0][1] == 0:
+            name, part = left.pop(0)
+            names.append(name)
+            size //= part
+        if size > 1:
+            return None
+        out.append("*".join(names) or str(i))
+    return tuple(out)
+
+
+def program_text(program: Program, names: Sequence[str]) -> str:
+    """A program with the names of its axes, and the bytes that one device sends in each collective."""
+    axes = " x ".join(f"{name}={size}" for name, size in zip(names, program.axes, strict=True))
+    lines = [f"program on {len(program.devices)} devices, axes {axes}"]
+    lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]
+    for step in program.steps:
+        made = ", ".join(f"{Value(n)}: {program.metas[n] or '?'}" for n in step.results if n >= 0)
+        params = dict(step.kwargs)
+        note = ""
+        if step.op in COLLECTIVES:
+            group = [names[a] for a in params.pop("axes")]
+            params = {"over": "*".join(group), **params}
+            sent = bytes_sent(program, step)
+            note = f"    # {sent:,} bytes" if COLLECTIVES[step.op].communicates else ""
+        named = [f"{k}={_short(v)}" for k, v in params.items()]
+        lines.append(f"  {made or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
+    lines.append(f"  return {', '.join(repr(Value(n)) for n in program.outputs)}")
+    return "\n".join(lines)
+
+
+def _short(value: Any) -> str:
+    text = str(value) if isinstance(value, str) else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def graph_text(traced: Traced, name: str, names: Sequence[str]) -> str:
+    """The graph on whole tensors, one op a line, inputs under the names that the function gives them."""
+    numbers: dict[Any, Value] = {}
+    lines = [f"{name} on whole tensors"]
+    inputs = iter([*names, *closed_names(traced)])
+    for node in traced.graph.graph.nodes:
+        if node.op == "output":
+            lines.append(f"  return {', '.join(repr(numbers[x]) for x in node.args[0])}")
+            continue
+        number = numbers[node] = Value(len(numbers))
+        if node.op == "placeholder":
+            lines.append(f"  {number}: {_meta(node)} = {next(inputs, 'input')}")
+        elif node.op == "get_attr":
+            lines.append(f"  {number}: {_meta(node)} = literal")
+        else:
+            args, kwargs = tree_map_only(torch.fx.Node, numbers.__getitem__, (node.args, node.kwargs))
+            if node.target is CONSTRAIN:
+                args = (args[0], constraint(args[1]))
+            shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in ("device", "pin_memory"))]
+            target = "item" if node.target is operator.getitem else str(node.target)
+            lines.append(f"  {number}: {_meta(node)} = {target}({', '.join(shown)})")
+    return "\n".join(lines)
+
+
+class GraphText(str):
+    """Text that shows itself as it is, in a notebook too."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _meta(node: torch.fx.Node) -> str:
+    value = node.meta.get("val")
+    if value is None:
+        return "none"
+    values = value if isinstance(value, list | tuple) else [value]
+    return ", ".join(str(Meta(tuple(v.shape), v.dtype)) for v in values if isinstance(v, torch.Tensor))

@@ -1,0 +1,202 @@
+"""A Program together with what the controller must know to call it: where its inputs must lie and how its results do.
+
+One op on Arrays and a whole jitted function are made and called in the same way:
+
+    home_of       which devices it runs on: those of the committed operands
+    open_program  a builder with an input for each operand
+    close_program the program, the layouts of its inputs and of its results
+    call          operands that are not in place yet are put there; the program is sent once; one message calls it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tinyshard import platform
+from tinyshard.array import Array
+from tinyshard.errors import ShardingError, message
+from tinyshard.layout import Layout, coarsest, refine, replicated
+from tinyshard.mesh import Mesh
+from tinyshard.placement import move, put_tensor
+from tinyshard.program import Builder, Meta, Program
+from tinyshard.reshard import Placed
+from tinyshard.runtime.runs import users_line
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a program runs.
+
+    Attributes:
+        devices: ids in mesh order.
+        platform: what they are.
+        mesh: whose axis names the results speak.
+        committed: whether an operand bound the program to these devices.
+    """
+
+    devices: tuple[int, ...]
+    platform: str
+    mesh: Mesh | None
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An operand: its shape and dtype, and its layout if it is on the program's devices already."""
+
+    meta: Meta
+    layout: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A program and where its inputs and results lie.
+
+    Attributes:
+        program: what the devices run.
+        inputs: the layout in which each operand must be when the program is called.
+        results: layout, shape and dtype of each result; None where only running tells.
+    """
+
+    program: Program
+    inputs: tuple[Layout, ...]
+    results: tuple[tuple[Layout, Meta] | None, ...]
+
+
+def home_of(operands: Sequence[Any]) -> Home:
+    """The devices of the committed operands; without one, those of the first Array, or the default device.
+
+    Raises:
+        ShardingError: committed operands on different devices, or in different orders.
+    """
+    first: Any = None
+    mesh: Mesh | None = None
+    for x in operands:
+        if getattr(x, "committed", False):
+            if first is None:
+                first = x
+            elif x._layout.devices != first._layout.devices:
+                raise _devices_error(first._layout, x._layout)
+            mesh = mesh or x._mesh
+    if first is not None:
+        return Home(first._layout.devices, first._layout.platform, mesh, True)
+    for x in operands:
+        if isinstance(x, Array) and x._buffer.runtime is platform.current():
+            return Home(x._layout.devices, x._layout.platform, x._mesh, False)
+    default = platform.devices()[0]
+    return Home((default.id,), default.platform, None, False)
+
+
+def _devices_error(ours: Layout, theirs: Layout) -> ShardingError:
+    def told(layout: Layout) -> str:
+        return f"{list(layout.devices)} on platform {layout.platform.upper()}"
+
+    return ShardingError(
+        message(
+            "Devices of all `Array` inputs and outputs should be the same.",
+            got=f"array device ids {told(ours)}\nand another array's device ids {told(theirs)}",
+            rule="committed arrays meet only where they have the same devices in the same order",
+            try_="ts.device_put one of them to the other's sharding",
+        )
+    )
+
+
+def slot_of(x: Any, home: Home) -> Slot:
+    """How an operand stands to the program: in place with a layout, or still to be put there."""
+    meta = Meta(tuple(x.shape), x.dtype)
+    layout = getattr(x, "_layout", None)
+    return Slot(meta, layout if layout is not None and layout.devices == home.devices else None)
+
+
+def open_program(
+    home: Home, slots: Sequence[Slot], targets: Sequence[Layout] = ()
+) -> tuple[Builder, list[Placed], list[Layout]]:
+    """Start a program with an input for each slot.
+
+    Args:
+        home: where it will run.
+        slots: the operands.
+        targets: layouts that values of the program are to be brought to.
+
+    Returns:
+        The builder; a Placed for each slot; the targets, written on the program's axes.
+    """
+    known = [coarsest(s.layout) for s in slots if s.layout is not None]
+    written = _on_common_axes(home, [*known, *map(coarsest, targets)])
+    axes = written[0].axes
+    builder = Builder(home.devices, axes)
+    layouts = iter(written[: len(known)])
+    placed = []
+    for slot in slots:
+        dims = next(layouts).dims if slot.layout is not None else ((),) * len(slot.meta.shape)
+        value = Placed(0, slot.meta.shape, slot.meta.dtype, dims)
+        value = replace(value, number=builder.input(value.local(axes)))
+        if slot.layout is None:
+            builder.free.add(value.number)
+        placed.append(value)
+    return builder, placed, written[len(known) :]
+
+
+def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> list[Layout]:
+    """All layouts on axes that all can use; where none exist, as for (3, 2) with (2, 3), later ones are gathered."""
+    whole = Layout(home.devices, (len(home.devices),), (), home.platform)
+    kept: list[Layout] = [whole]
+    for layout in layouts:
+        fits = refine([*kept, layout]) is not None
+        kept.append(layout if fits else replicated(layout.devices, layout.ndim, layout.platform))
+    common = refine(kept)
+    assert common is not None
+    return common[1:] or common
+
+
+def close_program(
+    builder: Builder, home: Home, inputs: Sequence[Placed], results: Sequence[Placed | None], numbers: Sequence[int]
+) -> Recipe:
+    """End a program.
+
+    Args:
+        inputs: as `open_program` gave them.
+        results: how each result lies; None where only running tells.
+        numbers: the number of each result.
+    """
+
+    def layout(dims: Any) -> Layout:
+        return coarsest(Layout(home.devices, builder.axes, dims, home.platform))
+
+    return Recipe(
+        builder.finish(numbers),
+        tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
+        tuple(None if r is None else (layout(r.dims), Meta(r.shape, r.dtype)) for r in results),
+    )
+
+
+def call(recipe: Recipe, operands: Sequence[torch.Tensor], home: Home) -> list[Array]:
+    """Call the program on its devices; returns at once unless only running tells the shape of a result.
+
+    Raises:
+        RuntimeStateError: an operand's devices are gone.
+
+    Communication: operands that are not in place are put there; then what the program does.
+    """
+    where = users_line()
+    buffers = []
+    for x, layout in zip(operands, recipe.inputs, strict=True):
+        if not isinstance(x, Array):
+            x = put_tensor(x.detach(), layout, committed=False)
+        elif x._layout != layout:
+            x = move(x, layout, committed=False)
+        buffers.append(x._buffer)
+    runtime = buffers[0].runtime if buffers else platform.current()
+    made = runtime.run(recipe.program, buffers, where, guards=not recipe.results)
+    results: Any = recipe.results
+    if None in results:
+        metas: Any = runtime.describe(made, home.devices[0])
+        results = [(replicated(home.devices, len(m.shape), home.platform), m) for m in metas]
+    return [
+        Array(buffer, layout, meta.shape, meta.dtype, home.committed, home.mesh)
+        for buffer, (layout, meta) in zip(made, results, strict=True)
+    ]

@@ -1,0 +1,54 @@
+"""Noticing that nobody holds a value any more.
+
+A finalizer may strike anywhere, inside any lock, so it must neither lock nor send; and a Ctrl-C that strikes inside a
+finalizer written in Python is lost. Here it is one call in C: the weak reference appends itself to a deque.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import weakref
+from typing import Any
+
+from tinyshard.runtime.runs import Buffer, Run
+
+
+class _Watch(weakref.ref[Buffer]):
+    """A weak reference that knows whom to tell."""
+
+    __slots__ = ("devices", "number")
+
+    number: int
+    devices: tuple[int, ...]
+
+
+class Buffers:
+    """The values of one runtime that somebody holds, and those that were let go since the last look."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._held: dict[int, _Watch] = {}
+        self._released: collections.deque[Any] = collections.deque()
+
+    def make(self, run: Run, runtime: Any) -> Buffer:
+        """A handle on a new value.
+
+        Args:
+            run: the call that makes it.
+            runtime: where it lives.
+        """
+        buffer = Buffer(next(self._numbers), run, runtime)
+        watch = _Watch(buffer, self._released.append)
+        watch.number, watch.devices = buffer.number, run.devices
+        self._held[buffer.number] = watch
+        return buffer
+
+    def take_released(self) -> dict[tuple[int, ...], list[int]]:
+        """Values that nobody holds any more, by the devices that made them. Only one thread may ask."""
+        released: dict[tuple[int, ...], list[int]] = {}
+        for _ in range(len(self._released)):
+            watch = self._released.popleft()
+            self._held.pop(watch.number, None)
+            released.setdefault(watch.devices, []).append(watch.number)
+        return released

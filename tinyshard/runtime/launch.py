@@ -1,0 +1,67 @@
+"""Starting the workers of a pool: a channel and an output pipe for each, and a file in which they find each other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinyshard.runtime.link import Link
+from tinyshard.runtime.zygote import Zygote
+
+
+@contextmanager
+def rendezvous() -> Iterator[tuple[int, str]]:
+    """A file that the workers share: on Linux one without a name, else one in a folder that only the user may enter.
+
+    Returns:
+        A descriptor to pass on, and the path; the path is empty if the descriptor is the way to it.
+    """
+    if hasattr(os, "memfd_create"):
+        store = os.memfd_create("tinyshard rendezvous")
+        try:
+            yield store, ""
+        finally:
+            os.close(store)
+        return
+    folder = tempfile.mkdtemp(prefix="tinyshard-")
+    try:
+        path = os.path.join(folder, "rendezvous")
+        store = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield store, path
+        finally:
+            os.close(store)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str]) -> Link:
+    """Fork one worker.
+
+    Args:
+        device: its id, of `count`.
+        store: what `rendezvous` gave.
+
+    Raises:
+        RuntimeStateError: the zygote cannot.
+    """
+    ours, theirs = socket.socketpair()
+    output, write_end = os.pipe()
+    try:
+        descriptors = [theirs.fileno(), write_end, store[0]]
+        pid = zygote.fork({"device": device, "count": count, "store": store[1]}, descriptors)
+        return Link(device, ours, output, pid)
+    except BaseException:
+        ours.close()
+        with contextlib.suppress(OSError):
+            os.close(output)
+        raise
+    finally:
+        theirs.close()
+        os.close(write_end)

@@ -1,0 +1,150 @@
+"""The connection to one worker: what is still to be written, what has come, and how far the worker is.
+
+Only the I/O thread changes a Link; other threads read `done`, `lost`, `ahead` and `nbytes`.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tinyshard.runtime import channel
+from tinyshard.runtime.gate import Gate
+from tinyshard.runtime.runs import Run
+
+_PIECES_AT_ONCE = 64
+_OUTPUT_NBYTES = 1 << 16
+
+
+@dataclass(eq=False)
+class Request:
+    """A question to some devices, and their answers so far.
+
+    Attributes:
+        over: opens when all have answered, or one of them cannot.
+    """
+
+    number: int
+    waiting: set[int]
+    answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
+    over: Gate = field(default_factory=Gate)
+
+
+@dataclass(eq=False)
+class Link:
+    """The connection to one worker.
+
+    Attributes:
+        output: descriptor on which what the worker prints arrives; -1 after its end.
+        nbytes: size of what is still to be written.
+        asked: questions that it has not yet answered, by number.
+        ahead: calls that it has not yet reported as done.
+        done: number of the last call that it has finished, as far as it has told.
+        is_up: it has met the other workers and takes calls.
+        is_watched: the I/O thread waits for room in its socket.
+        lost: why it is gone; empty while it lives.
+    """
+
+    device: int
+    sock: socket.socket
+    output: int
+    pid: int
+    nbytes: int = 0
+    asked: dict[int, Request] = field(default_factory=dict)
+    ahead: collections.deque[Run] = field(default_factory=collections.deque)
+    since_report: int = 0
+    done: int = 0
+    is_up: bool = False
+    is_watched: bool = False
+    lost: str = ""
+
+    def __post_init__(self) -> None:
+        self.sock.setblocking(False)
+        os.set_blocking(self.output, False)
+        self._reader = channel.Reader(self.sock)
+        self._out: collections.deque[memoryview] = collections.deque()
+        self._line = b""
+
+    @property
+    def has_output(self) -> bool:
+        """Whether something is still to be written."""
+        return bool(self._out)
+
+    def queue(self, pieces: list[memoryview]) -> None:
+        """Append a message to what is to be written."""
+        if not self.lost:
+            self._out.extend(pieces)
+            self.nbytes += sum(piece.nbytes for piece in pieces)
+
+    def write(self) -> None:
+        """Write what the socket takes, many messages at a time."""
+        while self._out:
+            try:
+                sent = self.sock.sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:  # the worker is gone; what it has still said is read before the end is seen
+                self.drop()
+                return
+            self.nbytes -= sent
+            while sent:
+                piece = self._out.popleft()
+                if sent < piece.nbytes:
+                    self._out.appendleft(piece[sent:])
+                sent = max(0, sent - piece.nbytes)
+
+    def fail_asked(self) -> None:
+        """Let go all who wait for an answer of it: there will be none."""
+        for request in self.asked.values():
+            request.over.open()
+        self.asked.clear()
+
+    def drop(self) -> None:
+        """Forget what is still to be written."""
+        self._out.clear()
+        self.nbytes = 0
+
+    def read(self) -> list[channel.Message] | None:
+        """Messages that have come; None at the end."""
+        return self._reader.read()
+
+    def passed(self, number: int) -> None:
+        """Note that the calls up to this one are over."""
+        self.done = max(self.done, number)
+        while self.ahead and self.ahead[0].number <= number:
+            self.ahead.popleft()
+
+    def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
+        """Whole lines that the worker has printed.
+
+        Args:
+            at_end: called before the descriptor is closed, if there will be no more.
+        """
+        while self.output >= 0:
+            try:
+                received = os.read(self.output, _OUTPUT_NBYTES)
+            except (BlockingIOError, InterruptedError):
+                break
+            self._line += received or (b"\n" if self._line else b"")  # the end also ends a line
+            if not received:
+                at_end()
+                self._close_output()
+        *lines, self._line = self._line.split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
+
+    def _close_output(self) -> None:
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1
+
+    def close(self) -> None:
+        """Close this end."""
+        with contextlib.suppress(OSError):
+            self.sock.close()
+        self._close_output()

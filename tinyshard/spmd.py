@@ -1,0 +1,200 @@
+"""From a graph of ops on whole tensors to a Program: each node in order is partitioned by `tinyshard.partition`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard import partition
+from tinyshard.errors import DtypeError, message
+from tinyshard.lax import CONSTRAIN, constraint
+from tinyshard.layout import Layout
+from tinyshard.program import Builder
+from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
+from tinyshard.reshard import Placed, reduce_pending, reshard
+from tinyshard.sharding import Sharding
+from tinyshard.trace import Traced
+
+aten = torch.ops.aten
+
+# ops that fill a tensor with one number: op -> (position of the size, the number, or the position of the number)
+_FILLS = {
+    aten.zeros.default: (0, 0, None),
+    aten.ones.default: (0, 1, None),
+    aten.full.default: (0, None, 1),
+    aten.empty.memory_format: (0, 0, None),
+    aten.new_zeros.default: (1, 0, None),
+    aten.new_ones.default: (1, 1, None),
+    aten.new_full.default: (1, None, 2),
+    aten.new_empty.default: (1, 0, None),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Fill:
+    """A tensor of one number that takes its consumer's layout."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    number: Any
+
+
+def constraints_of(traced: Traced) -> list[Sharding]:
+    """The shardings that the function's constraints ask for, in the order of the nodes."""
+    return [constraint(int(str(node.args[1]))) for node in _constrained(traced)]
+
+
+def _constrained(traced: Traced) -> list[torch.fx.Node]:
+    return [node for node in traced.graph.graph.nodes if node.target is CONSTRAIN]
+
+
+def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: Sequence[Layout | None]) -> Recipe:
+    """Partition a traced function.
+
+    Args:
+        traced: the function.
+        home: where it will run.
+        slots: its tensor arguments and what it closes over, constants last.
+        outputs: the layout that each tensor output is to have; None where the partitioner chooses.
+
+    Returns:
+        The recipe; its inputs are the slots.
+    """
+    constraints = [
+        sharding.layout(len(node.meta["val"].shape))
+        for sharding, node in zip(constraints_of(traced), _constrained(traced), strict=True)
+    ]
+    wanted = [layout for layout in outputs if layout is not None]
+    builder, inputs, targets = open_program(home, slots, [*constraints, *wanted])
+    walk = _Walk(builder, traced, inputs, targets[: len(constraints)])
+    results = walk.run()
+    finals = iter(targets[len(constraints) :])
+    done = []
+    for x, layout in zip(results, outputs, strict=True):
+        done.append(reduce_pending(builder, x) if layout is None else reshard(builder, x, next(finals).dims))
+    return close_program(builder, home, inputs, done, [x.number for x in done])
+
+
+class _Walk:
+    """One pass over the nodes."""
+
+    def __init__(
+        self, builder: Builder, traced: Traced, inputs: Sequence[Placed], constraints: Sequence[Layout]
+    ) -> None:
+        self._builder = builder
+        self._graph = traced.graph
+        self._inputs = iter(inputs)
+        self._constraints = iter(constraints)
+        self._values: dict[torch.fx.Node, Any] = {}
+
+    def run(self) -> list[Placed]:
+        for node in self._graph.graph.nodes:
+            if node.op in ("placeholder", "get_attr"):
+                self._values[node] = next(self._inputs)
+            elif node.op == "output":
+                return [self._placed(self._value(x)) for x in node.args[0]]
+            else:
+                self._values[node] = self._call(node)
+        raise AssertionError("a graph ends with its output")
+
+    def _value(self, node: torch.fx.Node) -> Any:
+        """What a node made; an input that was put where an earlier op wanted it lies there."""
+        x = self._values[node]
+        return _as_it_lies(self._builder, x) if isinstance(x, Placed) else x
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        op: Any = node.target
+        args, kwargs = tree_map_only(torch.fx.Node, self._value, (node.args, node.kwargs))
+        if op is operator.getitem:
+            return args[0][args[1]]
+        if op is CONSTRAIN:
+            return reshard(self._builder, self._placed(args[0]), next(self._constraints).dims)
+        if op in _FILLS:
+            return self._fill(node, op, args)
+        if op in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default, aten.alias.default):
+            return args[0]
+        args, kwargs = self._filled(op, args, kwargs)
+        apart = partition.decomposition(op)
+        if apart is not None:
+            return self._decomposed(apart, args, kwargs)
+        try:
+            made = partition.apply(self._builder, op, args, _on_cpu(kwargs))
+        except partition.UnknownShape as error:
+            raise DtypeError(
+                message(
+                    "the shape of a result depends on values",
+                    got=str(op),
+                    rule="a program has static shapes",
+                    try_="torch.where(mask, x, 0), or call it outside of jit",
+                )
+            ) from error
+        returns = op._schema.returns
+        single = len(returns) == 1 and "List" not in str(returns[0].type)
+        return made[0] if single else made
+
+    def _decomposed(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Placed:
+        """Trace the decomposition and walk its graph in this node's place."""
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        given = [x for x in args if isinstance(x, Placed)]
+        metas = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in given]
+        graph = make_fx(lambda *tensors: function(*tensors, **kwargs))(*metas)
+        values = iter(given)
+        for node in graph.graph.nodes:
+            if node.op == "placeholder":
+                self._values[node] = next(values)
+            elif node.op == "output":
+                return self._placed(self._value(node.args[0]))
+            else:
+                self._values[node] = self._call(node)
+        raise AssertionError("a graph ends with its output")
+
+    def _fill(self, node: torch.fx.Node, op: Any, args: Any) -> _Fill:
+        _, number, position = _FILLS[op]
+        value = node.meta["val"]
+        return _Fill(tuple(value.shape), value.dtype, number if position is None else args[position])
+
+    def _filled(self, op: Any, args: Any, kwargs: Any) -> Any:
+        """Give each fill among the operands the layout of an operand of the same shape."""
+        flat = [*args, *kwargs.values()]
+        like = next((x for x in flat if isinstance(x, Placed) and torch.Tag.pointwise in op.tags), None)
+
+        def made(fill: _Fill) -> Placed:
+            alike = like is not None and like.shape == fill.shape
+            return self._emit_fill(fill, like.dims if alike and like is not None else ((),) * len(fill.shape))
+
+        return tree_map_only(_Fill, made, (args, kwargs))
+
+    def _emit_fill(self, fill: _Fill, dims: Any) -> Placed:
+        value = Placed(0, fill.shape, fill.dtype, dims)
+        local = value.local(self._builder.axes)
+        kwargs = {"dtype": fill.dtype}
+        return replace(
+            value, number=self._builder.emit("aten.full.default", (list(local.shape), fill.number), kwargs, [local])[0]
+        )
+
+    def _placed(self, x: Any) -> Placed:
+        return self._emit_fill(x, ((),) * len(x.shape)) if isinstance(x, _Fill) else x
+
+
+def _as_it_lies(builder: Builder, x: Placed) -> Placed:
+    """A free input as it lies since the first op that took it."""
+    return replace(x, dims=builder.wanted.get(x.number, x.dims))
+
+
+def _on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """torch.func's own rules may have been traced on meta tensors; devices compute where they are."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "meta":
+        return {**kwargs, "device": torch.device("cpu")}
+    return dict(kwargs)
+
+
+def constants_of(traced: Traced) -> list[torch.Tensor]:
+    """The literals of a traced function, in the order of their nodes."""
+    return [getattr(traced.graph, str(node.target)) for node in traced.graph.graph.nodes if node.op == "get_attr"]
