@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from course.lab import MissingLabError, lab_command
+from course.lab import MissingLabError, lab_command, offer_settings
 from course.lessons import MissingLessonsError, find_lessons, refresh, shipped_folder, working_folder
 
 
@@ -22,6 +22,7 @@ def open_lab(lab_args: Sequence[str]) -> None:
         print(line)
     print(f"opening JupyterLab on {working}", flush=True)
     # JupyterLab takes this process's place, so that Ctrl-C and signals reach it alone.
+    offer_settings(os.environ)
     os.execv(command[0], command)
 
 

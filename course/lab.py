@@ -3,10 +3,10 @@
 import importlib.util
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
-__all__ = ["MissingLabError", "lab_command"]
+__all__ = ["MissingLabError", "lab_command", "offer_settings"]
 
 # A workshop has no network, and JupyterLab would ask it for news, for a newer JupyterLab and for extensions.
 OFFLINE = (
@@ -14,6 +14,9 @@ OFFLINE = (
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     "--LabApp.extension_manager=readonly",
 )
+
+
+SETTINGS = Path(__file__).parent / "jupyter"
 
 
 class MissingLabError(RuntimeError):
@@ -48,3 +51,13 @@ def lab_command(working: Path, lab_args: Sequence[str]) -> list[str]:
         # In a container root is the only user, and JupyterLab refuses to start for root unless told.
         command.append("--allow-root")
     return [*command, *lab_args]
+
+
+def offer_settings(environment: MutableMapping[str, str]) -> None:
+    """Let JupyterLab find the course's own settings, which do not ask the learner whether to fetch news.
+
+    Args:
+        environment: The environment that JupyterLab will have; the user's own settings there go first.
+    """
+    known = environment.get("JUPYTER_CONFIG_PATH")
+    environment["JUPYTER_CONFIG_PATH"] = os.pathsep.join([known, str(SETTINGS)] if known else [str(SETTINGS)])

@@ -1,5 +1,6 @@
 """The command line: `python -m course lab` and `python -m course list`."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 import course.__main__
 import course.lab
-from course.lab import MissingLabError, lab_command
+from course.lab import MissingLabError, lab_command, offer_settings
 
 
 def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
@@ -18,9 +19,7 @@ def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
 
 
 @pytest.mark.parametrize("user_id, is_expected", [(0, True), (1000, False)])
-def test_root_alone_is_let_in_as_root(
-    monkeypatch: pytest.MonkeyPatch, user_id: int, is_expected: bool
-) -> None:
+def test_root_alone_is_let_in_as_root(monkeypatch: pytest.MonkeyPatch, user_id: int, is_expected: bool) -> None:
     monkeypatch.setattr("os.geteuid", lambda: user_id, raising=False)
     assert ("--allow-root" in lab_command(Path("/lessons"), [])) is is_expected
 
@@ -35,11 +34,20 @@ def test_lab_hands_options_on_and_becomes_jupyterlab(monkeypatch: pytest.MonkeyP
     started = []
     monkeypatch.setattr(course.__main__, "shipped_folder", lambda: tmp_path)
     monkeypatch.setattr(course.__main__, "working_folder", lambda: tmp_path / "my-lessons")
+    monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
     monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))
     assert course.__main__.main(["lab", "--no-browser", "--port=8900", "--debug"]) == 0
     ((program, words),) = started
     assert program == sys.executable
     assert words[-3:] == ["--no-browser", "--port=8900", "--debug"]
+
+
+def test_the_courses_settings_come_behind_the_users(tmp_path: Path) -> None:
+    environment = {"JUPYTER_CONFIG_PATH": str(tmp_path)}
+    offer_settings(environment)
+    users, ours = environment["JUPYTER_CONFIG_PATH"].split(os.pathsep)
+    assert users == str(tmp_path)
+    assert (Path(ours) / "labconfig/page_config.json").is_file()
 
 
 def test_list_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:

@@ -78,9 +78,7 @@ def test_a_version_beside_is_replaced_unless_it_was_edited_too(shipped: Path, wo
 
 
 @pytest.mark.parametrize("damage", [None, "", "{", "[]"])
-def test_a_lost_or_damaged_manifest_overwrites_nothing(
-    shipped: Path, working: Path, damage: str | None
-) -> None:
+def test_a_lost_or_damaged_manifest_overwrites_nothing(shipped: Path, working: Path, damage: str | None) -> None:
     refresh(shipped, working)
     (working / NAME).write_text("mine")
     manifest = working / ".shipped.json"
