@@ -68,7 +68,11 @@ def numbers(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
     if dtype in INTS:
         return (made % 9 - 4).to(dtype).reshape(tuple(shape))
     scaled = (made / 1024 - 4).reshape(tuple(shape))
-    return torch.complex(scaled, scaled.flip(-1) if scaled.dim() else scaled).to(dtype) if dtype in COMPLEX else scaled.to(dtype)
+    return (
+        torch.complex(scaled, scaled.flip(-1) if scaled.dim() else scaled).to(dtype)
+        if dtype in COMPLEX
+        else scaled.to(dtype)
+    )
 
 
 @dataclass(frozen=True)
@@ -88,11 +92,7 @@ class Operation:
     empty: bool = True
 
     def takes(self, x: Tensor) -> bool:
-        return (
-            x.dtype in self.dtypes
-            and self.ndim[0] <= x.dim() <= self.ndim[1]
-            and (self.empty or x.numel() > 0)
-        )
+        return x.dtype in self.dtypes and self.ndim[0] <= x.dim() <= self.ndim[1] and (self.empty or x.numel() > 0)
 
 
 OPERATIONS: dict[str, Operation] = {}
@@ -160,7 +160,13 @@ def broadcastable(pick: Pick, x: Tensor) -> list[int]:
     """A shape that broadcasts with x, of lower, equal or higher rank."""
     shape = [n if n > 0 and pick.bool() else 1 if pick.bool() or n != 1 else 3 for n in x.shape]
     shape = [m if n != 0 else pick.choose((0, 1)) for m, n in zip(shape, x.shape, strict=True)]
-    return shape[pick.int(0, len(shape)) :] if pick.bool() else [pick.choose((1, 2, 4)), *shape] if x.dim() < 3 and pick.bool() else shape
+    return (
+        shape[pick.int(0, len(shape)) :]
+        if pick.bool()
+        else [pick.choose((1, 2, 4)), *shape]
+        if x.dim() < 3 and pick.bool()
+        else shape
+    )
 
 
 BINARY: dict[str, tuple[Callable[[Tensor, Tensor], Any], tuple[torch.dtype, ...]]] = {
@@ -300,7 +306,12 @@ def linear(pick: Pick, x: Tensor) -> Any:
 @operation(MATMUL, ndim=(2, 2))
 def einsum(pick: Pick, x: Tensor) -> Any:
     form, shape = pick.choose(
-        (("ij,jk->ik", (x.shape[1], 6)), ("ij,ij->i", x.shape), ("ij,kj->kij", (4, x.shape[1])), ("ij,i->j", x.shape[:1]))
+        (
+            ("ij,jk->ik", (x.shape[1], 6)),
+            ("ij,ij->i", x.shape),
+            ("ij,kj->kij", (4, x.shape[1])),
+            ("ij,i->j", x.shape[:1]),
+        )
     )
     return (lambda a, b: torch.einsum(form, a, b)), pick.tensor(shape, x.dtype)
 
@@ -325,7 +336,9 @@ def cdist(pick: Pick, x: Tensor) -> Any:
 # ---- reductions --------------------------------------------------------------------------------------------------
 
 
-def reduction(name: str, f: Callable[..., Any], dtypes: tuple[torch.dtype, ...], *, empty: bool = True, many: bool = True) -> None:
+def reduction(
+    name: str, f: Callable[..., Any], dtypes: tuple[torch.dtype, ...], *, empty: bool = True, many: bool = True
+) -> None:
     """A reduction over everything, one dim, or several."""
 
     def over_all(pick: Pick, x: Tensor) -> Any:
@@ -577,13 +590,21 @@ def index_put(pick: Pick, x: Tensor) -> Any:
 @operation(FLOATS[:2] + INTS, ndim=(1, 9), empty=False)
 def scatter_add(pick: Pick, x: Tensor) -> Any:
     dim = pick.int(0, x.dim() - 1)
-    return (lambda a, i, v: a.scatter_add(dim, i, v)), pick.indices(x.shape, x.shape[dim]), pick.tensor(x.shape, x.dtype)
+    return (
+        (lambda a, i, v: a.scatter_add(dim, i, v)),
+        pick.indices(x.shape, x.shape[dim]),
+        pick.tensor(x.shape, x.dtype),
+    )
 
 
 @operation(FLOATS[:2] + INTS, ndim=(1, 9), empty=False)
 def index_add(pick: Pick, x: Tensor) -> Any:
     dim = pick.int(0, x.dim() - 1)
-    return (lambda a, i, v: a.index_add(dim, i, v)), pick.indices((x.shape[dim],), x.shape[dim]), pick.tensor(x.shape, x.dtype)
+    return (
+        (lambda a, i, v: a.index_add(dim, i, v)),
+        pick.indices((x.shape[dim],), x.shape[dim]),
+        pick.tensor(x.shape, x.dtype),
+    )
 
 
 @operation(ANY, ndim=(1, 9), empty=False)
@@ -854,7 +875,7 @@ def _well_conditioned(a: Tensor) -> Tensor:
     return a @ a.mT + 100 * torch.eye(a.shape[-2], dtype=a.dtype)
 
 
-LINEAR = dict(dtypes=(torch.float64,), ndim=(2, 3), empty=False)
+LINEAR: dict[str, Any] = {"dtypes": (torch.float64,), "ndim": (2, 3), "empty": False}
 
 row("inv", lambda x: torch.linalg.inv(_well_conditioned(x)), **LINEAR)
 row("cholesky", lambda x: torch.linalg.cholesky(_well_conditioned(x)), **LINEAR)

@@ -55,7 +55,10 @@ class Cost:
 
     def __str__(self) -> str:
         lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent a device"]
-        lines += [f"  {t.op} over {'*'.join(t.over)}: {t.count} times, {t.nbytes:,} bytes" for t in self.traffic]
+        lines += [
+            f"  {t.op} over {'*'.join(t.over)}: {'once' if t.count == 1 else f'{t.count} times'}, {t.nbytes:,} bytes"
+            for t in self.traffic
+        ]
         return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from tinyshard import partition, platform
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, StatefulRandomError, message
 from tinyshard.inplace import rebind
-from tinyshard.layout import Layout
 from tinyshard.operators import facts, is_random
 from tinyshard.placement import device_get
 from tinyshard.recipe import Home, Recipe, call, close_program, home_of, open_program, slot_of
@@ -75,13 +75,18 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     _collect(args, operands)
     _collect(kwargs, operands)
     home = home_of(operands)
-    arrays = call(_recipe(op, args, kwargs, operands, home), operands, home)
+    recipe = _recipe(op, args, kwargs, operands, home)
+    arrays: list[Any] = list(call(recipe, operands, home))
     if known.is_view:
         for x in (*operands, *arrays):
             if isinstance(x, Array):
                 x._viewed = True
+    for position in recipe.gaps:
+        arrays.insert(position, None)
+    if known.returns == 0:
+        return None
     if known.container is not None:
-        return known.container(arrays) if arrays else None
+        return known.container(arrays)
     return arrays[0]
 
 
@@ -159,4 +164,5 @@ def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor]
         numbers = partition.apply_unknown(builder, op, new_args, new_kwargs, facts(op).returns)
         return close_program(builder, home, placed, [None] * len(numbers), numbers)
     made = [r for r in results if r is not None]
-    return close_program(builder, home, placed, made, [r.number for r in made])
+    gaps = tuple(i for i, r in enumerate(results) if r is None)
+    return replace(close_program(builder, home, placed, made, [r.number for r in made]), gaps=gaps)

@@ -1,8 +1,8 @@
 """In-place ops: a user's are refused; those that torch makes on values of its own give the handle a new value.
 
 torch's composite functions and autograd change intermediates in place: `F.linear` of a vector squeezes its result,
-`maximum`'s gradient is filled where a mask holds. Such a value was made inside the running call (`array.origin`), and nobody
-else has it.
+`maximum`'s gradient is filled where a mask holds. Such a value was made inside the running call (`array.origin`), and
+nobody else has it.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0] if args else None
     out_of_place = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
     only_shape = torch.Tag.inplace_view in op.tags
-    fresh = isinstance(target, Array) and target._origin == origin() != _DEFAULT_ORIGIN
-    if fresh and out_of_place is not None:
-        assert isinstance(target, Array)
-        if target._viewed and not only_shape:
-            made = f"{name} of a part of a tensor, inside a function of torch"
-            _refuse(made, "say it in other functions, as torch.cat of the parts")
-        else:
-            result = getattr(out_of_place, op._overloadname)(*args, **kwargs)
-            if result.dtype != target.dtype:
-                result = result.to(target.dtype)
-            target._buffer, target._layout, target._mesh = result._buffer, result._layout, result._mesh
-            if only_shape:
-                _reshape_handle(op, args, kwargs)
-            return target
+    if isinstance(target, Array) and out_of_place is not None and target._origin == origin() != _DEFAULT_ORIGIN:
+        if not target._viewed or only_shape:
+            return _given(target, getattr(out_of_place, op._overloadname)(*args, **kwargs), op, args, kwargs)
+        made = f"{name} of a part of a tensor, inside a function of torch"
+        _refuse(made, "say it in other functions, as torch.cat of the parts")
     if "out" in kwargs or op._overloadname.endswith("out"):
         _refuse(f"torch.{name}(..., out=...)", f"y = torch.{name}(...)")
     if not isinstance(target, Array):
         instead = f"torch.{name.removesuffix('_')}(t, x), which gives an Array, or ts.device_get(x)"
         _refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")
-    _refuse(f"x.{name}(...)", f"y = torch.{name.removesuffix('_')}(x, ...)")
+    return _refuse(f"x.{name}(...)", f"y = torch.{name.removesuffix('_')}(x, ...)")
+
+
+def _given(target: Array, result: Any, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Array:
+    """The handle `target` with the value of `result`."""
+    if result.dtype != target.dtype:
+        result = result.to(target.dtype)
+    target._buffer, target._layout, target._mesh = result._buffer, result._layout, result._mesh
+    if torch.Tag.inplace_view in op.tags:
+        _reshape_handle(op, args, kwargs)
+    return target
 
 
 def _reshape_handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

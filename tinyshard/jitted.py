@@ -79,6 +79,9 @@ class Jitted:
         self._static_argnames = static_argnames
         self._entries: dict[Signature, list[Entry]] = {}
 
+    def __repr__(self) -> str:
+        return f"<jit of {getattr(self._function, '__name__', self._function)}>"
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the devices of the arguments; returns at once. Inside a transformation it is as if not there."""
         if is_tracing() or any(_is_transformed(x) for x in tree_leaves((args, kwargs))):

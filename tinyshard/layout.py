@@ -1,9 +1,9 @@
 """Where each block of a tensor lies: the one plain value that every sharding reduces to.
 
-A Layout names the devices in order, splits their number into axes (as 8 = 4 * 2), and says for each dim of a tensor
-which axes cut it. Axes that cut nothing hold copies. With devices 0..7, axes (4, 2) and dims ((0,), (1,)):
+A Layout names the devices in order, splits their number into axes (as 8 = 4 * 2), and says for each dim of a
+tensor which axes cut it. Axes that cut nothing hold copies. With devices 0..7, axes (4, 2) and dims ((0,), (1,)):
 
-    rows cut in 4, columns in 2      device at position 5 = 2 * 2 + 1 has coordinates (2, 1): row block 2, column block 1
+    rows cut in 4, columns in 2    the device at position 5 = 2 * 2 + 1 is at (2, 1): row block 2, column block 1
 
 This file is arithmetic on plain data: no torch, no processes. Every picture is drawn from a Layout alone.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 Axes = tuple[int, ...]
 
@@ -40,6 +41,7 @@ class Layout:
 
     @property
     def ndim(self) -> int:
+        """Rank of the tensors that it lays out."""
         return len(self.dims)
 
     @property
@@ -151,7 +153,7 @@ def merge_axes(layouts: Sequence[Layout]) -> list[Layout]:
 def _joined(layout: Layout, a: int, b: int) -> bool:
     for cut in layout.dims:
         if a in cut or b in cut:
-            return (a, b) in zip(cut, cut[1:], strict=False)
+            return (a, b) in pairwise(cut)
     return True
 
 
@@ -167,7 +169,7 @@ def refine(layouts: Sequence[Layout]) -> list[Layout] | None:
     """
     edges = sorted({edge for x in layouts for edge in _edges(x.axes)})
     sizes = []
-    for low, high in zip([1, *edges], edges, strict=False):
+    for low, high in pairwise([1, *edges]):
         if high % low:
             return None
         sizes.append(high // low)

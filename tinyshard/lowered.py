@@ -18,8 +18,11 @@ from tinyshard.recipe import Home, Recipe
 from tinyshard.sharding import Sharding, express
 from tinyshard.trace import Traced, closed_names
 
+# arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
+_UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Lowered:
     """A traced function, not yet partitioned. Made by `jit(f).lower(*args)`."""
 
@@ -27,6 +30,9 @@ class Lowered:
     _name: str
     _names: tuple[str, ...]
     _compile: Callable[[], Compiled]
+
+    def __repr__(self) -> str:
+        return f"<{self._name}, traced: {len(self._traced.graph.graph.nodes)} nodes>"
 
     def as_text(self) -> str:
         """The ops on whole tensors, one a line.
@@ -54,6 +60,9 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function on arguments of the same shapes and layouts."""
         return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
 
     @property
     def program(self) -> Program:
@@ -124,7 +133,7 @@ def program_text(program: Program, names: Sequence[str]) -> str:
             params = {"over": "*".join(group), **params}
             sent = bytes_sent(program, step)
             note = f"    # {sent:,} bytes" if COLLECTIVES[step.op].communicates else ""
-        named = [f"{k}={_short(v)}" for k, v in params.items()]
+        named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
         lines.append(f"  {made or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
     lines.append(f"  return {', '.join(repr(Value(n)) for n in program.outputs)}")
     return "\n".join(lines)
@@ -153,7 +162,7 @@ def graph_text(traced: Traced, name: str, names: Sequence[str]) -> str:
             args, kwargs = tree_map_only(torch.fx.Node, numbers.__getitem__, (node.args, node.kwargs))
             if node.target is CONSTRAIN:
                 args = (args[0], constraint(args[1]))
-            shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in ("device", "pin_memory"))]
+            shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in _UNSAID)]
             target = "item" if node.target is operator.getitem else str(node.target)
             lines.append(f"  {number}: {_meta(node)} = {target}({', '.join(shown)})")
     return "\n".join(lines)

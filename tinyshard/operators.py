@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,14 +16,29 @@ aten = torch.ops.aten
 
 # views that look at strides: on a device they run as reshape, with the shape of the shard
 AS_RESHAPE = {aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default}
-NEEDS_CONTIGUOUS = {aten.as_strided.default, aten.view.dtype, aten.view_as_real.default, aten.view_as_complex.default}
+# a handle does not know the strides of its shards, so what asks for contiguous tensors gets them here
+NEEDS_CONTIGUOUS = {
+    aten.as_strided.default,
+    aten.view.dtype,
+    aten.view_as_real.default,
+    aten.view_as_complex.default,
+    aten.slice_scatter.default,  # torch gives a wrong answer where the tensor overlaps itself
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.searchsorted.Tensor,  # these two warn, once a worker
+    aten.bucketize.Tensor,
+    aten.native_group_norm.default,
+    aten.native_group_norm_backward.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+}
 NEEDS_WHOLE = {aten.as_strided.default}
 ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.view_as.default}
 
 # lazy bits stay on the device that runs the op, and would be lost on the way to another
 INSTEAD = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
-# each item along the leading dims is computed alone: how many such dims; a negative number leaves the last ones out
+# how many leading dims, at most, are a batch whose items are computed alone; a negative number leaves the last dims out
 BATCHED = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: 2,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 2,
@@ -36,6 +51,11 @@ BATCHED = {
     aten._linalg_svd.default: -2,
     aten.linalg_lu_factor_ex.default: -2,
     aten.linalg_solve_triangular.default: -2,
+    aten.tril.default: -2,
+    aten.triu.default: -2,
+    aten._cdist_forward.default: -2,
+    aten.searchsorted.Tensor: -1,
+    aten._linalg_check_errors.default: 99,  # each device looks at what it computed
 }
 
 _DIMS = {"dim", "dims", "dim0", "dim1", "dim2"}
@@ -76,7 +96,7 @@ def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     given.update(kwargs)
     if "train" in given:
         return given["train"] is not False
-    return given.get("dropout_p", None) != 0
+    return given.get("dropout_p") != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +124,7 @@ class Facts:
     returns: int
 
 
-@lru_cache(maxsize=None)
+@cache
 def facts(op: Any) -> Facts:
     """Look an op up once; torch's tags and schemas are slow to read."""
     returns = op._schema.returns

@@ -71,8 +71,7 @@ def _bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
     if x is None:
         x = _keep_pending(builder, have, want) if want.pending else reshard(builder, have, want.dims)
     if op in NEEDS_CONTIGUOUS:
-        args = ((Value(x.number),), {"memory_format": torch.contiguous_format}, [x.local(builder.axes)])
-        return Value(builder.emit("aten.clone.default", *args)[0])
+        return Value(builder.emit("aten.contiguous.default", (Value(x.number),), {}, [x.local(builder.axes)])[0])
     return Value(x.number)
 
 

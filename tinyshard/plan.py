@@ -1,8 +1,9 @@
 """How one op on whole tensors runs on shards: which layout each operand must have, and how the result lies.
 
-Where the answer is plain (one device, copies everywhere, a pointwise op on operands that are cut alike, items of a batch)
-it is given here; otherwise DTensor's rules give it (`tinyshard.rules`). Whatever they say is tried on meta tensors: if the
-local op does not make shards of the promised shape, the op gathers its operands and runs everywhere, which is always right.
+Where the answer is plain (one device, copies everywhere, a pointwise op on operands that are cut alike, items of a
+batch) it is given here; otherwise DTensor's rules give it (`tinyshard.rules`). Whatever they say is tried on meta
+tensors: if the local op does not make shards of the promised shape, the op gathers its operands and runs everywhere,
+which is always right.
 """
 
 from __future__ import annotations
@@ -122,17 +123,17 @@ def _pointwise(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], 
         return replace(x, dims=tuple(cut if n > 1 else () for n, cut in zip(x.shape, tail, strict=True)))
 
     args, kwargs = tree_map_only(Placed, aligned, (args, kwargs))
-    local = tuple(Placed(0, known(m).shape, known(m).dtype, dims).local(axes) for m in whole)
-    return Plan(op, args, kwargs, ((dims, ()),) * len(whole), local, whole)
+    results = ((dims, ()),) * len(whole)
+    return Plan(op, args, kwargs, results, _promised(whole, results, axes), whole)
 
 
 def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], axes: Axes) -> Plan | None:
-    """An op that computes each item of its batch alone: the cuts of the batch dims stay, the other dims are gathered."""
+    """An op that computes each item of a batch alone: cuts of the batch dims stay, the other dims are gathered."""
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
     count = BATCHED[op] if BATCHED[op] > 0 else len(operands[0].shape) + BATCHED[op]
     batch = operands[0].shape[:count]
     cuts = next((x.dims[:count] for x in operands if x.shape[:count] == batch and any(x.dims[:count])), ())
-    if not cuts or any(m is None or m.shape[:count] != batch for m in whole):
+    if not cuts or any(m is not None and m.shape[:count] != batch for m in whole):
         return None
 
     def cut(x: Placed) -> Placed:
@@ -142,13 +143,18 @@ def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], ax
         return replace(x, dims=lead + ((),) * (len(x.shape) - count), pending=())
 
     args, kwargs = tree_map_only(Placed, cut, (args, kwargs))
-    results = tuple((cuts + ((),) * (len(known(m).shape) - count), ()) for m in whole)
-    promised = tuple(
-        Placed(0, known(m).shape, known(m).dtype, *r).local(axes) for m, r in zip(whole, results, strict=True)
-    )
+    results = tuple(None if m is None else (cuts + ((),) * (len(m.shape) - count), ()) for m in whole)
+    promised = _promised(whole, results, axes)
     if _run_on_meta(op, args, kwargs, axes, local=True) != promised:
         return None
     return Plan(op, args, kwargs, results, promised, whole)
+
+
+def _promised(whole: Sequence[Meta | None], results: Sequence[Any], axes: Axes) -> tuple[Meta | None, ...]:
+    """The metas of one device's results, if they lie as is said."""
+    return tuple(
+        None if m is None else Placed(0, m.shape, m.dtype, *r).local(axes) for m, r in zip(whole, results, strict=True)
+    )
 
 
 def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: set[int]) -> Plan:
@@ -172,7 +178,8 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
         return rules.Operand(x.shape, x.dtype, tuple(_placement(x, group) for group in groups))
 
     try:
-        answer = rules.ask(op, *tree_map_only(Placed, as_operand, (args, kwargs)), sizes)
+        asked_args, asked_kwargs = tree_map_only(Placed, as_operand, (args, kwargs))
+        answer = rules.ask(op, asked_args, asked_kwargs, sizes)
     except rules.NoRule as why:
         raise rules.NoRule(str(why), tuple(a for number in why.axes for a in groups[number])) from why
 
@@ -205,10 +212,7 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
         None if m is None else blocks(m.shape, p if p is not None else (rules.REPLICATE,) * len(groups))
         for m, p in zip(whole, placements, strict=True)
     )
-    promised = tuple(
-        None if m is None or r is None else Placed(0, m.shape, m.dtype, *r).local(axes)
-        for m, r in zip(whole, results, strict=True)
-    )
+    promised = _promised(whole, results, axes)
     try:
         local = _run_on_meta(answer.op, new_args, new_kwargs, axes, local=True)
     except Exception as error:
@@ -236,9 +240,9 @@ def _run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) ->
     def empty(x: Placed) -> torch.Tensor:
         return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
 
-    if torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags:
-        if not _masks_are_plain(op, args):
-            raise UnknownShape(str(op))
+    by_values = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+    if by_values and not _masks_are_plain(op, args):
+        raise UnknownShape(str(op))
     meta_args, meta_kwargs = tree_map_only(Placed, empty, (args, kwargs))
     if "device" in meta_kwargs:
         meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from tinyshard.layout import Axes
 from tinyshard.reshard import Placed
@@ -20,9 +21,10 @@ def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[li
         Groups of axes that all operands use as one, and the (value number, dim) whose cut fits no such order.
 
     Example:
+        >>> import torch
         >>> x = Placed(0, (8, 8), torch.float32, ((2, 0), (1,)))
         >>> planning_axes([x])
-        ([(2, 0), (1,)], set())
+        ([(1,), (2, 0)], set())
     """
     cuts = [(x, d, cut) for x in sorted(operands, key=lambda x: -math.prod(x.shape)) for d, cut in enumerate(x.dims)]
     refused: set[tuple[int, int]] = set()
@@ -31,7 +33,7 @@ def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[li
         trial = {a: set(b) for a, b in after.items()}
         for a in cut:
             trial.setdefault(a, set())
-        for a, b in zip(cut, cut[1:], strict=False):
+        for a, b in pairwise(cut):
             trial[a].add(b)
         if _order(trial) is None:
             refused.add((x.number, d))
@@ -54,7 +56,7 @@ def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[li
 
 def _used_as_one(a: int, b: int, cuts: Sequence[Axes], pending: Sequence[dict[int, str]]) -> bool:
     for cut in cuts:
-        if (a in cut or b in cut) and (a, b) not in zip(cut, cut[1:], strict=False):
+        if (a in cut or b in cut) and (a, b) not in pairwise(cut):
             return False
     return all(p.get(a) == p.get(b) for p in pending)
 

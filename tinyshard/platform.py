@@ -63,6 +63,14 @@ def init(
             from tinyshard.runtime.pool import ProcessPool
 
             _runtime = ProcessPool(count, where)
+    _load_rules()
+
+
+def _load_rules() -> None:
+    """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
+    from tinyshard import rules
+
+    rules.warm_up()
 
 
 def _count(devices: int | None) -> int:

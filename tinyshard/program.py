@@ -1,7 +1,7 @@
 """Program: what every device runs on its own shard. Plain data, sent to a worker once and then called by number.
 
-A program is a list of steps in order. A step is an aten op on local shards, or one of the collectives of
-`tinyshard.collectives`, which name the axes along which devices exchange blocks. The steps are the same on every device.
+A program is a list of steps in order, the same on every device. A step is an aten op on local shards, or one of the
+collectives of `tinyshard.collectives`, which name the axes along which devices exchange blocks.
 
     x of f32[8, 4], rows cut in 4           %0: f32[2, 4] = input
     x.sum(0)                                %1: f32[4] = aten.sum.dim_IntList(%0, [0])
@@ -47,6 +47,7 @@ class Meta:
 
     @property
     def nbytes(self) -> int:
+        """How many bytes it takes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -171,4 +172,5 @@ class Builder:
         return results
 
     def finish(self, outputs: Sequence[int]) -> Program:
+        """The Program so far, which returns these values."""
         return Program(self.devices, self.axes, self.num_inputs, tuple(self.steps), tuple(outputs), tuple(self.metas))

@@ -60,11 +60,13 @@ class Recipe:
         program: what the devices run.
         inputs: the layout in which each operand must be when the program is called.
         results: layout, shape and dtype of each result; None where only running tells.
+        gaps: positions at which one op returns None between its results.
     """
 
     program: Program
     inputs: tuple[Layout, ...]
     results: tuple[tuple[Layout, Meta] | None, ...]
+    gaps: tuple[int, ...] = ()
 
 
 def home_of(operands: Sequence[Any]) -> Home:

@@ -1,8 +1,8 @@
 """What PyTorch's DTensor knows about sharding ops: every touch of torch's internal API for it is in this file.
 
-DTensor's sharding propagator is asked, on meta tensors and on a mesh without process group, which placement each operand
-of an op must have and which one each result gets. Importing it takes half a second (sympy comes with it), so this module
-is imported when the first op needs a rule, or in the background while the pool starts.
+DTensor's sharding propagator is asked, on meta tensors and on a mesh without process group, which placement each
+operand of an op must have and which one each result gets. Importing it takes half a second (sympy comes with it), so
+this module is imported when the first op needs a rule.
 """
 
 from __future__ import annotations
@@ -90,10 +90,11 @@ def ask(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # DTensor warns of costs that only its own runtime has
             info = _dispatcher.unwrap_to_op_info(op, *made)
-            sharding = _propagator.propagate_op_sharding_non_cached(info.schema)
+            asked: Any = info.schema
+            sharding = _propagator.propagate_op_sharding_non_cached(asked)
     except Exception as error:  # whatever it is, the op can still run on whole operands
         raise NoRule(f"{type(error).__name__}: {error}") from error
-    schema = info.schema
+    schema = asked
     if sharding.redistribute_schema is not None and sharding.needs_redistribute:
         schema = sharding.redistribute_schema
     spec = sharding.output_spec
@@ -102,7 +103,7 @@ def ask(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int
     return Answer(
         schema.op,
         _in_form_of(args, schema.args_schema),
-        _in_form_of(kwargs, schema.kwargs_schema or info.schema.kwargs_schema),
+        _in_form_of(kwargs, schema.kwargs_schema or asked.kwargs_schema),
         results,
     )
 

@@ -284,6 +284,16 @@ def test_out_shardings_on_other_devices_than_the_arguments_are_an_error(host):
         ts.jit(lambda x: x + 1, out_shardings=away)(x)
 
 
+def test_an_uncommitted_operand_is_put_where_the_first_op_wants_it_and_stays_right(mesh, host):
+    x = ts.device_put(host, ts.NamedSharding(mesh, P("a", "b")))
+
+    def f(x, t):
+        return torch.addcmul(x, t, t), t.T @ x, t
+
+    for got, wanted in zip(ts.jit(f)(x, host), f(host, host), strict=True):
+        same(got, wanted)
+
+
 # ---- what a function closes over ------------------------------------------------------------------------------------
 
 

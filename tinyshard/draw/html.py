@@ -10,6 +10,7 @@ from tinyshard.draw.blocks import ids_text
 from tinyshard.draw.svg import mesh_svg, sharding_svg
 from tinyshard.layout import Layout
 
+LONGEST_LINE = 44  # characters that stay on one line
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -135,7 +136,8 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
     left = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
     lines = []
     for name, value, note in rows:
-        words = f'<code style="white-space:pre-wrap;background:none">{escape(value)}</code>'
+        wrap = "pre" if len(value) <= LONGEST_LINE else "pre-wrap"
+        words = f'<code style="white-space:{wrap};background:none">{escape(value)}</code>'
         second = f'<td style="{left};white-space:nowrap">{escape(note)}</td>' if note else ""
         span = "" if note else ' colspan="2"'
         lines.append(f'<tr><th style="{left}">{escape(name)}</th><td{span} style="{left}">{words}</td>{second}</tr>')
@@ -146,5 +148,5 @@ def _table(rows: Sequence[tuple[str, str, str]]) -> str:
 def _beside(table: str, svg: str) -> str:
     return (
         '<div style="display:flex;flex-wrap:wrap;gap:24px;align-items:flex-start">'
-        f'<div style="max-width:32em">{table}</div><div>{svg}</div></div>'
+        f'<div style="max-width:40em">{table}</div><div>{svg}</div></div>'
     )

@@ -1,0 +1,247 @@
+"""What ops become: which exchanges their programs hold, and none where none is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tinyshard as ts
+from tests.expressions import check_same
+from tinyshard import eager, plan
+from tinyshard.collectives import COLLECTIVES
+from tinyshard.operators import facts, is_random, with_positive_dims
+from tinyshard.planning_axes import planning_axes
+from tinyshard.program import Program
+from tinyshard.reshard import Placed
+
+aten = torch.ops.aten
+CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}
+
+
+@pytest.fixture(autouse=True)
+def eight_local_devices() -> Iterator[None]:
+    ts.init(devices=8, runtime="local")
+    yield
+    ts.shutdown()
+
+
+def put(x: Tensor, *shape: int, replicate: int | None = None) -> Tensor:
+    sharding = ts.sharding.PositionalSharding(ts.devices()).reshape(shape)
+    return ts.device_put(x, sharding if replicate is None else sharding.replicate(replicate))
+
+
+def ran(function: Callable[..., Any], *operands: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs that a call sends to the devices; the values are held against plain torch."""
+    programs: list[Program] = []
+    runtime = ts.platform.current()
+    run = runtime.run
+    monkeypatch.setattr(runtime, "run", lambda program, *a, **k: programs.append(program) or run(program, *a, **k))
+    got = function(*operands)
+    monkeypatch.undo()
+    check_same(got, function(*map(ts.device_get, operands)), "the op")
+    return programs
+
+
+def exchanges(function: Callable[..., Any], *operands: Tensor, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    programs = ran(function, *operands, monkeypatch=monkeypatch)
+    return [step.op for program in programs for step in program.steps if step.op in CROSSING]
+
+
+X = torch.arange(256.0).reshape(16, 16) / 100
+CUBE = torch.arange(512.0).reshape(8, 8, 8) / 100
+
+SILENT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "sin of tiles": (torch.sin, ((X, 4, 2),)),
+    "sum of equal tiles": (torch.add, ((X, 4, 2), (X, 4, 2))),
+    "tiles plus a scalar": (lambda x: x + 1, ((X, 4, 2),)),
+    "rows sum along columns": (lambda x: x.sum(1), ((X, 8, 1),)),
+    "softmax along whole rows": (lambda x: x.softmax(1), ((X, 8, 1),)),
+    "cumsum along whole rows": (lambda x: x.cumsum(-1), ((X, 8, 1),)),
+    "sort along whole rows": (lambda x: x.sort(-1), ((X, 8, 1),)),
+    "transpose": (lambda x: x.T, ((X, 4, 2),)),
+    "permute": (lambda x: x.permute(2, 0, 1), ((CUBE, 2, 2, 2),)),
+    "unsqueeze": (lambda x: x.unsqueeze(1), ((X, 4, 2),)),
+    "split of a whole dim": (lambda x: x.split(4, 1), ((X, 8, 1),)),
+    "cat along a whole dim": (lambda x: torch.cat([x, x], 1), ((X, 8, 1),)),
+    "stack": (lambda x: torch.stack([x, x]), ((X, 4, 2),)),
+    "reshape that splits a cut dim": (lambda x: x.reshape(8, 2, 16), ((X, 8, 1),)),
+    "reshape that joins to a cut dim": (lambda x: x.reshape(-1), ((X, 8, 1),)),
+    "slice of a whole dim": (lambda x: x[:, 2:5], ((X, 8, 1),)),
+    "batches of products": (torch.bmm, ((CUBE, 8, 1, 1), (CUBE, 8, 1, 1))),
+    "layer_norm of rows": (lambda x: F.layer_norm(x, [16]), ((X, 8, 1),)),
+    "inverses of a batch": (lambda x: torch.linalg.inv(x + 9 * torch.eye(8)), ((CUBE, 8, 1, 1),)),
+    "lower triangles of a batch": (torch.tril, ((CUBE, 8, 1, 1),)),
+    "conjugate": (lambda x: torch.view_as_complex(x.reshape(16, 8, 2)).conj() + 0, ((X, 8, 1),)),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_an_op_needs_no_exchange(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, operands = SILENT[name]
+    placed = [put(x, *shape) for x, *shape in operands]
+    assert exchanges(function, *placed, monkeypatch=monkeypatch) == []
+
+
+TALKING: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[str]]] = {
+    "rows sum along rows": (lambda x: x.sum(0), ((X, 8, 1),), ["all_reduce"]),
+    "mean of all": (torch.mean, ((X, 4, 2),), ["all_reduce"]),
+    "max of all": (lambda x: x.amax(), ((X, 4, 2),), ["all_reduce"]),
+    "any of all": (lambda x: (x > 1).any(), ((X, 4, 2),), ["all_reduce"]),
+    "columns times rows": (torch.mm, ((X, 1, 8), (X, 8, 1)), ["all_reduce"]),
+    "softmax along cut rows": (lambda x: x.softmax(1), ((X, 1, 8),), ["all_gather"]),
+    "flip of a cut dim": (lambda x: x.flip(0), ((X, 8, 1),), ["all_gather"]),
+    "rows plus columns": (torch.add, ((X, 8, 1), (X, 1, 8)), ["all_to_all"]),
+}
+
+
+@pytest.mark.parametrize("name", TALKING)
+def test_an_op_exchanges_what_it_must(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    function, operands, want = TALKING[name]
+    placed = [put(x, *shape) for x, *shape in operands]
+    assert exchanges(function, *placed, monkeypatch=monkeypatch) == want
+
+
+def test_row_blocks_times_column_blocks_need_no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = put(X, 4, 2, replicate=1), put(X, 4, 2, replicate=0)
+    assert exchanges(torch.mm, x, y, monkeypatch=monkeypatch) == []
+    assert (x @ y).sharding.is_equivalent_to(ts.sharding.PositionalSharding(ts.devices()).reshape(4, 2), 2)
+
+
+def test_attention_over_whole_heads_needs_no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = put(torch.arange(1024.0).reshape(2, 4, 16, 8).sin(), 2, 4, 1, 1)
+    attend = F.scaled_dot_product_attention
+    assert exchanges(lambda q: attend(q, q, q, is_causal=True), heads, monkeypatch=monkeypatch) == []
+
+
+def test_a_plain_tensor_is_sent_as_the_op_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = put(X, 4, 2)
+    programs = ran(lambda x: x + X, x, monkeypatch=monkeypatch)
+    assert [m.shape for m in programs[0].metas if m is not None] == [(4, 8)] * 3
+
+
+def test_a_linear_layer_of_rows_needs_no_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, bias = torch.ones(4, 16), torch.ones(4)
+    assert exchanges(lambda x: F.linear(x, weight, bias), put(X, 8, 1), monkeypatch=monkeypatch) == []
+
+
+def test_text_shows_local_shapes_and_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    (program,) = ran(lambda x: x.sum(0), put(X, 8, 1), monkeypatch=monkeypatch)
+    text = program.as_text()
+    assert "all_reduce" in text
+    assert "f32[2, 16] = input" in text
+    assert program.communicates
+
+
+def test_an_op_without_a_rule_gathers_and_runs_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = ran(lambda x: torch.kthvalue(x, 2, dim=0).values, put(X, 8, 1), monkeypatch=monkeypatch)
+    assert [s.op for s in programs[0].steps] == ["all_gather", "aten.kthvalue.default"]
+
+
+def test_layouts_without_common_axes_meet() -> None:
+    x = torch.arange(36.0).reshape(6, 6)
+    devices = ts.sharding.PositionalSharding(ts.devices()[:6])
+    a, b = ts.device_put(x, devices.reshape(3, 2)), ts.device_put(x, devices.reshape(2, 3))
+    check_same(a @ b + b, x @ x + x, "(3, 2) with (2, 3)")
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0)])
+def test_views_of_empty_arrays_come_back(shape: tuple[int, int]) -> None:
+    x = ts.device_put(torch.zeros(shape), ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1))
+    check_same(x.reshape(0, 4, 2).flatten(), torch.zeros(0), "an empty view")
+
+
+def test_planning_axes_follow_the_order_of_the_cuts() -> None:
+    x = Placed(0, (8, 8), torch.float32, ((2, 0), (1,)))
+    assert planning_axes([x]) == ([(1,), (2, 0)], set())
+
+
+def test_cuts_in_contrary_orders_refuse_the_smaller_operand() -> None:
+    large = Placed(0, (8, 8), torch.float32, ((0, 1), ()))
+    small = Placed(1, (8,), torch.float32, ((1, 0),))
+    groups, refused = planning_axes([small, large])
+    assert groups == [(0, 1)]
+    assert refused == {(1, 0)}
+
+
+def test_negative_dims_are_counted_from_the_front() -> None:
+    assert with_positive_dims(aten.unsqueeze.default, ("x", -1), {}, 2) == (("x", 2), {})
+    assert with_positive_dims(aten.sort.stable, ("x",), {"stable": True, "dim": -2}, 3) == (
+        ("x",),
+        {"stable": True, "dim": 1},
+    )
+    assert with_positive_dims(aten.sum.dim_IntList, ("x", [-1, 0]), {}, 3) == (("x", [2, 0]), {})
+
+
+def test_facts_of_ops() -> None:
+    assert facts(aten.detach.default).is_alias
+    assert facts(aten.transpose.int).is_view
+    assert facts(aten.add_.Tensor).is_mutable
+    assert facts(aten.item.default).is_answer
+    assert facts(aten.split.Tensor).container is list
+    assert facts(aten.max.dim).container is tuple
+    assert facts(aten.add.Tensor).container is None
+
+
+def test_attention_draws_only_with_dropout() -> None:
+    op = aten._scaled_dot_product_flash_attention_for_cpu.default
+    q = torch.ones(1, 1, 2, 2)
+    assert not is_random(op, (q, q, q), {})
+    assert is_random(op, (q, q, q, 0.1), {})
+
+
+# ---- what is kept -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Every op that is planned; nothing is known at the start."""
+    from tinyshard import partition
+
+    ops: list[Any] = []
+    monkeypatch.setattr(eager, "_recipes", type(eager._recipes)())
+    monkeypatch.setattr(partition, "plan", lambda op, *a: ops.append(op) or plan.plan(op, *a))
+    return ops
+
+
+def test_the_same_call_is_planned_once(planned: list[Any]) -> None:
+    x = put(X, 4, 2)
+    for _ in range(3):
+        x @ x
+    assert planned == [aten.mm.default]
+
+
+def test_another_shape_dtype_or_layout_is_planned_anew(planned: list[Any]) -> None:
+    for x in (put(X, 4, 2), put(X, 2, 4), put(X.double(), 4, 2), put(X[:8], 4, 2)):
+        torch.sin(x)
+    assert len(planned) == 4
+
+
+@pytest.mark.parametrize("scalars", [(1, 1.0, True), (0.0, -0.0), (float("nan"), 0.0), (1, 1 + 0j)])
+def test_scalars_that_compare_equal_do_not_share_a_program(scalars: tuple[Any, ...], planned: list[Any]) -> None:
+    whole = torch.tensor([1, 2, 4, 8, 16, 32, 64, 128])
+    x = put(whole, 8)
+    for _ in range(2):
+        for scalar in scalars:
+            for function in (torch.add, torch.mul, lambda a, s: torch.atan2(a * 0.0, torch.full((), s).real)):
+                check_same(function(x, scalar), function(whole, scalar), f"{function} with {scalar!r}")
+    first = len(planned)
+    for scalar in scalars:  # nan finds its own program again
+        torch.add(x, scalar)
+    assert len(planned) == first
+
+
+def test_the_number_of_recipes_is_bounded(planned: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "MAX_RECIPES", 3)
+    x = put(X, 4, 2)
+    for n in range(6):
+        x + n
+    assert len(eager._recipes) == 3
+    assert len(ts.platform.current()._programs) <= 3
+    x + 5
+    x + 0
+    assert len(planned) == 7
