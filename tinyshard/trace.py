@@ -21,6 +21,7 @@ from tinyshard.array import Array
 from tinyshard.branch import both_branches
 from tinyshard.closure import Step, follow, reachable, spelled
 from tinyshard.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
+from tinyshard.operators import is_random
 from tinyshard.program import Meta
 from tinyshard.runtime.runs import Where, users_line
 
@@ -135,7 +136,7 @@ class _Watch(TorchDispatchMode):
         recorder = _recorder[0]
         if recorder is None:
             return op(*args, **kwargs)
-        if torch.Tag.nondeterministic_seeded in op.tags:
+        if is_random(op, args, kwargs):
             raise StatefulRandomError(
                 message(
                     "a stateful random op in a traced function",
