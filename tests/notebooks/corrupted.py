@@ -72,8 +72,7 @@ def examine(cells: list[IPyNbCell]) -> Findings:
         findings.problems.append("no number is stored and compared: run the notebook and keep its outputs")
     if findings.n_ignored > MOST_IGNORED * findings.n_cells:
         findings.problems.append(
-            f"{findings.n_ignored} of {findings.n_cells} code cells are not compared; "
-            f"at most {MOST_IGNORED:.0%} may be"
+            f"{findings.n_ignored} of {findings.n_cells} code cells are not compared; at most {MOST_IGNORED:.0%} may be"
         )
     return findings
 
@@ -115,9 +114,7 @@ class CorruptedCopy(pytest.Item):
 
     def runtest(self) -> None:
         """Examine the notebook's cells, which ran just before."""
-        cells = [
-            item for item in self.session.items if isinstance(item, IPyNbCell) and item.path == self.path
-        ]
+        cells = [item for item in self.session.items if isinstance(item, IPyNbCell) and item.path == self.path]
         findings = examine(cells)
         self.config.stash[SUMMARIES].append(findings.summary(self.path.name))
         if findings.problems:

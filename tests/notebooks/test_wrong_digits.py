@@ -44,9 +44,7 @@ def test_each_compared_text_with_a_number_gives_one_copy_that_differs_by_one_dig
     found = list(wrong_outputs([SILENT, output], SKIPPED, plain))
     assert output == before
     for corruption, change in zip(found, expected, strict=True):
-        right, wrong = (
-            {**given, **given.get("data", {}), "data": None} for given in (output, corruption.outputs[1])
-        )
+        right, wrong = ({**given, **given.get("data", {}), "data": None} for given in (output, corruption.outputs[1]))
         assert {kind: text for kind, text in wrong.items() if text != right[kind]} == change
         assert corruption.outputs[0] == SILENT
 

@@ -52,9 +52,7 @@ def _compared_places(output: Any, skipped_kinds: Sequence[str]) -> Iterator[tupl
             continue
         if key == "data":
             yield from (
-                ("data", kind)
-                for kind, text in value.items()
-                if kind not in skipped_kinds and isinstance(text, str)
+                ("data", kind) for kind, text in value.items() if kind not in skipped_kinds and isinstance(text, str)
             )
         elif isinstance(value, str):
             yield (key,)
