@@ -88,7 +88,7 @@ def cost_of(program: Program, names: Sequence[str]) -> Cost:
                 total = traffic.setdefault(key, [0, 0])
                 total[0] += 1
                 total[1] += bytes_sent(program, step)
-        else:
+        elif step.op != "literal":
             flops += _flops(program, step)
     return Cost(flops, tuple(Traffic(op, over, count, nbytes) for (op, over), (count, nbytes) in traffic.items()))
 

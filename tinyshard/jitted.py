@@ -30,7 +30,7 @@ from tinyshard.recipe import Home, Recipe, call, home_of, slot_of
 from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
-from tinyshard.spmd import constants_of, constraints_of, partition_graph
+from tinyshard.spmd import constraints_of, partition_graph
 from tinyshard.trace import Traced, is_tracing, trace
 
 
@@ -131,13 +131,13 @@ class Jitted:
         return bind(self._function, self._static_argnums, self._static_argnames, args, kwargs)
 
     def _everything(self, bound: Bound, operands: list[Any]) -> tuple[Entry, list[Any]]:
-        """The trace that fits, and all its inputs: operands, what it closes over, literals."""
+        """The trace that fits, and all its inputs: operands, then what it closes over."""
         roots = (self._function, *bound.statics)
         entries = self._entries.setdefault(bound.signature, [])
         for entry in entries:
             closed = entry.look_up(roots)
             if closed is not None:
-                return entry, [*operands, *closed, *constants_of(entry.traced)]
+                return entry, [*operands, *closed]
         if config.read("explain_cache_misses"):
             before = [s for s, made in self._entries.items() if made]
             print(explanation(self._name, bound.names(), bound.signature, before, users_line()), file=sys.stderr)
@@ -145,7 +145,7 @@ class Jitted:
         closed = [c.value for c in traced.closed]
         entry = Entry(traced, tuple(map(_meta, closed)))
         entries.append(entry)
-        return entry, [*operands, *closed, *constants_of(traced)]
+        return entry, [*operands, *closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 

@@ -64,12 +64,22 @@ class Value:
         return f"%{self.number}"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """A tensor that stands in the function's code: it is sent with the program, once."""
+
+    values: torch.Tensor
+
+    def __repr__(self) -> str:
+        return str(self.values.item()) if self.values.dim() == 0 else str(self.values.tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One op or collective.
 
     Attributes:
-        op: "aten.add.Tensor", or the name of a collective.
+        op: "aten.add.Tensor", the name of a collective, or "literal".
         args: Values, numbers, dtypes, and lists of these.
         kwargs: likewise, by name.
         results: numbers of the values it makes; -1 for a result that is None.

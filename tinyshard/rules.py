@@ -97,7 +97,7 @@ def ask(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int
     schema = asked
     if sharding.redistribute_schema is not None and sharding.needs_redistribute:
         schema = sharding.redistribute_schema
-    spec = sharding.output_spec
+    spec: Any = sharding.output_spec
     specs = spec if isinstance(spec, list | tuple) else (spec,)
     results = tuple(None if s is None else _placements(s.placements) for s in specs)
     return Answer(

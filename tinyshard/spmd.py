@@ -14,7 +14,7 @@ from tinyshard import partition
 from tinyshard.errors import DtypeError, message
 from tinyshard.lax import CONSTRAIN, constraint
 from tinyshard.layout import Layout
-from tinyshard.program import Builder
+from tinyshard.program import Builder, Literal
 from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
 from tinyshard.reshard import Placed, reduce_pending, reshard
 from tinyshard.sharding import Sharding
@@ -59,7 +59,7 @@ def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: 
     Args:
         traced: the function.
         home: where it will run.
-        slots: its tensor arguments and what it closes over, constants last.
+        slots: its tensor arguments, then what it closes over.
         outputs: the layout that each tensor output is to have; None where the partitioner chooses.
 
     Returns:
@@ -94,13 +94,20 @@ class _Walk:
 
     def run(self) -> list[Placed]:
         for node in self._graph.graph.nodes:
-            if node.op in ("placeholder", "get_attr"):
+            if node.op == "placeholder":
                 self._values[node] = next(self._inputs)
+            elif node.op == "get_attr":
+                self._values[node] = self._literal(getattr(self._graph, str(node.target)))
             elif node.op == "output":
                 return [self._placed(self._value(x)) for x in node.args[0]]
             else:
                 self._values[node] = self._call(node)
         raise AssertionError("a graph ends with its output")
+
+    def _literal(self, values: torch.Tensor) -> Placed:
+        whole = Placed(0, tuple(values.shape), values.dtype, ((),) * values.dim())
+        made = [whole.local(self._builder.axes)]
+        return replace(whole, number=self._builder.emit("literal", (Literal(values.detach()),), {}, made)[0])
 
     def _value(self, node: torch.fx.Node) -> Any:
         """What a node made; an input that was put where an earlier op wanted it lies there."""
@@ -193,8 +200,3 @@ def _on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if device is not None and torch.device(device).type == "meta":
         return {**kwargs, "device": torch.device("cpu")}
     return dict(kwargs)
-
-
-def constants_of(traced: Traced) -> list[torch.Tensor]:
-    """The literals of a traced function, in the order of their nodes."""
-    return [getattr(traced.graph, str(node.target)) for node in traced.graph.graph.nodes if node.op == "get_attr"]

@@ -79,6 +79,9 @@ def _ready_step(step: Step, program: Program, dead: tuple[int, ...]) -> ReadySte
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         named = (step.op, tuple(step.kwargs.get("axes", ())), params)
         return ReadyStep(step.op, None, step, named, (operand, program.metas[operand]), step.results, dead)
+    if step.op == "literal":
+        made = (step.args[0].values,)
+        return ReadyStep(step.op, lambda values: made, step, None, (-1, None), step.results, dead)
     return ReadyStep(step.op, _caller(step), step, None, (-1, None), step.results, dead)
 
 
