@@ -6,6 +6,7 @@ Program is kept. Calling it again costs one message.
 
 from __future__ import annotations
 
+import contextlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,7 +102,8 @@ def _recipe(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], h
     key = (op, home.devices, _key(args, home), _key(kwargs, home))
     recipe = _recipes.get(key)
     if recipe is not None:
-        _recipes.move_to_end(key)
+        with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
+            _recipes.move_to_end(key)
         return recipe
     recipe = _recipes[key] = _partition(op, args, kwargs, operands, home)
     if len(_recipes) > MAX_RECIPES:

@@ -122,7 +122,7 @@ def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[str
 def program_text(program: Program, names: Sequence[str]) -> str:
     """A program with the names of its axes, and the bytes that one device sends in each collective."""
     axes = " x ".join(f"{name}={size}" for name, size in zip(names, program.axes, strict=True))
-    lines = [f"program on {len(program.devices)} devices, axes {axes}"]
+    lines = [f"program on {len(program.devices)} devices, axes {axes}" if axes else "program on 1 device"]
     lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]
     for step in program.steps:
         made = ", ".join(f"{Value(n)}: {program.metas[n] or '?'}" for n in step.results if n >= 0)
