@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -22,7 +23,18 @@ from tinyshard.sharding import Sharding, express
 _DEFAULT_ORIGIN = (0, -1, 0)
 _CPU = torch.device("cpu")
 _calls = itertools.count(1)
-_running = threading.local()  # .call: number of the torch function that the user called and that runs now
+_running = threading.local()  # .call: number of the function of torch or transformation that the user called
+
+
+@contextlib.contextmanager
+def one_call() -> Iterator[None]:
+    """All values made inside belong to one call of the user's: torch may change them in place."""
+    before = getattr(_running, "call", 0)
+    _running.call = next(_calls)
+    try:
+        yield
+    finally:
+        _running.call = before
 
 
 def origin() -> tuple[int, int, int]:
@@ -73,13 +85,8 @@ class Array(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
-        before = getattr(_running, "call", 0)
-        _running.call = next(_calls)
-        try:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        finally:
-            _running.call = before
+        with one_call(), torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
@@ -184,19 +191,25 @@ class Array(torch.Tensor):
         return self._gather().__dlpack__(**options)
 
     def data_ptr(self) -> NoReturn:
-        """Refused: the values lie in the workers' memory.
+        """Refused: the values lie in the workers' memory. Raises DtypeError."""
+        _no_memory("data_ptr")
 
-        Raises:
-            DtypeError: always.
-        """
-        raise DtypeError(
-            message(
-                "an Array has no memory in this process",
-                got="x.data_ptr()",
-                rule="its shards lie in the memory of its devices",
-                try_="ts.device_get(x).data_ptr(), or x.addressable_shards",
-            )
-        )
+    def untyped_storage(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        _no_memory("untyped_storage")
+
+    def share_memory_(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        _no_memory("share_memory_")
+
+    @property  # type: ignore[override]
+    def data(self) -> Array:
+        """The Array itself; there is nothing to detach it from. It cannot be assigned."""
+        return self
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        _refuse("x.data = value", "x = value")
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Waits."""
@@ -242,6 +255,17 @@ class Array(torch.Tensor):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         _refuse("x[index] = value", "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter")
+
+
+def _no_memory(what: str) -> NoReturn:
+    raise DtypeError(
+        message(
+            "an Array has no memory in this process",
+            got=f"x.{what}()",
+            rule="its shards lie in the memory of its devices",
+            try_=f"ts.device_get(x).{what}(), or x.addressable_shards",
+        )
+    )
 
 
 def _refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:

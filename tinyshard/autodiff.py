@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
+from tinyshard.array import Array, one_call
 from tinyshard.errors import DtypeError, message
+from tinyshard.placement import array
 
 Function = Callable[..., Any]
 
@@ -69,7 +71,8 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
     def both(*args: Any, **kwargs: Any) -> Any:
         _check_arguments(args, numbers)
         alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
-        derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
+        with one_call():
+            derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
         return ((value[0], whole(value[1])) if has_aux else value), derivative
 
     return both
@@ -95,7 +98,8 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         (tensor(3.),)
     """
     alone, whole = _aux_apart(fun, has_aux)
-    found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
+    with one_call():
+        found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
     one = len(primals) == 1
 
@@ -136,7 +140,8 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
     alone, whole = _aux_apart(fun, has_aux)
-    found: Any = torch.func.jvp(alone, tuple(primals), tuple(tangents), has_aux=has_aux)
+    with one_call():
+        found: Any = torch.func.jvp(alone, tuple(primals), tuple(tangents), has_aux=has_aux)
     return (found[0], found[1], whole(found[2])) if has_aux else found
 
 
@@ -155,9 +160,11 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         tensors, whole = _aux_apart(fun, has_aux)
         alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
-        found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
+        with one_call():
+            found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
         basis, join = _basis(found[0])
-        (columns,) = torch.func.vmap(found[1])(basis)
+        with one_call():
+            (columns,) = torch.func.vmap(found[1])(basis)
         blocks = join(columns)
         return (blocks, whole(found[2])) if has_aux else blocks
 
@@ -185,9 +192,10 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         def push(tangent: Any) -> Any:
             return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
 
-        out_dims: Any = (-1, None) if has_aux else (-1,)
-        out = torch.func.vmap(push, out_dims=out_dims)(basis)
-        blocks = tree_map(lambda rows: _apart(chosen, rows), out[0])
+        out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
+        with one_call():
+            out = torch.func.vmap(push, out_dims=out_dims)(basis)
+        blocks = tree_map(lambda columns: _apart(chosen, columns.movedim(0, -1)), out[0])
         return (blocks, whole(out[1])) if has_aux else blocks
 
     return jacobian
@@ -257,7 +265,10 @@ def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
     leaves, form = tree_flatten(tree)
     sizes = [x.numel() for x in leaves]
     total = sum(sizes)
-    rows = torch.eye(total).split(sizes, 1)  # a plain tensor: it moves to where the values are
+    unit = torch.eye(total)
+    if any(isinstance(x, Array) for x in leaves):
+        unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
+    rows = unit.split(sizes, 1)
     vectors = [r.to(x.dtype).reshape(total, *x.shape) for r, x in zip(rows, leaves, strict=True)]
 
     def join(columns: Any) -> Any:

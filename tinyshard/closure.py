@@ -8,6 +8,7 @@ parameter) the way to it is kept and walked again at each call.
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +18,8 @@ import torch
 
 MOST_STEPS = 20_000  # objects looked at before giving up: then the tensor itself is kept
 DEEPEST = 8
-_NO_STATE = {"torch", "numpy", "tinyshard"}  # modules that hold none of the learner's tensors
+_NO_STATE = {"torch", "numpy", "tinyshard", *sys.stdlib_module_names}  # modules that hold none of the learner's tensors
+_PLAIN_KEYS = (str, int, float, tuple, type(None))
 
 Step = tuple[str, Any]
 
@@ -85,6 +87,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "default": lambda function, number: function.__defaults__[number],
     "keyword": lambda function, name: function.__kwdefaults__[name],
     "attribute": getattr,
+    "class": lambda at, number: type(at).__mro__[number],
     "item": lambda container, key: container[key],
     "parameter": _dotted,
     "buffer": _dotted,
@@ -93,7 +96,8 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _children(at: Any) -> Iterator[tuple[Step, Any]]:
     if isinstance(at, types.FunctionType):
-        if (at.__module__ or "").partition(".")[0] not in _NO_STATE - {"tinyshard"}:
+        module = (at.__module__ or "").partition(".")[0]
+        if module not in _NO_STATE or module in ("tinyshard", "__main__"):
             yield from _of_function(at)
     elif isinstance(at, types.MethodType):
         yield ("attribute", "__func__"), at.__func__
@@ -105,14 +109,35 @@ def _children(at: Any) -> Iterator[tuple[Step, Any]]:
         yield from ((("parameter", n), p) for n, p in at.named_parameters(remove_duplicate=False))
         yield from ((("buffer", n), b) for n, b in at.named_buffers(remove_duplicate=False))
         yield ("attribute", "forward"), at.forward
+        yield from ((("attribute", k), v) for k, v in list(vars(at).items()) if not k.startswith("_"))
+        yield from _of_class(at)
     elif isinstance(at, dict):
-        yield from ((("item", k), v) for k, v in list(at.items()) if isinstance(k, str | int))
-    elif isinstance(at, list | tuple):
+        yield from ((("item", k), v) for k, v in list(at.items()) if isinstance(k, _PLAIN_KEYS))
+    elif isinstance(at, list | tuple | deque):
         yield from ((("item", i), v) for i, v in enumerate(at))
-    elif isinstance(at, type | types.ModuleType):
-        return
-    elif hasattr(at, "__dict__"):
-        yield from ((("attribute", k), v) for k, v in list(vars(at).items()))
+    elif isinstance(at, property):
+        yield ("attribute", "fget"), at.fget
+    elif isinstance(at, type):
+        if _has_state(at):
+            yield from ((("attribute", k), getattr(at, k)) for k in vars(at) if k == "__call__" or k[:2] != "__")
+    elif not isinstance(at, types.ModuleType):
+        yield from ((("attribute", k), v) for k, v in list(getattr(at, "__dict__", {}).items()))
+        slots = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
+        yield from ((("attribute", k), getattr(at, k)) for k in slots if isinstance(k, str) and hasattr(at, k))
+        yield from _of_class(at)
+
+
+def _has_state(kind: type) -> bool:
+    """Whether a class may hold or use tensors of the learner's: one of theirs, not of a library that never does."""
+    module = kind.__module__.partition(".")[0]
+    return module == "__main__" or module not in _NO_STATE
+
+
+def _of_class(at: Any) -> Iterator[tuple[Step, Any]]:
+    """An object's methods and class attributes: they stand in its class and in those that it inherits from."""
+    for i, kind in enumerate(type(at).__mro__):
+        if _has_state(kind):
+            yield ("class", i), kind
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[Step, Any]]:

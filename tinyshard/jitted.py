@@ -87,6 +87,15 @@ class Jitted:
         if is_tracing() or any(_is_transformed(x) for x in tree_leaves((args, kwargs))):
             return self._function(*args, **kwargs)
         bound = self._bind(args, kwargs)
+        if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
+            raise DtypeError(
+                message(
+                    "a described value cannot be computed with",
+                    got=f"{self._name} called with a ShapeDtypeStruct",
+                    rule="it stands for an array in lower(), and has no values",
+                    try_=f"jit({self._name}).lower(...), or a call with Arrays",
+                )
+            )
         entry, everything = self._everything(bound, self._in_place(bound))
         home = self._home(entry, everything)
         arrays = call(self._recipe(entry, everything, home), everything, home)
@@ -249,8 +258,8 @@ def jit(
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors. What it closes over (Arrays,
             tensors, module parameters) is looked up at each call.
-        in_shardings: a Sharding for every argument, or a tree of them that is a prefix of the arguments; None leaves an
-            argument where it is.
+        in_shardings: a Sharding for every positional argument, or a tree of them that is a prefix of the arguments;
+            None leaves an argument where it is, and so do arguments by name.
         out_shardings: likewise for the results.
         static_argnums: positions of arguments that are Python values; another value is another trace.
         static_argnames: names of such arguments.

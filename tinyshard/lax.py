@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.placement import as_sharding, device_put
+from tinyshard.prefix import spread
 from tinyshard.sharding import Sharding
 from tinyshard.trace import is_tracing
 
@@ -64,7 +65,7 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
 
     Args:
         tree: a tensor or a tree of tensors.
-        shardings: a Sharding, or with `set_mesh` a PartitionSpec, for every leaf.
+        shardings: a Sharding, or with `set_mesh` a PartitionSpec, for every leaf; or a tree of them that is a prefix.
 
     Returns:
         The same values, laid out so. Outside of jit it is `device_put`.
@@ -84,13 +85,15 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         >>> f(ts.device_put(torch.zeros(4), ts.NamedSharding(mesh, ts.P("a")))).sharding
         NamedSharding(Mesh('a': 4), P())
     """
-    sharding = as_sharding(shardings)
+    leaves, form = tree_flatten(tree)
+    places = iter(spread(shardings, tree))
+    return tree_unflatten([None if x is None else _constrained(x, as_sharding(next(places))) for x in leaves], form)
 
-    def constrain(x: torch.Tensor) -> Any:
-        sharding.checked_layout(x.shape)
-        return _Constrain.apply(x, _number(sharding))
 
-    return tree_map(constrain, tree)
+def _constrained(x: Any, sharding: Sharding) -> Any:
+    x = x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+    sharding.checked_layout(x.shape)
+    return _Constrain.apply(x, _number(sharding))
 
 
 def _number(sharding: Sharding) -> int:

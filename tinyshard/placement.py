@@ -14,7 +14,7 @@ from tinyshard.array import Array
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.layout import Layout, coarsest, is_same_placement, refine
-from tinyshard.mesh import Mesh, current_mesh
+from tinyshard.mesh import AbstractMesh, Mesh, current_mesh
 from tinyshard.program import Builder, Meta, Program, Value
 from tinyshard.reshard import Placed, reshard
 from tinyshard.runtime.runs import users_line
@@ -108,6 +108,15 @@ def as_sharding(device: Any) -> Sharding:
 
 
 def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        raise ShardingError(
+            message(
+                "a value cannot be put on an abstract mesh",
+                got=f"{sharding!r}",
+                rule="an AbstractMesh has no devices: it is for planning, drawing and jit(f).lower",
+                try_="ts.make_mesh(sizes, names) for a mesh of devices",
+            )
+        )
     there = set(runtime.devices)
     missing = [d for d in sharding.devices if d not in there]
     if missing:

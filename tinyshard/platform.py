@@ -54,7 +54,7 @@ def init(
     _check_one_of("platform", where, PLATFORMS)
     _check_one_of("collectives", collectives or "gloo", ("gloo",))
     with _choosing:
-        shutdown()
+        _end_runtime()
         if kind == "local":
             from tinyshard.runtime.local import LocalRuntime
 
@@ -94,15 +94,25 @@ def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
 
 
 def shutdown() -> None:
-    """End the devices. Arrays that lived there say so when touched; the next use starts fresh devices.
+    """End the devices, and the helper process that they were forked from: no process is left.
+
+    Arrays that lived there say so when touched; the next use starts fresh devices.
 
     Communication: none.
     """
-    global _runtime
+    from tinyshard.runtime import zygote
+
     with _choosing:
-        ending, _runtime = _runtime, None
-        if ending is not None:
-            ending.shutdown()
+        _end_runtime()
+        zygote.stop()
+
+
+def _end_runtime() -> None:
+    """End the devices; the helper stays warm, so that the next ones start at once."""
+    global _runtime
+    ending, _runtime = _runtime, None
+    if ending is not None:
+        ending.shutdown()
 
 
 def current() -> ProcessPool | LocalRuntime:

@@ -8,6 +8,7 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import os
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only
 
 from tinyshard.array import Array
 from tinyshard.branch import both_branches
@@ -110,17 +111,22 @@ class _Recorder:
         return known[1]
 
 
-_recorder: list[_Recorder | None] = [None]
+_tracing = threading.RLock()  # torch's tracer is one for the process
+_state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
+
+
+def _recorder() -> _Recorder | None:
+    return getattr(_state, "recorder", None)
 
 
 def is_tracing() -> bool:
     """Whether a function is being traced now."""
-    return _recorder[0] is not None
+    return _recorder() is not None
 
 
 def lift_arrays(tree: Any) -> Any:
     """During a trace: every Array of the tree as the stand-in that is an input of the graph."""
-    recorder = _recorder[0]
+    recorder = _recorder()
     assert recorder is not None
     return tree_map_only(Array, recorder.lift, tree)
 
@@ -133,7 +139,7 @@ class _Watch(TorchDispatchMode):
         from torch._subclasses.functional_tensor import FunctionalTensor
 
         kwargs = kwargs or {}
-        recorder = _recorder[0]
+        recorder = _recorder()
         if recorder is None:
             return op(*args, **kwargs)
         if is_random(op, args, kwargs):
@@ -148,15 +154,8 @@ class _Watch(TorchDispatchMode):
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise _traced_value_error()
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
-        if op._schema.is_mutable and args and _is_closed_over(args[0], FunctionalTensor):
-            raise ImmutableError(
-                message(
-                    "a traced function changes a tensor that it closes over",
-                    got=f"{op._schema.name.removeprefix('aten::')} in {users_line()}",
-                    rule="a traced function runs once; what it does to outer tensors would happen only then",
-                    try_="return the new value, and assign it outside",
-                )
-            )
+        if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in _written(op, args, kwargs)):
+            raise _closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {users_line()}")
         if not fresh:
             args, kwargs = tree_map_only(
                 torch.Tensor, lambda x: recorder.lift(x) if _is_closed_over(x, FunctionalTensor) else x, (args, kwargs)
@@ -174,6 +173,24 @@ class _Watch(TorchDispatchMode):
                     try_="torch.where(mask, x, 0), or call it outside of jit",
                 )
             ) from error
+
+
+def _written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors that an in-place op, or one with out=, writes into."""
+    given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
+    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tree_leaves([given.get(name) for name in names])
+
+
+def _closed_over_changed(got: str) -> ImmutableError:
+    return ImmutableError(
+        message(
+            "a traced function changes a tensor that it closes over",
+            got=got,
+            rule="a traced function runs once; what it does to outer tensors would happen only then",
+            try_="return the new value, and assign it outside; x.clone() first where you want to write into it",
+        )
+    )
 
 
 def _has_effect(op: Any) -> bool:
@@ -254,23 +271,26 @@ def trace(
         leaves, tree = tree_flatten(out)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         _refuse_changed(stand_ins, names)
+        for x, stand_in in recorder.lifted.values():
+            if _is_changed(stand_in):  # through a view, which is no longer seen to belong to it
+                raise _closed_over_changed(f"a tensor of shape {tuple(x.shape)}, {x.dtype}")
         result.extend((leaves, tree))
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
     with fake:
         stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
-    before, _recorder[0] = _recorder[0], recorder
-    try:
-        with torch.no_grad(), both_branches(), _Watch():
-            graph = make_fx(
-                dispatch_functionalize(flat, FunctionalTensorMode()), tracing_mode="real", _allow_non_fake_inputs=True
-            )(*stand_ins)
-    except RuntimeError as error:
-        if ".numpy() is not supported" in str(error):  # torch tells this for want of a better message
-            raise _traced_value_error(_line_of(error)) from error
-        raise
-    finally:
-        _recorder[0] = before
+    with _tracing:
+        before, _state.recorder = _recorder(), recorder
+        try:
+            with torch.no_grad(), both_branches(), _Watch():
+                functional = dispatch_functionalize(flat, FunctionalTensorMode())
+                graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
+        except RuntimeError as error:
+            if ".numpy() is not supported" in str(error):  # torch tells this for want of a better message
+                raise _traced_value_error(_line_of(error)) from error
+            raise
+        finally:
+            _state.recorder = before
     _inputs_first(graph)
     paths = reachable(roots) if recorder.lifted else {}
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.lifted.values())
@@ -280,10 +300,14 @@ def trace(
     return Traced(graph, tuple(metas), closed, outputs, tree)
 
 
+def _is_changed(x: Any) -> bool:
+    torch._sync(x)
+    return bool(torch._functionalize_has_data_mutation(x.elem))  # type: ignore[attr-defined]
+
+
 def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]]) -> None:
     for number, x in enumerate(stand_ins):
-        torch._sync(x)
-        if torch._functionalize_has_data_mutation(x.elem):  # type: ignore[attr-defined]
+        if _is_changed(x):
             raise ImmutableError(
                 message(
                     "a traced function changes its argument in place",

@@ -76,6 +76,26 @@ def test_dlpack_takes_a_copy_and_a_pointer_is_refused(x, host):
         x.data_ptr()
 
 
+@pytest.mark.parametrize("ask", ["share_memory_", "untyped_storage"])
+def test_what_needs_memory_in_this_process_is_refused(x, ask):
+    with pytest.raises(ts.DtypeError, match="no memory in this process"):
+        getattr(x, ask)()
+
+
+def test_data_cannot_be_assigned(x, host):
+    with pytest.raises(ts.ImmutableError, match=r"x\.data"):
+        x.data = torch.ones(2)
+    assert torch.equal(ts.device_get(x.data), host)
+
+
+def test_copying_into_a_plain_tensor_brings_the_values_here(x, host):
+    plain = torch.zeros(4, 8)
+    plain.copy_(x)
+    assert torch.equal(plain, host)
+    row = x[:, 0] / 31
+    torch.testing.assert_close(ts.device_get(torch.vander(row)), torch.vander(host[:, 0] / 31))
+
+
 def test_shards_tell_device_index_replica_and_data(mesh, host):
     y = ts.device_put(host, ts.NamedSharding(mesh, ts.P("a", None)))
     shards = y.addressable_shards

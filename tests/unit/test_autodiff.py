@@ -339,3 +339,28 @@ def test_the_name_and_docstring_of_the_function_are_kept():
 
     for transform in (ts.grad, ts.value_and_grad, ts.jacrev, ts.jacfwd, functools.partial(ts.hessian)):
         assert transform(loss).__name__ == "loss"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a: a.sum(),
+        lambda a: (a**2)[:2].sum() + a.sum(),
+        lambda a: (a @ torch.eye(8)).sum(),
+        lambda a: torch.nn.functional.linear(a, torch.eye(8)).pow(2).sum(),
+        lambda a: a.sum() * 0 + 1.0,
+    ],
+)
+def test_derivatives_where_a_gradient_is_constant_or_torch_works_in_place(function):
+    host = torch.arange(1.0, 9.0)
+    x = ts.device_put(host, ts.NamedSharding(ts.make_mesh((4, 2), ("a", "b")), ts.P("a")))
+    for ours, theirs in ((ts.grad, torch.func.grad), (ts.hessian, torch.func.hessian), (ts.jacfwd, torch.func.jacfwd)):
+        want = theirs(function)(host)
+        for got in (ours(function)(host), ours(function)(x), ts.jit(ours(function))(x)):
+            torch.testing.assert_close(ts.device_get(got), want)
+
+
+def test_jacobians_of_arrays_are_arrays_also_for_linear_functions():
+    x = ts.array(torch.ones(3))
+    assert isinstance(ts.jacrev(lambda a: a * 2)(x), ts.Array)
+    assert isinstance(ts.jacfwd(lambda a: a * 2)(x), ts.Array)

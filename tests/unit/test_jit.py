@@ -1,3 +1,4 @@
+import concurrent.futures
 import functools
 import types
 
@@ -603,3 +604,96 @@ def test_flags_have_names_and_types():
         ts.config.update("explain", True)
     with pytest.raises(ts.TinyshardError, match="takes a bool"):
         ts.config.update("explain_cache_misses", 1)
+
+
+def _sets_an_element(x, w):
+    w[0] = 5.0
+    return x + w
+
+
+def _writes_through_a_view(x, w):
+    w.view(-1).mul_(3.0)
+    return x + w
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _sets_an_element,
+        _writes_through_a_view,
+        lambda x, w: torch.add(x, 1, out=w),
+        lambda x, w: torch._foreach_add_([w], 1.0) or x,
+    ],
+)
+def test_every_way_of_writing_into_a_closed_over_tensor_is_refused(change):
+    w = torch.ones(8, 2)
+    with pytest.raises(ts.ImmutableError, match="closes over"):
+        ts.jit(lambda x: change(x, w))(torch.ones(8, 2))
+    assert torch.equal(w, torch.ones(8, 2))
+
+
+class Holder:
+    shared = torch.tensor(1.0)
+
+    def __init__(self):
+        self.own = torch.tensor(1.0)
+
+    def by_class(self, x):
+        return x * Holder.shared
+
+    @property
+    def doubled(self):
+        return self.own * 2
+
+
+class Slotted:
+    __slots__ = ("own",)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.tensor(1.0)
+        self.parts = [torch.tensor(1.0)]
+
+    def forward(self, x):
+        return x * self.scale * self.parts[0]
+
+
+def test_rebinding_what_classes_modules_slots_and_containers_hold_is_seen(monkeypatch):
+    monkeypatch.setattr(Holder, "shared", torch.tensor(1.0))
+    holder, slotted, layer, keyed = Holder(), Slotted(), Layer(), {(0, 1): torch.tensor(1.0)}
+    slotted.own = torch.tensor(1.0)
+    functions = [
+        ts.jit(lambda x: x * Holder.shared),
+        ts.jit(lambda x: holder.by_class(x)),
+        ts.jit(lambda x: x * holder.doubled / 2),
+        ts.jit(lambda x: x * slotted.own),
+        ts.jit(lambda x: layer(x)),
+        ts.jit(lambda x: x * keyed[0, 1]),
+    ]
+    assert [float(f(torch.tensor(1.0))) for f in functions] == [1.0] * 6
+    Holder.shared, holder.own, slotted.own = torch.tensor(5.0), torch.tensor(5.0), torch.tensor(5.0)
+    layer.scale, keyed[0, 1] = torch.tensor(5.0), torch.tensor(5.0)
+    assert [float(f(torch.tensor(1.0))) for f in functions] == [5.0] * 6
+    layer.parts[0] = torch.tensor(2.0)
+    assert float(functions[4](torch.tensor(1.0))) == 10.0
+
+
+def test_threads_may_trace_at_once():
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda n: float(ts.jit(lambda x: (x * n).sum())(torch.ones(4))), range(8)))
+    assert made == [4.0 * n for n in range(8)]
+
+
+def test_a_described_value_is_not_computed_with():
+    with pytest.raises(ts.DtypeError, match="has no values"):
+        ts.jit(lambda x: x + 1)(ts.ShapeDtypeStruct((2,), torch.float32))
+
+
+def test_a_constraint_takes_a_tree_of_shardings_and_numbers():
+    mesh = ts.make_mesh((8,), "a")
+    rows, whole = ts.NamedSharding(mesh, ts.P("a")), ts.NamedSharding(mesh, ts.P())
+    made = ts.jit(lambda t: ts.lax.with_sharding_constraint(t, {"x": rows, "n": whole}))({"x": torch.ones(8), "n": 3.0})
+    assert made["x"].sharding == rows
+    assert made["n"].sharding == whole

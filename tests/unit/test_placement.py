@@ -3,6 +3,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tinyshard.devices import Device
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -104,7 +105,13 @@ def test_committed_arrays_on_other_devices_or_in_another_order_do_not_meet():
         (1.0, "cpu", ValueError, ["not a place", "'cpu' (str)"]),
         (1.0, 0, ValueError, ["not a place", "0 (int)"]),
         (torch.ones(8), ts.P("a"), ValueError, ["no mesh is set"]),
-        (torch.ones(16), ts.NamedSharding(ts.AbstractMesh((16,), "z"), ts.P("z")), ValueError, ["not there", "CPU 8"]),
+        (
+            torch.ones(8),
+            ts.NamedSharding(ts.AbstractMesh((8,), "z"), ts.P()),
+            ValueError,
+            ["abstract mesh", "lower"],
+        ),
+        (torch.ones(2), Device(8), ValueError, ["not there", "CPU 8"]),
     ],
 )
 def test_what_cannot_be_placed_is_refused(value, target, kind, words):

@@ -144,6 +144,7 @@ def test_shardings_compare_hash_and_pickle():
         (lambda: ts.NamedSharding(MESH, ts.P("a", "a")), ["axis 'a' twice", "P('a', 'a')"]),
         (lambda: ts.NamedSharding(MESH, "a"), ["PartitionSpec", "'a' (str)"]),
         (lambda: ts.NamedSharding("mesh", ts.P()), ["takes a mesh", "'mesh' (str)"]),
+        (lambda: ts.NamedSharding(MESH, ts.P(0)), ["axis names", "0 (int)"]),
         (lambda: ts.SingleDeviceSharding(0), ["one device", "0 (int)"]),
         (lambda: ts.NamedSharding(MESH, ts.P("a", None, "b")).shard_shape((4, 2)), ["rank", "2-d array", "3 dims"]),
         (

@@ -166,3 +166,27 @@ def test_a_fault_in_the_io_thread_reaches_who_waits(pool, monkeypatch):
         (x + 1).tolist()
     ts.init(devices=8, runtime="process")
     assert (ts.array([1.0]) + 1).tolist() == [2]
+
+
+def test_a_device_killed_inside_a_collective_is_named_at_once_to_who_waits_for_its_peers():
+    ts.init(devices=8)
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    x = y = ts.device_put(torch.ones(1024, 1024), ts.NamedSharding(mesh, ts.P("a", "b")))
+    for _ in range(8):
+        y = (y @ x) / 1024
+    os.kill(ts.devices()[2].pid, signal.SIGKILL)
+    with pytest.raises(ts.DeviceLostError, match="CPU 2 is gone"):
+        y.sum().item()
+    with pytest.raises(ts.DeviceLostError, match="CPU 2 is gone"):
+        (x + 1).sum().item()
+    ts.init(devices=8)
+    assert ts.array([1.0]).tolist() == [1.0]
+
+
+def test_shutdown_leaves_no_process():
+    ts.init(devices=2)
+    assert ts.array([1.0]).tolist() == [1.0]
+    before = {p.pid for p in psutil.Process().children(recursive=True)}
+    assert before
+    ts.shutdown()
+    assert not before & {p.pid for p in psutil.Process().children(recursive=True)}

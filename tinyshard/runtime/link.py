@@ -49,6 +49,7 @@ class Link:
         is_up: it has met the other workers and takes calls.
         is_watched: the I/O thread waits for room in its socket.
         lost: why it is gone; empty while it lives.
+        stuck: number of a call in which it waits for a lost device; 0 if there is none.
     """
 
     device: int
@@ -63,6 +64,7 @@ class Link:
     is_up: bool = False
     is_watched: bool = False
     lost: str = ""
+    stuck: int = 0
 
     def __post_init__(self) -> None:
         self.sock.setblocking(False)
@@ -99,11 +101,17 @@ class Link:
                     self._out.appendleft(piece[sent:])
                 sent = max(0, sent - piece.nbytes)
 
-    def fail_asked(self) -> None:
-        """Let go all who wait for an answer of it: there will be none."""
-        for request in self.asked.values():
-            request.over.open()
-        self.asked.clear()
+    def fail_asked(self, after: int = 0) -> None:
+        """Let go all who wait for an answer of it to a question after this call: there will be none."""
+        for number in [n for n in self.asked if n > after]:
+            self.asked.pop(number).over.open()
+
+    def stick(self, lost: int) -> None:
+        """A device is lost: the first call in which this one exchanges data with it does not end by itself."""
+        waits = [run.number for run in self.ahead if run.communicates and lost in run.devices]
+        if waits:
+            self.stuck = min(waits)
+            self.fail_asked(self.stuck)
 
     def drop(self) -> None:
         """Forget what is still to be written."""
@@ -117,6 +125,8 @@ class Link:
     def passed(self, number: int) -> None:
         """Note that the calls up to this one are over."""
         self.done = max(self.done, number)
+        if self.done >= self.stuck:
+            self.stuck = 0
         while self.ahead and self.ahead[0].number <= number:
             self.ahead.popleft()
 

@@ -207,9 +207,11 @@ class ProcessPool:
         finally:
             self._print_output()
         self._board.check_open()
-        for link in self._links({d for r in requests for d in r.waiting}):
-            if link.lost:
-                raise lost_error(link.device, link.lost, self._platform)
+        waiting = {d for r in requests for d in r.waiting}
+        if waiting:  # one of them is lost, or waits for a lost device in a collective
+            for link in sorted(self._board.links, key=lambda link: link.device not in waiting):
+                if link.lost:
+                    raise lost_error(link.device, link.lost, self._platform)
         return True
 
     def _print_output(self) -> None:

@@ -242,6 +242,9 @@ class Switchboard:
             self._send(devices, ("free", values))
 
     def _send_run(self, run: Run, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+        if run.communicates and any(self.links[d].lost for d in run.devices):
+            self._count(run)  # nobody starts it: the others would wait for the lost device
+            return
         known = self._known.setdefault(program.number, set())
         new = [d for d in run.devices if d not in known]
         if new:
@@ -276,8 +279,8 @@ class Switchboard:
     def _ask(self, kind: str, request: Request, what: Any) -> None:
         for device in request.waiting:
             self.links[device].asked[request.number] = request
-            if self.links[device].lost:
-                self.links[device].fail_asked()
+            if self.links[device].lost or self.links[device].stuck:
+                self.links[device].fail_asked(self.links[device].stuck)
         self._send(request.waiting, (kind, request.number, what))
 
     def _send(self, devices: Iterable[int], head: tuple[Any, ...], payload: memoryview | None = None) -> None:
@@ -344,6 +347,8 @@ class Switchboard:
             for run in link.ahead:
                 run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
             link.ahead.clear()
+            for other in self.links:
+                other.stick(link.device)
             self._settle()
         link.fail_asked()
         if not link.is_up:

@@ -132,6 +132,16 @@ def start() -> Zygote:
         return _zygote
 
 
+def stop() -> None:
+    """End it, if this process has one."""
+    global _zygote
+    with _starting:
+        ending, _zygote = _zygote, None
+        if ending is not None and ending.is_alive:
+            atexit.unregister(ending.close)
+            ending.close()
+
+
 def prestart() -> None:
     """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
     if sys.platform != "win32" and os.environ.get("TINYSHARD_ROLE") != "worker":

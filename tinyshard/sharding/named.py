@@ -126,7 +126,18 @@ class NamedSharding(Sharding):
 def _axis_names(entry: Any) -> tuple[str, ...]:
     if entry is None:
         return ()
-    return (entry,) if isinstance(entry, str) else tuple(entry)
+    names = tuple(entry) if isinstance(entry, tuple) else (entry,)
+    for name in names:
+        if not isinstance(name, str):
+            raise ShardingError(
+                message(
+                    "a spec is made of axis names",
+                    got=f"{entry!r} ({type(entry).__name__})",
+                    rule="each entry is a name, a tuple of names, or None",
+                    try_="P('a', None, ('b', 'c'))",
+                )
+            )
+    return names
 
 
 def _check_spec(mesh: Mesh, spec: PartitionSpec, names: Sequence[tuple[str, ...]]) -> None:
