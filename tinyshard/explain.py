@@ -9,7 +9,14 @@ from tinyshard.signature import Signature
 MOST_LINES = 8
 
 
-def explanation(name: str, leaf_names: Sequence[str], new: Signature, old: Iterable[Signature], where: object) -> str:
+def explanation(
+    name: str,
+    leaf_names: Sequence[str],
+    new: Signature,
+    old: Iterable[Signature],
+    where: object,
+    closed: Sequence[str] = (),
+) -> str:
     """Which argument differs, old against new.
 
     Args:
@@ -17,6 +24,7 @@ def explanation(name: str, leaf_names: Sequence[str], new: Signature, old: Itera
         leaf_names: what to call each tensor leaf of the new call.
         new, old: the signatures.
         where: the line that calls.
+        closed: for the same signature, what has become of the tensors that the function closes over.
 
     Example:
         >>> print(explanation("f", [], None, [], "notebook.py:3"))
@@ -27,7 +35,7 @@ def explanation(name: str, leaf_names: Sequence[str], new: Signature, old: Itera
     if not apart:
         return f"{name} is traced: it was not called before\n  at {where}"
     nearest = min(reversed(apart), key=len)  # of equally near ones the latest
-    lines = nearest[:MOST_LINES] or ["a tensor that it closes over is gone, or has another shape or dtype"]
+    lines = nearest[:MOST_LINES] or [*closed]
     if len(nearest) > MOST_LINES:
         lines.append(f"and {len(nearest) - MOST_LINES} more")
     return "\n  ".join([f"{name} is traced again", *lines, f"at {where}"])

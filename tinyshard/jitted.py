@@ -31,7 +31,7 @@ from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
 from tinyshard.spmd import constraints_of, partition_graph
-from tinyshard.trace import Traced, is_tracing, trace
+from tinyshard.trace import Traced, closed_names, is_tracing, trace
 
 
 @dataclass(eq=False)
@@ -53,6 +53,17 @@ class Entry:
         now = [c.look_up(roots) for c in self.traced.closed]
         found = [x for x in now if x is not None]
         return found if len(found) == len(now) and tuple(map(_meta, found)) == self.closed else None
+
+    def changes(self, roots: Sequence[Any]) -> list[str]:
+        """What has become of what it closes over, for the tensors that are not as they were."""
+        said = []
+        for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
+            now = closed.look_up(roots)
+            if now is None:
+                said.append(f"{name}, which it closes over, is gone or means something else")
+            elif _meta(now) != before:
+                said.append(f"{name}, which it closes over: {before}, now {_meta(now)}")
+        return said
 
 
 def _meta(x: torch.Tensor) -> Meta:
@@ -149,7 +160,9 @@ class Jitted:
                 return entry, [*operands, *closed]
         if config.read("explain_cache_misses"):
             before = [s for s, made in self._entries.items() if made]
-            print(explanation(self._name, bound.names(), bound.signature, before, users_line()), file=sys.stderr)
+            changed = entries[-1].changes(roots) if entries else []
+            told = explanation(self._name, bound.names(), bound.signature, before, users_line(), changed)
+            print(told, file=sys.stderr)
         traced = trace(roots, bound.call, bound.signature.metas, bound.names)
         closed = [c.value for c in traced.closed]
         entry = Entry(traced, tuple(map(_meta, closed)))

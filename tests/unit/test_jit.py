@@ -697,3 +697,16 @@ def test_a_constraint_takes_a_tree_of_shardings_and_numbers():
     made = ts.jit(lambda t: ts.lax.with_sharding_constraint(t, {"x": rows, "n": whole}))({"x": torch.ones(8), "n": 3.0})
     assert made["x"].sharding == rows
     assert made["n"].sharding == whole
+
+
+def test_a_retrace_for_a_closed_over_tensor_names_it_old_against_new(capsys):
+    holder = Holder()
+    f = ts.jit(lambda x: (x * holder.own).sum())
+    f(torch.ones(2))
+    holder.own = torch.ones(2, dtype=torch.float64)
+    ts.config.update("explain_cache_misses", True)
+    try:
+        f(torch.ones(2))
+    finally:
+        ts.config.update("explain_cache_misses", False)
+    assert "holder.own, which it closes over: f32[], now f64[2]" in capsys.readouterr().err

@@ -181,7 +181,8 @@ def test_a_described_value_must_fit_its_sharding(mesh):
 def test_lowering_the_network_for_4096_devices_needs_no_runtime_and_no_process():
     code = """
 import threading
-import torch, tinyshard as ts
+import psutil, torch, tinyshard as ts
+before = {p.pid for p in psutil.Process().children(recursive=True)}  # the helper that the import starts
 from tinyshard import P, platform
 from tinyshard.runtime import zygote
 mesh = ts.AbstractMesh((64, 64), ("data", "model"))
@@ -204,10 +205,11 @@ text, cost = compiled.as_text(), compiled.cost_analysis()
 assert "program on 4096 devices" in text and "f32[8192, 128]" in text
 assert cost.flops > 0 and cost.nbytes > 0
 assert platform._runtime is None
+assert {p.pid for p in psutil.Process().children(recursive=True)} == before
 assert [s.spec for s in compiled.output_shardings][2] == P(None, "model")
 print("done")
 """
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "local"}
+    env = {k: v for k, v in os.environ.items() if k != "TINYSHARD_RUNTIME"} | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=env, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("done\n", "")
 
