@@ -95,7 +95,11 @@ def axis_names(recipe: Recipe, home: Home) -> tuple[str, ...]:
     named = None
     if mesh is not None and mesh.device_ids == home.devices:
         named = _joined([(name, size) for name, size in mesh.shape.items() if size > 1], sizes)
-    return named or tuple(str(i) for i in range(len(sizes)))
+    return named or _numbered(recipe.program)
+
+
+def _numbered(program: Program) -> tuple[str, ...]:
+    return tuple(str(i) for i in range(len(program.axes)))
 
 
 def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[str, ...] | None:
@@ -119,8 +123,9 @@ def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[str
     return tuple(out)
 
 
-def program_text(program: Program, names: Sequence[str]) -> str:
-    """A program with the names of its axes, and the bytes that one device sends in each collective."""
+def program_text(program: Program, names: Sequence[str] | None = None) -> str:
+    """A program with the names of its axes (by default their numbers), and the bytes sent in each collective."""
+    names = _numbered(program) if names is None else names
     axes = " x ".join(f"{name}={size}" for name, size in zip(names, program.axes, strict=True))
     lines = [f"program on {len(program.devices)} devices, axes {axes}" if axes else "program on 1 device"]
     lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]

@@ -5,7 +5,7 @@ collectives of `tinyshard.collectives`, which name the axes along which devices 
 
     x of f32[8, 4], rows cut in 4           %0: f32[2, 4] = input
     x.sum(0)                                %1: f32[4] = aten.sum.dim_IntList(%0, [0])
-                                            %2: f32[4] = all_reduce(%1, axes=(0,), op='sum')
+                                            %2: f32[4] = all_reduce(%1, over=0, op=sum)    # 24 bytes
                                             return %2
 """
 
@@ -120,18 +120,6 @@ class Program:
 
         crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
         return any(step.op in crossing for step in self.steps)
-
-    def as_text(self) -> str:
-        """The program as a learner reads it, one step a line, with local shapes."""
-        lines = [f"program on {len(self.devices)} devices, axes {self.axes}"]
-        for number in range(self.num_inputs):
-            lines.append(f"  {Value(number)}: {self.metas[number]} = input")
-        for step in self.steps:
-            made = ", ".join(f"{Value(n)}: {self.metas[n] or '?'}" for n in step.results if n >= 0)
-            named = [f"{k}={v!r}" for k, v in step.kwargs.items()]
-            lines.append(f"  {made or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])})")
-        lines.append(f"  return {', '.join(repr(Value(n)) for n in self.outputs)}")
-        return "\n".join(lines)
 
 
 def values_in(tree: Any) -> Iterator[Value]:

@@ -14,6 +14,7 @@ import tinyshard as ts
 from tests.expressions import check_same
 from tinyshard import eager, plan
 from tinyshard.collectives import COLLECTIVES
+from tinyshard.lowered import program_text
 from tinyshard.operators import facts, is_random, with_positive_dims
 from tinyshard.planning_axes import planning_axes
 from tinyshard.program import Program
@@ -131,7 +132,7 @@ def test_a_linear_layer_of_rows_needs_no_exchange(monkeypatch: pytest.MonkeyPatc
 
 def test_text_shows_local_shapes_and_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
     (program,) = ran(lambda x: x.sum(0), put(X, 8, 1), monkeypatch=monkeypatch)
-    text = program.as_text()
+    text = program_text(program)
     assert "all_reduce" in text
     assert "f32[2, 16] = input" in text
     assert program.communicates
