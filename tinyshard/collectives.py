@@ -28,8 +28,12 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def reduce_stack(shards: Sequence[Tensor], op: str) -> Tensor:
-    """Combine equal-shaped tensors elementwise: bool by any/all, the rest by `REDUCTIONS`."""
-    stacked = torch.stack(list(shards))
+    """Combine equal-shaped tensors elementwise."""
+    return reduce_stacked(torch.stack(list(shards)), op)
+
+
+def reduce_stacked(stacked: Tensor, op: str) -> Tensor:
+    """Combine along the first dim: bool by any/all, the rest by `REDUCTIONS`."""
     if stacked.dtype == torch.bool:
         return stacked.any(0) if op in ("sum", "max") else stacked.all(0)
     return REDUCTIONS[op](stacked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import itertools
+import math
 import os
 import sys
 import threading
@@ -15,8 +16,8 @@ import torch
 from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
-from tinyshard.runtime import channel, zygote
-from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime import arena, channel, zygote
+from tinyshard.runtime.buffers import Buffers, put_together
 from tinyshard.runtime.failures import Failure, lost_error, remote_error
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs
@@ -32,32 +33,51 @@ class ProcessPool:
     Args:
         count: number of devices.
         platform: "cpu".
+        collectives: "shared", memory that all of them map, or "gloo".
 
-    Communication: socket pairs to the workers; gloo between them, on the loopback.
+    Communication: socket pairs to the workers; between them shared memory, or gloo on the loopback.
     """
 
     kind = "process"
 
-    def __init__(self, count: int, platform: str = "cpu") -> None:
+    def __init__(self, count: int, platform: str = "cpu", collectives: str = "gloo") -> None:
+        self.collectives = collectives
         self.devices = tuple(Device(i, platform) for i in range(count))
         self._platform = platform
         self._owner = os.getpid()
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
-        self._board = Switchboard(zygote.start(), count, platform, self._buffers)
+        fd = arena.create(count) if collectives == "shared" else -1
+        self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
+        self._board = Switchboard(zygote.start(), count, platform, self._buffers, fd)
         atexit.register(self.shutdown)
+
+    def snapshot(self, host: torch.Tensor) -> torch.Tensor:
+        """A copy for `put`, where the devices can see it."""
+        if self._arena is None or host.nbytes < arena.SMALLEST_NBYTES:
+            return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        block = self._arena.copied(host, [self._arena.member])
+        return self._arena.hold(block, host.shape, host.dtype)
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
         board = self._board
         board.check_open()
+        placed = {device: (block, self._lend(block, device)) for device, block in blocks.items()}
         with self._order:
             run = Run(next(self._numbers), tuple(blocks), False, where)
             buffer = self._buffers.make(run, self)
-            board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, blocks)
+            board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
         board.hold_back(run.devices)
         return buffer
+
+    def _lend(self, block: torch.Tensor, device: int) -> arena.Block | None:
+        """The place of a snapshot, which the device holds from now on; None for a tensor that is to be sent."""
+        place = None if self._arena is None else self._arena.block_of(block)
+        if place is not None and self._arena is not None:
+            self._arena.lend(place, [device])
+        return place
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
         """Call a program on its devices.
@@ -92,17 +112,42 @@ class ProcessPool:
         """
         others = self._late(self._ancestry(buffer, device_ids)) - set(device_ids)
         asked = [self._ask("sync", others)] if others else []
-        fetched = self._ask("fetch", device_ids, buffer.number)
+        fetched = self._ask("fetch", device_ids, (buffer.number, None))
         self._wait([*asked, fetched])
         self._raise_failures(buffer, device_ids)
-        out = {}
-        for device, (meta, payload) in fetched.answers.items():
+        metas = self._answered(fetched, buffer)
+        return {d: channel.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
+
+    def _answered(self, fetched: Request, buffer: Buffer) -> dict[int, Meta]:
+        """Shape and dtype of what each device has brought; raises if one could not."""
+        for device, (meta, _) in fetched.answers.items():
             if isinstance(meta, Failure):
                 raise remote_error({device: (meta, buffer.run.where)}, self._platform)
             if meta is None:
                 problem = f"{self.devices[device]} does not hold the value"
                 raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
-            out[device] = channel.tensor_of(payload, meta.shape, meta.dtype)
+        return {device: meta for device, (meta, _) in fetched.answers.items()}
+
+    def gather(
+        self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Wait for blocks and put them together here; raises as `fetch` does.
+
+        Args:
+            buffer: the value.
+            places: by device, where its block is to stand.
+            shape, dtype: of the whole.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        if self._arena is None or nbytes < arena.SMALLEST_NBYTES:
+            blocks = self.fetch(buffer, list(places))
+            return put_together(blocks, places, shape, dtype)
+        self.wait(buffer, list(places))
+        block = self._arena.allocate(nbytes, [self._arena.member, *places])
+        out = self._arena.hold(block, shape, dtype)
+        fetched = self._ask("fetch", places, (buffer.number, (block, shape, places)))
+        self._wait([fetched])
+        self._answered(fetched, buffer)
         return out
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
@@ -135,7 +180,7 @@ class ProcessPool:
         return int(request.answers[device][0])
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
-        """What each device handed to gloo since the last such question: (gloo's name, group size, operand bytes)."""
+        """What each device exchanged since last asked: (name, with gloo its own; group size; operand bytes)."""
         request = self._ask("handed", range(len(self.devices)))
         self._wait([request])
         return {device: answer[0] for device, answer in request.answers.items()}

@@ -42,9 +42,11 @@ class Switchboard:
         count: number of devices.
         platform: what they are called.
         buffers: tells which values nobody holds any more.
+        arena: descriptor of the memory that the workers share; -1 where gloo joins them.
     """
 
-    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers) -> None:
+    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers, arena: int = -1) -> None:
+        self._arena = arena
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
@@ -75,8 +77,8 @@ class Switchboard:
         """Queue a message.
 
         Args:
-            kind: "put" (run, value, blocks), "run" (run, program, inputs, outputs), "forget" (program), or a question
-                (request, what).
+            kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
+                outputs), "forget" (program), or a question (request, what).
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
@@ -114,7 +116,8 @@ class Switchboard:
             return False
         links = [self.links[d] for d in devices]
         return any(
-            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes > MAX_NBYTES_AHEAD) for x in links
+            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + x.lent_nbytes > MAX_NBYTES_AHEAD)
+            for x in links
         )
 
     def take_printed(self) -> list[tuple[int, str]]:
@@ -157,11 +160,12 @@ class Switchboard:
 
     def _start_workers(self) -> None:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        with rendezvous() as store:
+        with rendezvous(self._arena) as store:
             for device in range(self._size):
                 if self.closing:
                     return
-                link = start_worker(self._zygote, device, self._size, store)
+                collectives = "gloo" if self._arena < 0 else "shared"
+                link = start_worker(self._zygote, device, self._size, store, collectives)
                 self.links.append(link)
                 self._selector.register(link.sock, selectors.EVENT_READ, link)
                 self._selector.register(link.output, selectors.EVENT_READ, link)
@@ -254,10 +258,13 @@ class Switchboard:
         self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
-        for device, block in blocks.items():
-            head = ("put", run.number, value, tuple(block.shape), block.dtype)
-            self._send([device], head, channel.tensor_bytes(block))
+        for device, (block, place) in blocks.items():
+            head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
+            self._send([device], head, channel.tensor_bytes(block) if place is None else None)
         self._count(run)
+        for device, (block, place) in blocks.items():
+            if place is not None and self.links[device].lend(run.number, block.nbytes):
+                self._send([device], ("sync", 0, None))
 
     def _count(self, run: Run) -> None:
         """Note that devices have a call before them, and ask now and then how far they have come."""

@@ -19,11 +19,14 @@ import torch
 
 from tinyshard.program import Meta
 from tinyshard.runtime import channel
+from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
 from tinyshard.runtime.failures import failure_of, short
+from tinyshard.runtime.shared import SharedFabric
 
 _LIBC = ctypes.CDLL(None)
+_KEPT_NBYTES = 1 << 29
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +43,25 @@ class Worker:
         sock: this device's channel to the controller.
         device: its id.
         count: number of devices.
-        store: path of the file for gloo's rendezvous.
+        store: path of the file that all workers share: their memory, or gloo's rendezvous.
+        collectives: "shared" or "gloo".
     """
 
-    def __init__(self, sock: socket.socket, device: int, count: int, store: str) -> None:
+    def __init__(self, sock: socket.socket, device: int, count: int, store: str, collectives: str) -> None:
         self._sock = sock
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
         self._done = 0
-        self._fabric = Fabric(store, device, count)
+        self._arena: Arena | None = None
+        self._fabric: Fabric | SharedFabric
+        if collectives == "shared":
+            fd = os.open(store, os.O_RDWR)
+            self._arena = Arena(fd, count, device)
+            os.close(fd)
+            self._fabric = SharedFabric(self._arena)
+        else:
+            self._fabric = Fabric(store, device, count)
 
     def serve(self) -> None:
         """Do what comes, until the controller is gone.
@@ -69,8 +81,8 @@ class Worker:
             self._run(number, self._programs[program], inputs, outputs)
             self._done = number
         elif kind == "put":
-            _, number, value, shape, dtype = head
-            self._values[value] = channel.tensor_of(payload, shape, dtype)
+            _, number, value, shape, dtype, block = head
+            self._values[value] = self._placed(block, shape, dtype, payload)
             self._done = number
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2])
@@ -84,7 +96,7 @@ class Worker:
         elif kind == "held":
             self._reply(head[1], len(self._values))
         elif kind == "fetch":
-            self._fetch(head[1], head[2])
+            self._fetch(head[1], *head[2])
         elif kind == "handed":
             self._reply(head[1], list(self._fabric.handed))
             self._fabric.handed.clear()
@@ -97,13 +109,27 @@ class Worker:
         _LIBC.fflush(None)  # what C code has printed; all of it is to be there before the answer
         channel.send(self._sock, ("reply", request, self._done, answer), payload)
 
-    def _fetch(self, request: int, value: int) -> None:
+    def _placed(self, block: Block | None, shape: Any, dtype: torch.dtype, payload: bytearray | None) -> torch.Tensor:
+        if block is None:
+            return channel.tensor_of(payload, shape, dtype)
+        assert self._arena is not None
+        return self._arena.hold(block, shape, dtype)
+
+    def _fetch(self, request: int, value: int, wanted: Any) -> None:
+        """Answer with the tensor's bytes, or copy it to its place in a block of the controller's."""
         tensor = self._values.get(value)
         if not isinstance(tensor, torch.Tensor):
             self._reply(request, None)
             return
+        payload = None
         try:
-            payload = channel.tensor_bytes(tensor)
+            if wanted is None:
+                payload = channel.tensor_bytes(tensor)
+            else:
+                assert self._arena is not None
+                block, shape, places = wanted
+                self._arena.view(block.offset, shape, tensor.dtype)[places[self._device]].copy_(tensor)
+                self._arena.release(block)
         except Exception as error:
             self._reply(request, failure_of(self._device, f"fetch({short(tensor)})", error))
         else:
@@ -121,7 +147,7 @@ class Worker:
                     operand, meta = step.operand
                     x = zeros_for(meta) if failed else values[operand]
                     if name == "transfer":
-                        made = self._fabric.transfer(x, program.devices, program.metas[step.results[0]], **params)
+                        made = self._fabric.transfer(x, meta, program.devices, program.metas[step.results[0]], **params)
                     else:
                         made = self._fabric.perform(name, x, program.devices, program.axes, named, params)
                     values[step.results[0]] = made
@@ -164,7 +190,16 @@ def _end_with_controller(sock: socket.socket, zygote: int) -> None:
         os._exit(0)
 
 
-def main(sock: socket.socket, output: int, device: int, count: int, store: str, zygote: int) -> None:
+def _recycle_memory() -> None:
+    """Keep what is freed for the next tensor: the first touch of fresh pages costs more than most maths."""
+    mallopt = getattr(_LIBC, "mallopt", None)  # glibc has it
+    if mallopt is not None and sys.platform == "linux":
+        m_trim_threshold, m_mmap_max = -1, -4
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, _KEPT_NBYTES)
+
+
+def main(sock: socket.socket, output: int, device: int, count: int, store: str, zygote: int, collectives: str) -> None:
     """What a freshly forked worker does until it exits.
 
     Args:
@@ -173,6 +208,7 @@ def main(sock: socket.socket, output: int, device: int, count: int, store: str, 
         device: its id, of `count`.
         store: path of the file in which the workers find each other.
         zygote: process id of the parent.
+        collectives: "shared" or "gloo".
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
     os.dup2(output, 1)
@@ -181,4 +217,5 @@ def main(sock: socket.socket, output: int, device: int, count: int, store: str, 
     _end_with_controller(sock, zygote)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    Worker(sock, device, count, store).serve()
+    _recycle_memory()
+    Worker(sock, device, count, store, collectives).serve()
