@@ -33,6 +33,7 @@ from tinyshard.runtime import board
 REGION_NBYTES = 1 << 36
 SLOTS = 1 << 15
 PAGE_NBYTES = 4096
+_LOOKED_AT = 16
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
@@ -91,20 +92,21 @@ class Arena:
         self._base = torch.from_numpy(self.bytes)
         self._typed: dict[torch.dtype, torch.Tensor] = {}
         stride = -(-(count + 1) // 8) * 8
-        self._tables = [
-            self.bytes[start : start + SLOTS * stride].reshape(SLOTS, stride)
-            for start in (first + m * REGION_NBYTES for m in range(count + 1))
-        ]
-        self._own = self._tables[member]
+        starts = [first + m * REGION_NBYTES for m in range(count + 1)]
+        self._tables = [self.bytes[start : start + SLOTS * stride].data for start in starts]
+        self._stride = stride
+        self._own = self.bytes[starts[member] : starts[member] + SLOTS * stride].view(np.uint64).reshape(SLOTS, -1)
+        self._nobody = bytes(stride)
         self._start = first + member * REGION_NBYTES + _rounded(SLOTS * stride)
         self._end = first + (member + 1) * REGION_NBYTES
         self._offsets: list[int] = []  # by slot
         self._sizes: list[int] = []
         self._given = np.zeros(SLOTS, bool)
         self._free: dict[int, list[int]] = {}
+        self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
         self._kept_nbytes = 0  # of free blocks whose pages are there
         self._without_pages: set[int] = set()
-        self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (4 * (count + 1))
+        self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (8 * (count + 1))
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
@@ -127,7 +129,7 @@ class Arena:
         size = _rounded(nbytes)
         with self._allocating:
             slots = self._free.setdefault(size, [])
-            if not slots:
+            if not slots and not self._take_back(size):
                 self.collect()
             if not slots:
                 slot = self._grow(size)
@@ -137,10 +139,11 @@ class Arena:
             else:
                 slot = slots.pop()
                 self._kept_nbytes -= size
-            row = self._own[slot]
+            table, at = self._tables[self.member], slot * self._stride
             for holder in holders:
-                row[holder] = 1
+                table[at + holder] = 1
             self._given[slot] = True
+            self._out[size].append(slot)
         return Block(self.member, slot, self._offsets[slot])
 
     def _grow(self, size: int) -> int:
@@ -152,16 +155,42 @@ class Arena:
         self._start += size
         return slot
 
-    def collect(self) -> None:
-        """Find the blocks that nobody holds any more; give back pages where there are too many of them."""
+    def _take_back(self, size: int) -> bool:
+        """Find a block of this size that was given out long ago and that nobody holds any more."""
+        self._take_let_go()
+        out = self._out.setdefault(size, deque())
+        for _ in range(min(_LOOKED_AT, len(out))):
+            slot = out.popleft()
+            if self._given[slot]:
+                if not self._is_idle(slot):
+                    out.append(slot)
+                    continue
+                self._recycle(slot)
+                return True
+        return False
+
+    def _is_idle(self, slot: int) -> bool:
+        at = slot * self._stride
+        return self._tables[self.member][at : at + self._stride] == self._nobody
+
+    def _recycle(self, slot: int) -> None:
+        self._given[slot] = False
+        self._free[self._sizes[slot]].append(slot)
+        self._kept_nbytes += self._sizes[slot]
+
+    def _take_let_go(self) -> None:
         for _ in range(len(self._let_go)):
             self._forget(self._let_go.popleft())
+
+    def collect(self) -> None:
+        """Find the blocks that nobody holds any more; give back pages where there are too many of them."""
+        self._take_let_go()
         used = len(self._sizes)
         idle = self._given[:used] & ~self._own[:used].any(1)
         for slot in np.flatnonzero(idle).tolist():
-            self._given[slot] = False
-            self._free[self._sizes[slot]].append(slot)
-            self._kept_nbytes += self._sizes[slot]
+            self._recycle(slot)
+        for size, out in self._out.items():
+            self._out[size] = deque(slot for slot in out if self._given[slot])
         if self._kept_nbytes > self._most_kept_nbytes:
             self._give_back()
 
@@ -200,7 +229,7 @@ class Arena:
 
     def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Hold a block that another member holds and will not let go of before this returns."""
-        self._tables[block.owner][block.slot, self.member] = 1
+        self._tables[block.owner][block.slot * self._stride + self.member] = 1
         return self.hold(block, shape, dtype)
 
     def _forget(self, watch: _Watch) -> None:
@@ -217,13 +246,13 @@ class Arena:
 
     def release(self, block: Block) -> None:
         """Let go of a block that this member holds and made no tensor of."""
-        self._tables[block.owner][block.slot, self.member] = 0
+        self._tables[block.owner][block.slot * self._stride + self.member] = 0
 
     def lend(self, block: Block, holders: Iterable[int]) -> None:
         """Add holders to an own block of which nobody has been told yet."""
-        row = self._own[block.slot]
+        table, at = self._tables[self.member], block.slot * self._stride
         for holder in holders:
-            row[holder] = 1
+            table[at + holder] = 1
 
     def offset_of(self, tensor: torch.Tensor) -> int:
         """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""

@@ -6,14 +6,14 @@ import numpy as np
 
 LETTER_WORDS = 8
 NOTES = 4
-NOTE_NBYTES = 1 << 14
+NOTE_NBYTES = 1 << 15
 _LINE_NBYTES = 64
 
 
 def nbytes(count: int) -> int:
     """How large it is for `count` devices and a controller: whole pages."""
     members = count + 1
-    counters = 4 * members * _padded(members)
+    counters = 8 * members * _padded(members)
     each = 3 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
     numbers = 2 * members * members + _LINE_NBYTES
     return -(-(2 * counters + numbers + members * each) // 4096) * 4096
@@ -21,7 +21,7 @@ def nbytes(count: int) -> int:
 
 def _padded(members: int) -> int:
     """Counters in a row, so that a row has cache lines of its own."""
-    return -(-members // 16) * 16
+    return -(-members // 8) * 8
 
 
 class Board:
@@ -47,10 +47,10 @@ class Board:
         self._memory = memory
         self._at = 0
         columns = _padded(members)
-        self.ready = self._take(np.int32, members, columns)[:, :members]
-        self.done = self._take(np.int32, members, columns)[:, :members]
+        self.ready = self._take(np.int64, members, columns)[:, :members]
+        self.done = self._take(np.int64, members, columns)[:, :members]
         lines = self._take(np.int64, members, _LINE_NBYTES // 8)
-        sleeping = self._take(np.int32, members, _LINE_NBYTES // 4)
+        sleeping = self._take(np.int64, members, _LINE_NBYTES // 8)
         self.ready_sleeping, self.done_sleeping = sleeping[:, 0], sleeping[:, 1]
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
         self.finished, self.told = lines[:, 0], lines[:, 1]

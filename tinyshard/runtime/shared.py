@@ -15,13 +15,13 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,6 +37,7 @@ PIECE_NBYTES = 1 << 18
 # parts begin at multiples of it, so that vector instructions do the same as in one go
 _ALIGNED_NBYTES = 256
 _LOST = -1
+_MOST_VIEWS = 1000
 
 _ADDED: dict[str, Callable[..., Tensor]] = {
     "sum": torch.add,
@@ -58,14 +59,13 @@ class Group:
     Attributes:
         members: device ids in the order of the group.
         place: which of them this device is.
-        all, others: the ids of all members and of the others, to index with.
+        others: the other ids.
         step: distance between the ids where it is always the same, else 0.
     """
 
     members: tuple[int, ...]
     place: int
-    all: np.ndarray
-    others: np.ndarray
+    others: tuple[int, ...]
     step: int
 
     @property
@@ -77,10 +77,8 @@ class Group:
 def group_of(members: tuple[int, ...], device: int) -> Group:
     """The group of these devices, of which `device` is one."""
     steps = {b - a for a, b in itertools.pairwise(members)}
-    others = np.array([m for m in members if m != device], np.intp)
-    return Group(
-        members, members.index(device), np.array(members, np.intp), others, steps.pop() if len(steps) == 1 else 0
-    )
+    others = tuple(m for m in members if m != device)
+    return Group(members, members.index(device), others, steps.pop() if len(steps) == 1 else 0)
 
 
 @dataclass(slots=True)
@@ -112,11 +110,13 @@ class SharedFabric:
         board.pids[self._device] = os.getpid()
         self._ready = Signals(board.ready, board.ready_sleeping, board.pids, self._device)
         self._done = Signals(board.done, board.done_sleeping, board.pids, self._device)
-        self._letters = board.letters
-        self._numbers = board.numbers
+        self._letters = board.letters.reshape(-1).data
+        self._numbers = board.numbers.reshape(-1).data
+        self._row = arena.count + 1
+        self._views: dict[Any, Tensor] = {}
         self._note_offset = board.note_offset
         self._note = 0
-        self._readers: list[tuple[np.ndarray, np.ndarray] | None] = [None] * NOTES
+        self._readers: list[tuple[tuple[int, ...], list[int]] | None] = [None] * NOTES
         self._groups: dict[Any, Group] = {}
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
@@ -183,33 +183,44 @@ class SharedFabric:
         readers = self._readers[number]
         if readers is not None:
             self._done.wait(*readers)
-        self._arena.view(self._note_at(self._device, number), x.shape, x.dtype).copy_(x)
-        self._numbers[self._device, others, self._ready.parity(others)] = number
-        parity = self._ready.due_parity(others)
-        self._ready.send(others)
+        self._noted(self._device, number, x.shape, x.dtype).copy_(x)
+        ready, numbers, here, row = self._ready, self._numbers, self._device, self._row
+        for other in others:
+            numbers[(here * row + other) * 2 + (ready.sent[other] & 1)] = number
+        places = [(other * row + here) * 2 + (ready.due[other] & 1) for other in others]
+        ready.send(others)
         self._readers[number] = (others, self._done.expect(others))
         try:
-            self._ready.wait(others, self._ready.expect(others))
-            numbers = self._numbers[others, self._device, parity].tolist()
-            numbers.insert(group.place, number)
-            return self._from_notes(name, group, x, numbers, params)
+            ready.wait(others, ready.expect(others))
+            notes = [numbers[place] for place in places]
+            notes.insert(group.place, number)
+            return self._from_notes(name, group, x, notes, params)
         finally:
             self._done.send(others)
 
-    def _note_at(self, device: int, number: int) -> int:
-        return self._note_offset + (device * NOTES + number) * NOTE_NBYTES
+    def _noted(
+        self, device: int, number: int, shape: Sequence[int], dtype: torch.dtype, group: Group | None = None
+    ) -> Tensor:
+        """A note as a tensor; with a group, the notes of this number of all its members as one."""
+        key = (device, number, shape, dtype, group and group.members)
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            offset = self._note_offset + (device * NOTES + number) * NOTE_NBYTES
+            view = self._arena.view(offset, shape, dtype)
+            if group is not None:
+                step = group.step * NOTES * NOTE_NBYTES // dtype.itemsize
+                view = view.as_strided((group.count, *shape), (step, *view.stride()))
+            self._views[key] = view
+        return view
 
     def _from_notes(self, name: str, group: Group, x: Tensor, numbers: list[int], params: dict[str, Any]) -> Tensor:
         """The result, in memory of its own: the notes will be written anew."""
         shape, dtype = tuple(x.shape), x.dtype
         if name == "all_reduce" and group.step and len(set(numbers)) == 1:
-            rows = self._arena.view(self._note_at(group.members[0], numbers[0]), shape, dtype)
-            step = group.step * NOTES * NOTE_NBYTES // dtype.itemsize
-            stacked = rows.as_strided((group.count, *shape), (step, *rows.stride()))
-            return reduce_stacked(stacked, params["op"])
-        shards = [
-            self._arena.view(self._note_at(m, k), shape, dtype) for m, k in zip(group.members, numbers, strict=True)
-        ]
+            return reduce_stacked(self._noted(group.members[0], numbers[0], shape, dtype, group), params["op"])
+        shards = [self._noted(m, k, shape, dtype) for m, k in zip(group.members, numbers, strict=True)]
         return _FROM_SHARDS.get(name, _any)(name, shards, group.place, **params).clone()
 
     # ---- large operands -------------------------------------------------------------------------------------------
@@ -237,14 +248,14 @@ class SharedFabric:
                 letter[1:4] = self._arena.allocate(result_nbytes, group.members)
         except MemoryError as caught:
             error = caught
-        self._letters[self._device] = letter
+        self._letters[self._device * LETTER_WORDS : (self._device + 1) * LETTER_WORDS] = array("l", letter)
         due = self._come(group)
         try:
             self._ready.wait(group.others, due)
         except PeerLostError:
             self._come(group)  # the others may wait for this device's going
             raise
-        letters = self._letters[group.all].tolist()
+        letters = [self._letters[m * LETTER_WORDS : (m + 1) * LETTER_WORDS].tolist() for m in group.members]
         result = Block(*letters[0][1:4]) if result_nbytes else None
         try:
             if error is not None:
@@ -257,7 +268,7 @@ class SharedFabric:
             if staged is not None:
                 self._arena.release(staged)
 
-    def _come(self, group: Group) -> np.ndarray:
+    def _come(self, group: Group) -> list[int]:
         self._ready.send(group.others)
         return self._ready.expect(group.others)
 
@@ -284,9 +295,12 @@ class SharedFabric:
         with self._meeting(group, operand=x, result_nbytes=x.nbytes) as told:
             assert told.result is not None
             out = self._arena.hold(told.result, x.shape, x.dtype)
-            parts = [self._arena.view(at, (size,), x.dtype)[low:high] for at in told.operands]
-            combine(parts, op, out.view(-1)[low:high])
+            part = self._part(told.result.offset, x.dtype, low, high)
+            combine([self._part(at, x.dtype, low, high) for at in told.operands], op, part)
         return out
+
+    def _part(self, offset: int, dtype: torch.dtype, low: int, high: int) -> Tensor:
+        return self._arena.view(offset + low * dtype.itemsize, (high - low,), dtype)
 
     def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
@@ -351,11 +365,13 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         op: a name of `collectives.REDUCTIONS`.
         out: takes the result.
     """
-    if not out.numel():
-        return
-    rows = max(1, PIECE_NBYTES * len(out) // out.nbytes)
     add = _ADDED.get("sum" if op == "avg" and out.is_floating_point() else op)
-    pieces = zip(out.split(rows), *(part.split(rows) for part in parts), strict=True)
+    count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
+    if not count:
+        return
+    pieces = (
+        zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True) if count > 1 else [(out, *parts)]
+    )
     if add is None or out.dtype not in _ADDED_AS_THEY_ARE:
         for target, *sources in pieces:
             target.copy_(reduce_stacked(torch.stack(sources), op))

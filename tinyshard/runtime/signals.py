@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -34,84 +35,84 @@ class PeerLostError(RuntimeError):
 
 
 class Signals:
-    """One member's end of a table of counters.
+    """One member's end of a table of counters. Plain Python on memoryviews: for a few numbers NumPy is slower.
 
     Args:
-        counters: int32, a row for each member that sends, a column for each that receives; in shared memory.
-        sleeping: int32, by member: 1 + the member that it sleeps for; in shared memory.
+        counters: int64, a row for each member that sends, a column for each that receives; in shared memory.
+        sleeping: int64, by member: 1 + the member that it sleeps for; in shared memory.
         pids: int64, process ids by member; 0 if not yet known; in shared memory.
         member: whose end this is.
+
+    Attributes:
+        sent: by member, how many signals it was sent.
+        due: by member, how many signals were expected from it.
     """
 
     def __init__(self, counters: np.ndarray, sleeping: np.ndarray, pids: np.ndarray, member: int) -> None:
-        self._row = counters[member]
-        self._column = counters[:, member]
-        self._due = np.zeros(len(counters), np.int32)
-        self._sleeping = sleeping
+        count = len(counters)
+        self.sent = [0] * count
+        self.due = [0] * count
+        self._row = counters[member].data
+        self._column = counters[:, member].data
+        self._sleeping = sleeping.data
         self._pids = pids
         self._member = member
-        self._cells = [counters[p, member:].ctypes.data for p in range(len(counters))]
-        self._heard = [counters[member, p:].ctypes.data for p in range(len(counters))]
+        # a futex is 32 bits wide: the lower half of a counter, which comes first on the machines that this runs on
+        self._heard = [counters[p, member:].ctypes.data for p in range(count)]
+        self._said = [counters[member, p:].ctypes.data for p in range(count)]
         self._fence = threading.Lock()
         self._lost: set[int] = set()
         self._is_aborted = False
 
-    def parity(self, others: np.ndarray) -> np.ndarray:
-        """By member: 0 or 1, changing with each signal sent to it; who receives the next one finds the same."""
-        return self._row[others] & 1
-
-    def due_parity(self, others: np.ndarray) -> np.ndarray:
-        """The other end's view of `parity`, to be asked before `expect`."""
-        return self._due[others] & 1
-
-    def send(self, others: np.ndarray) -> None:
+    def send(self, others: Sequence[int]) -> None:
         """Signal to each of these members."""
-        self._row[others] += 1
+        row, sent, sleeping, me = self._row, self.sent, self._sleeping, self._member + 1
+        for other in others:
+            sent[other] = row[other] = sent[other] + 1
         with self._fence:  # a locked instruction: the counters are seen before the next line looks
             pass
-        waiting = self._sleeping[others] == self._member + 1
-        if waiting.any():
-            for other in others[waiting].tolist():
-                _syscall(_SYS_FUTEX, ctypes.c_void_p(self._heard[other]), _FUTEX_WAKE, _EVERYONE, None, None, 0)
+        for other in others:
+            if sleeping[other] == me:
+                _syscall(_SYS_FUTEX, ctypes.c_void_p(self._said[other]), _FUTEX_WAKE, _EVERYONE, None, None, 0)
 
-    def expect(self, others: np.ndarray) -> np.ndarray:
+    def expect(self, others: Sequence[int]) -> list[int]:
         """Count one more signal as due from each of these members; returns the counters to `wait` for."""
-        self._due[others] += 1
-        return self._due[others]
+        due = self.due
+        for other in others:
+            due[other] += 1
+        return [due[other] for other in others]
 
-    def wait(self, others: np.ndarray, due: np.ndarray) -> None:
+    def wait(self, others: Sequence[int], due: Sequence[int]) -> None:
         """Wait until each of these members has sent what is due.
 
         Raises:
             PeerLostError: one of them is gone.
         """
-        for _ in range(YIELDS):
-            if not (self._column[others] - due < 0).any():  # differences, for the counters may wrap around
-                return
-            os.sched_yield()
-        for other, number in zip(others.tolist(), due, strict=True):
-            self._wait_for(other, number)
+        column, yields = self._column, YIELDS
+        for other, number in zip(others, due, strict=True):
+            while column[other] < number:
+                if not yields:
+                    self._sleep_for(other, number)
+                    break
+                yields -= 1
+                os.sched_yield()
 
     def abort(self) -> None:
         """From another thread: let each wait, now and later, end with an error."""
         self._is_aborted = True
 
-    def _wait_for(self, other: int, due: np.int32) -> None:
-        while True:
-            seen = self._column[other : other + 1]
-            value = int(seen[0])
-            if not (seen - due < 0).any():
-                return
+    def _sleep_for(self, other: int, due: int) -> None:
+        while (seen := self._column[other]) < due:
             if other in self._lost or self._is_aborted:
                 raise PeerLostError(f"device {other} does not come: it, or one that it waits for, is gone")
             self._sleeping[self._member] = other + 1
             with self._fence:
                 pass
-            if int(self._column[other]) == value:
-                where, number = ctypes.c_void_p(self._cells[other]), ctypes.c_int(value)
-                _syscall(_SYS_FUTEX, where, _FUTEX_WAIT, number, _LOOK_AGAIN, None, 0)
+            if self._column[other] == seen:
+                where, low = ctypes.c_void_p(self._heard[other]), ctypes.c_uint32(seen & 0xFFFFFFFF)
+                _syscall(_SYS_FUTEX, where, _FUTEX_WAIT, low, _LOOK_AGAIN, None, 0)
             self._sleeping[self._member] = 0
-            if int(self._column[other]) == value:
+            if self._column[other] == seen:
                 self._look_after(other)
 
     def _look_after(self, other: int) -> None:
