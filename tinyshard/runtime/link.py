@@ -47,6 +47,7 @@ class Link:
         asked: questions that it has not yet answered, by number.
         ahead: calls that it has not yet reported as done.
         lent_nbytes: size of the shared blocks that it has been told of and may not have taken yet.
+        heard: how many failures have come from it.
         done: number of the last call that it has finished, as far as it has told.
         is_up: it has met the other workers and takes calls.
         is_watched: the I/O thread waits for room in its socket.
@@ -64,6 +65,7 @@ class Link:
     since_report: int = 0
     done: int = 0
     lent_nbytes: int = 0
+    heard: int = 0
     is_up: bool = False
     is_watched: bool = False
     lost: str = ""

@@ -20,6 +20,7 @@ from tinyshard.runtime import arena, channel, zygote
 from tinyshard.runtime.buffers import Buffers, put_together
 from tinyshard.runtime.failures import Failure, lost_error, remote_error
 from tinyshard.runtime.link import Link, Request
+from tinyshard.runtime.progress import Sight
 from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs
 from tinyshard.runtime.switchboard import Switchboard
 
@@ -50,6 +51,7 @@ class ProcessPool:
         self._buffers = Buffers()
         fd = arena.create(count) if collectives == "shared" else -1
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
+        self._sight = None if self._arena is None else Sight(self._arena.board)
         self._board = Switchboard(zygote.start(), count, platform, self._buffers, fd)
         atexit.register(self.shutdown)
 
@@ -152,10 +154,20 @@ class ProcessPool:
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Wait until the blocks on these devices are computed. Raises as `fetch` does."""
-        late = self._late(self._ancestry(buffer, device_ids))
-        if late:
+        known = self._ancestry(buffer, device_ids)
+        late = self._late(known)
+        if late and not self._sees_finished(known):
             self._wait([self._ask("sync", late)])
         self._raise_failures(buffer, device_ids)
+
+    def _sees_finished(self, known: Ancestry) -> bool:
+        """Whether shared memory soon shows that all is over that matters: nobody needs to be asked then."""
+        sight, board = self._sight, self._board
+        if sight is None or not sight.wait_a_moment(known.needs, lambda: board.is_quiet(sight.told)):
+            return False
+        board.pass_all(sight.finished)
+        self._print_output()
+        return True
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. An idle device answers in time; a busy one is not ready."""

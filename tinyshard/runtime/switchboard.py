@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import select
 import selectors
 import socket
 import threading
@@ -64,6 +65,7 @@ class Switchboard:
         self._held_back: collections.deque[Gate] = collections.deque()
         self._is_idle = False
         self._selector = selectors.DefaultSelector()
+        self._outputs = select.poll()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -126,6 +128,28 @@ class Switchboard:
             lines, self._printed = self._printed, []
         return sorted(lines, key=lambda line: line[0])
 
+    def is_quiet(self, told: Sequence[int]) -> bool:
+        """Whether all that devices have said has been taken in.
+
+        Args:
+            told: by device, how many failures it has sent.
+        """
+        if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
+            return False
+        # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
+        return not self._outputs.poll(0) and self._is_idle
+
+    def pass_all(self, finished: Sequence[int]) -> None:
+        """Note how far devices are.
+
+        Args:
+            finished: by device, the number of the last call that it has finished.
+        """
+        with self.state:
+            for link in self.links:
+                link.passed(finished[link.device])
+            self._settle()
+
     def close(self) -> None:
         """End the thread and the workers. An interrupt only ends the waiting for it."""
         self.closing = True
@@ -169,6 +193,7 @@ class Switchboard:
                 self.links.append(link)
                 self._selector.register(link.sock, selectors.EVENT_READ, link)
                 self._selector.register(link.output, selectors.EVENT_READ, link)
+                self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
@@ -315,6 +340,7 @@ class Switchboard:
             _, number, failure = head
             run = next(run for run in link.ahead if run.number == number)
             run.failures[link.device] = (failure, run.where)
+            link.heard += 1
         elif head[0] == "reply":
             _, number, done, answer = head
             link.passed(done)
@@ -338,10 +364,14 @@ class Switchboard:
         if link.output < 0:
             return
         output = link.output
-        lines = link.read_lines(lambda: self._selector.unregister(output))
+        lines = link.read_lines(lambda: self._close_output(output))
         if lines:
             with self.state:
                 self._printed.extend((link.device, line) for line in lines)
+
+    def _close_output(self, output: int) -> None:
+        self._selector.unregister(output)
+        self._outputs.unregister(output)
 
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""

@@ -23,10 +23,11 @@ from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
 from tinyshard.runtime.failures import failure_of, short
+from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
 
 _LIBC = ctypes.CDLL(None)
-_KEPT_NBYTES = 1 << 29
+_KEPT_NBYTES = 1 << 27  # that a worker keeps of what it has freed, beyond what lies between used pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,13 @@ class Worker:
         self._programs: dict[int, ReadyProgram] = {}
         self._done = 0
         self._arena: Arena | None = None
+        self._progress: Progress | None = None
         self._fabric: Fabric | SharedFabric
         if collectives == "shared":
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
+            self._progress = Progress(self._arena.board, device)
             self._fabric = SharedFabric(self._arena)
         else:
             self._fabric = Fabric(store, device, count)
@@ -73,6 +76,9 @@ class Worker:
         while (messages := reader.read()) is not None:
             for head, payload in messages:
                 self._handle(head, payload)
+            if self._progress is not None:  # the controller sees it without asking
+                _flush()
+                self._progress.finish(self._done)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
@@ -105,8 +111,7 @@ class Worker:
             self._reply(head[1], [_meta(v) for v in values])
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
-        sys.stdout.flush()
-        _LIBC.fflush(None)  # what C code has printed; all of it is to be there before the answer
+        _flush()
         channel.send(self._sock, ("reply", request, self._done, answer), payload)
 
     def _placed(self, block: Block | None, shape: Any, dtype: torch.dtype, payload: bytearray | None) -> torch.Tensor:
@@ -159,6 +164,8 @@ class Worker:
             except Exception as error:
                 if not failed:
                     channel.send(self._sock, ("failed", number, failure_of(self._device, step.describe(values), error)))
+                    if self._progress is not None:
+                        self._progress.tell()
                 failed = True
             for slot in step.dead:
                 values[slot] = None
@@ -188,6 +195,12 @@ def _end_with_controller(sock: socket.socket, zygote: int) -> None:
         _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
     if os.getppid() != zygote:  # killed before the line above
         os._exit(0)
+
+
+def _flush() -> None:
+    """Write out what was printed, by C code too: it is to be there before whoever waits goes on."""
+    sys.stdout.flush()
+    _LIBC.fflush(None)
 
 
 def _recycle_memory() -> None:

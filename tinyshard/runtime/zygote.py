@@ -36,7 +36,7 @@ class Zygote:
             f"import sys; sys.path[:] = {path!r}; from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
         )
         environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors in large pages
+        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[theirs.fileno()],
