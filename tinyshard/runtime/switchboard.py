@@ -66,6 +66,7 @@ class Switchboard:
         self._is_idle = False
         self._selector = selectors.DefaultSelector()
         self._outputs = select.poll()
+        self._polling = threading.Lock()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -137,7 +138,8 @@ class Switchboard:
         if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
-        return not self._outputs.poll(0) and self._is_idle
+        with self._polling:  # a poll object serves one thread at a time
+            return not self._outputs.poll(0) and self._is_idle
 
     def pass_all(self, finished: Sequence[int]) -> None:
         """Note how far devices are.
