@@ -4,6 +4,8 @@
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
     arrays              Array device_put device_get array block_until_ready
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
+    mapped functions    vmap pmap shard_map
+    between the mapped  lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle axis_index
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 
@@ -22,17 +24,23 @@ from tinyshard.array import Array, Shard
 from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
 from tinyshard.devices import Device
 from tinyshard.errors import (
+    AxisNameError,
     DeviceLostError,
     DtypeError,
     ImmutableError,
+    MappingError,
     MeshError,
     RemoteError,
     RuntimeStateError,
     ShardingError,
     StatefulRandomError,
+    StaticArgumentError,
     TinyshardError,
 )
 from tinyshard.jitted import jit, make_graph
+from tinyshard.mapped.pmapped import pmap
+from tinyshard.mapped.sharded import shard_map
+from tinyshard.mapped.vectorized import vmap
 from tinyshard.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.placement import array, block_until_ready, device_get, device_put
 from tinyshard.platform import device_count, devices, init, local_devices, shutdown
@@ -43,10 +51,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AbstractMesh",
     "Array",
+    "AxisNameError",
     "Device",
     "DeviceLostError",
     "DtypeError",
     "ImmutableError",
+    "MappingError",
     "Mesh",
     "MeshError",
     "NamedSharding",
@@ -60,6 +70,7 @@ __all__ = [
     "ShardingError",
     "SingleDeviceSharding",
     "StatefulRandomError",
+    "StaticArgumentError",
     "TinyshardError",
     "array",
     "block_until_ready",
@@ -81,11 +92,14 @@ __all__ = [
     "make_graph",
     "make_mesh",
     "mesh_utils",
+    "pmap",
     "set_mesh",
+    "shard_map",
     "sharding",
     "shutdown",
     "tree",
     "typeof",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]

@@ -5,14 +5,17 @@ its place, and holds nothing but its message, so that it survives pickling.
 """
 
 __all__ = [
+    "AxisNameError",
     "DeviceLostError",
     "DtypeError",
     "ImmutableError",
+    "MappingError",
     "MeshError",
     "RemoteError",
     "RuntimeStateError",
     "ShardingError",
     "StatefulRandomError",
+    "StaticArgumentError",
     "TinyshardError",
     "message",
 ]
@@ -28,6 +31,18 @@ class MeshError(TinyshardError, ValueError):
 
 class ShardingError(TinyshardError, ValueError):
     """A sharding that does not fit its array, or arrays whose shardings do not fit each other."""
+
+
+class MappingError(TinyshardError, ValueError):
+    """Mapped axes that do not fit their arguments, or a collective that does not fit its operand or its axis."""
+
+
+class AxisNameError(TinyshardError, NameError):
+    """A named axis that nobody binds."""
+
+
+class StaticArgumentError(TinyshardError, ValueError):
+    """A static argument that cannot be hashed, or that the function does not have."""
 
 
 class DtypeError(TinyshardError, TypeError):

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from tinyshard.operators import AS_RESHAPE, NEEDS_CONTIGUOUS, decomposition
 from tinyshard.plan import UnknownShape, gathered, known, plan
 from tinyshard.program import Builder, Value
-from tinyshard.reshard import Placed, reduce_pending, reshard
+from tinyshard.reshard import Cuts, Placed, reduce_pending, reshard
 
-__all__ = ["UnknownShape", "apply", "apply_unknown", "decomposition", "finish", "plan"]
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "decomposition", "finish", "plan"]
 
 aten = torch.ops.aten
 
@@ -61,12 +61,23 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return out
 
 
-def _bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
-    """Emit what brings an operand to the layout that the op needs."""
+def bring(builder: Builder, have: Placed, dims: Cuts) -> Placed:
+    """Emit what brings a value to `dims`, pending parts combined; an input that lies nowhere yet is put there."""
+    have = _settled(builder, have, replace(have, dims=dims))
+    return reshard(builder, have, dims)
+
+
+def _settled(builder: Builder, have: Placed, want: Placed) -> Placed:
+    """An input that is not on the devices yet lies where the first op wants it."""
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
         builder.metas[have.number] = want.local(builder.axes)
-    have = replace(have, dims=builder.wanted.get(have.number, have.dims))
+    return replace(have, dims=builder.wanted.get(have.number, have.dims))
+
+
+def _bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
+    """Emit what brings an operand to the layout that the op needs."""
+    have = _settled(builder, have, want)
     x = have if have.pending == want.pending and have.dims == want.dims else None
     if x is None:
         x = _keep_pending(builder, have, want) if want.pending else reshard(builder, have, want.dims)

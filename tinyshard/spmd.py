@@ -12,8 +12,10 @@ from torch.utils._pytree import tree_map_only
 
 from tinyshard import partition
 from tinyshard.errors import DtypeError, message
-from tinyshard.lax import CONSTRAIN, constraint
+from tinyshard.lax.constraint import CONSTRAIN, constraint
 from tinyshard.layout import Layout
+from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
+from tinyshard.mapped.splice import Axes, splice
 from tinyshard.program import Builder, Literal
 from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
 from tinyshard.reshard import Placed, reduce_pending, reshard
@@ -70,8 +72,13 @@ def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: 
         for sharding, node in zip(constraints_of(traced), _constrained(traced), strict=True)
     ]
     wanted = [layout for layout in outputs if layout is not None]
-    builder, inputs, targets = open_program(home, slots, [*constraints, *wanted])
-    walk = _Walk(builder, traced, inputs, targets[: len(constraints)])
+    # a layout of one dim for each axis of each region: it tells which of the program's axes that is
+    regions = regions_in(traced)
+    axes = [r.sharding(((name,),)).layout(1) for r in regions for name in r.mesh.axis_names]
+    builder, inputs, targets, written = open_program(home, slots, [*constraints, *wanted], axes)
+    named = iter(layout.dims[0] for layout in written)
+    region_axes = [{name: next(named) for name in r.mesh.axis_names} for r in regions]
+    walk = _Walk(builder, traced, inputs, targets[: len(constraints)], region_axes)
     results = walk.run()
     finals = iter(targets[len(constraints) :])
     done = []
@@ -84,12 +91,18 @@ class _Walk:
     """One pass over the nodes."""
 
     def __init__(
-        self, builder: Builder, traced: Traced, inputs: Sequence[Placed], constraints: Sequence[Layout]
+        self,
+        builder: Builder,
+        traced: Traced,
+        inputs: Sequence[Placed],
+        constraints: Sequence[Layout],
+        region_axes: Sequence[Axes],
     ) -> None:
         self._builder = builder
         self._graph = traced.graph
         self._inputs = iter(inputs)
         self._constraints = iter(constraints)
+        self._region_axes = iter(region_axes)
         self._values: dict[torch.fx.Node, Any] = {}
 
     def run(self) -> list[Placed]:
@@ -121,6 +134,8 @@ class _Walk:
             return args[0][args[1]]
         if op is CONSTRAIN:
             return reshard(self._builder, self._placed(args[0]), next(self._constraints).dims)
+        if op is MAPPED:
+            return self._region(region_of(args[1]), next(self._region_axes), args[0])
         if op in _FILLS:
             return self._fill(node, op, args)
         if op in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default, aten.alias.default):
@@ -143,6 +158,22 @@ class _Walk:
         returns = op._schema.returns
         single = len(returns) == 1 and "List" not in str(returns[0].type)
         return made[0] if single else made
+
+    def _region(self, region: Region, axes: Axes, operands: Sequence[Any]) -> list[Placed]:
+        """Bring the operands to where the region wants them, and write its steps."""
+
+        def dims(cut: Cut) -> Any:
+            return tuple(tuple(a for name in names for a in axes[name]) for names in cut)
+
+        numbers = [
+            partition.bring(self._builder, self._placed(x), dims(cut)).number
+            for x, cut in zip(operands, region.all_in_cuts, strict=True)
+        ]
+        made = splice(self._builder, region, axes, numbers)
+        return [
+            Placed(number, meta.shape, meta.dtype, dims(cut))
+            for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
+        ]
 
     def _decomposed(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Placed:
         """Trace the decomposition and walk its graph in this node's place."""

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tinyshard.collectives import group_positions, own_block, reduce_stack
+from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
 from tinyshard.runtime.channel import as_bytes
 
 # computing on one device may take minutes while the others wait for it in a collective: that is no fault
@@ -102,11 +102,13 @@ class Fabric:
             named: the axes along which it communicates.
             params: its other parameters.
         """
-        positions = group_positions(axes, named, devices.index(self._device))
+        params = dict(params)
+        positions = group_positions(axes, named, devices.index(self._device), params.pop("groups", None))
         members = tuple(devices[p] for p in positions)
         place = members.index(self._device)
-        if name == "own_block":
-            return own_block(x, place, len(members), **params)
+        own = COLLECTIVES[name].own
+        if own is not None:
+            return own(x, place, len(members), **params)
         if len(members) == 1:
             return x
         return _PERFORM[name](self.group(members), place, len(members), x, **params)
