@@ -5,7 +5,8 @@
     arrays              Array device_put device_get array block_until_ready
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
     mapped functions    vmap pmap shard_map
-    between the mapped  lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle axis_index
+    collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
+                        lax.axis_index axis_size
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 

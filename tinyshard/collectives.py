@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.errors import DtypeError, message
 from tinyshard.program import Meta
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -207,9 +206,3 @@ def group_size(axes: Sequence[int], params: dict[str, Any]) -> int:
     """How many devices take part, from the arguments of a collective's step."""
     groups = params.get("groups")
     return len(groups[0]) if groups else math.prod(axes[a] for a in params["axes"])
-
-
-def check_reducible(dtype: torch.dtype, op: str) -> None:
-    """Raise DtypeError where values of this dtype have no such reduction."""
-    if dtype.is_complex and op in ("max", "min"):
-        raise DtypeError(message(f"complex numbers have no {op}", got=str(dtype), try_="reduce x.abs()"))

@@ -30,7 +30,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         AxisNameError: nobody binds the name.
         MappingError: a source or target that stands there twice, or is no position of the axis.
 
-    Communication: over devices one collective_permute; over names of both kinds one all_gather for each axis of devices.
+    Communication: over devices one collective_permute; over names of both kinds an all_gather for each such axis.
 
     Example:
         >>> import tinyshard as ts
