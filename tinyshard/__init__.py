@@ -4,6 +4,7 @@
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
     arrays              Array device_put device_get array block_until_ready
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
+    random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 
@@ -16,7 +17,7 @@ from tinyshard.runtime import zygote as _zygote  # isort: skip
 
 _zygote.prestart()
 
-from tinyshard import config, debug, lax, mesh_utils, sharding, tree
+from tinyshard import config, debug, lax, mesh_utils, random, sharding, tree
 from tinyshard.abstract import ShapeDtypeStruct, typeof
 from tinyshard.array import Array, Shard
 from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
@@ -81,6 +82,7 @@ __all__ = [
     "make_graph",
     "make_mesh",
     "mesh_utils",
+    "random",
     "set_mesh",
     "sharding",
     "shutdown",
