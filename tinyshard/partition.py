@@ -14,7 +14,7 @@ from tinyshard.plan import UnknownShape, gathered, known, plan
 from tinyshard.program import Builder, Value
 from tinyshard.reshard import Placed, reduce_pending, reshard
 
-__all__ = ["UnknownShape", "apply", "apply_unknown", "decomposition", "finish", "plan"]
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "decomposition", "finish", "plan"]
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     leaves: list[Any] = []
     for leaf in wanted:
         if isinstance(leaf, Placed):
-            leaf = _bring(builder, numbers[leaf.number], leaf, op)
+            leaf = bring(builder, numbers[leaf.number], leaf, op)
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
     name = str(aten.reshape.default if planned.op in AS_RESHAPE else planned.op)
@@ -61,7 +61,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return out
 
 
-def _bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
+def bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
     """Emit what brings an operand to the layout that the op needs."""
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
@@ -92,7 +92,7 @@ def apply_unknown(
     """
 
     def whole(x: Placed) -> Value:
-        return _bring(builder, x, gathered(x), op)
+        return bring(builder, x, gathered(x), op)
 
     new_args, new_kwargs = tree_map_only(Placed, whole, (args, kwargs))
     return builder.emit(str(op), new_args, new_kwargs, [None] * count)

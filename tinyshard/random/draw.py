@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.operators import BATCHED
 from tinyshard.random import floats
 from tinyshard.random.threefry import counter_words, words
 
@@ -100,7 +101,7 @@ def _draw(
     numbers = iter(at)
     block = counters_of(shape, parts, [int(next(numbers)) if p > 1 else 0 for p in parts])
     local = [n // p for n, p in zip(shape, parts, strict=True)]
-    out = torch.empty(*key.shape[:-1], *local, *_inner(kind), dtype=dtype, device=key.device)
+    out = torch.empty([*key.shape[:-1], *local, *_inner(kind)], dtype=dtype, device=key.device)
     fill(out, key, block, kind, low, high)
     return out
 
@@ -121,6 +122,7 @@ def _draw_on_meta(
 
 
 DRAW = torch.ops.tinyshard.draw.default
+BATCHED[DRAW] = -1  # each key of a batch is drawn from alone
 
 
 @torch.library.register_vmap("tinyshard::draw", lib=_library)

@@ -13,6 +13,7 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 from tinyshard import config
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, TinyshardError, message
+from tinyshard.operators import BATCHED
 from tinyshard.random import reuse
 from tinyshard.random.draw import DRAW
 from tinyshard.random.original import DRAW_ORIGINAL
@@ -331,6 +332,7 @@ def _fold_in_on_meta(key: Tensor, number: Tensor) -> Tensor:
 
 
 FOLD = torch.ops.tinyshard.fold_in.default
+BATCHED[FOLD] = -1
 
 
 @torch.library.register_vmap("tinyshard::fold_in", lib=_library)

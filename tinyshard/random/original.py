@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.operators import BATCHED
 from tinyshard.random.draw import made_of, width
 from tinyshard.random.threefry import words
 
@@ -74,7 +75,7 @@ def of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, 
     else:
         narrow = made.contiguous().view(torch.int16 if bits == 16 else torch.int8)  # lowest bits first
         raw = narrow[..., :size].to(torch.int32)
-    return made_of(raw.reshape(*batch, *shape), kind, dtype, low, high)
+    return made_of(raw.reshape([*batch, *shape]), kind, dtype, low, high)
 
 
 @torch.library.impl(_library, "draw_original", "CompositeExplicitAutograd")
@@ -187,4 +188,5 @@ def _join_pairs_on_meta(own: Tensor, got: Tensor, parts: int, at: Tensor, shape:
 _ops = torch.ops.tinyshard
 DRAW_ORIGINAL = _ops.draw_original.default
 PAIR_WORDS, OF_WORDS = _ops.pair_words.default, _ops.of_words.default
+BATCHED[DRAW_ORIGINAL] = -1
 DRAW_PAIRS, JOIN_PAIRS = _ops.draw_pairs.default, _ops.join_pairs.default
