@@ -17,12 +17,12 @@ from tinyshard.random.floats import CENTRE, LN2_HIGH, LN2_LOW, LOG, ROOT_HALF_BI
 from tinyshard.random.threefry import PARITY
 
 BLOCK = 2048
-U, I, F, D = np.uint32, np.int32, np.float32, np.float64
+U, S, F, D = np.uint32, np.int32, np.float32, np.float64
 _log = tuple(map(F, LOG))
 _centre = tuple(map(F, CENTRE))
 _tail = tuple(map(F, TAIL))
 _ln2_high, _ln2_low, _sqrt2, _half = F(LN2_HIGH), F(LN2_LOW), F(SQRT2), F(0.5)
-_lowest, _root_half, _mantissa = F(-(1 - 2.0**-24)), I(ROOT_HALF_BITS), I(0x7FFFFF)
+_lowest, _root_half, _mantissa = F(-(1 - 2.0**-24)), S(ROOT_HALF_BITS), S(0x7FFFFF)
 _parity, _one_bits = U(PARITY), U(0x3F800000)
 
 
@@ -114,7 +114,7 @@ def draw_uniform(key0, key1, starts, run, low, high, out):  # type: ignore[no-un
 def draw_normal(key0, key1, starts, run, low, high, out):  # type: ignore[no-untyped-def]
     """Fill `out`, float32[n], with normal numbers."""
     hi, lo, raw = np.empty(BLOCK, U), np.empty(BLOCK, U), np.empty(BLOCK, U)
-    floats, ints = raw.view(F), raw.view(I)
+    floats, ints = raw.view(F), raw.view(S)
     xs, exponents = np.empty(BLOCK, F), np.empty(BLOCK, F)
     row, at = 0, 0
     for base in range(0, out.size, BLOCK):
@@ -127,9 +127,9 @@ def draw_normal(key0, key1, starts, run, low, high, out):  # type: ignore[no-unt
             xs[i] = x
             floats[i] = F(1) - x * x
         for i in range(size):
-            shifted = I(ints[i] - _root_half)
-            exponents[i] = F(I(shifted >> I(23)))
-            ints[i] = I(I(shifted & _mantissa) + _root_half)
+            shifted = S(ints[i] - _root_half)
+            exponents[i] = F(S(shifted >> S(23)))
+            ints[i] = S(S(shifted & _mantissa) + _root_half)
         for i in range(size):
             m, e = floats[i] - F(1), exponents[i]
             square = m * m

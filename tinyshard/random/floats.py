@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,7 +104,8 @@ def rounded(number: float, dtype: torch.dtype) -> float:
         bits = int(np.float32(number).view(np.uint32))
         kept = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # half way goes to the even one
         return float(np.uint32(kept).view(np.float32))
-    return float({torch.float16: np.float16, torch.float32: np.float32}.get(dtype, np.float64)(number))
+    kinds: dict[torch.dtype, Any] = {torch.float16: np.float16, torch.float32: np.float32}
+    return float(kinds.get(dtype, np.float64)(number))
 
 
 def _as(like: Tensor, value: float | Tensor) -> Tensor:
@@ -150,7 +152,7 @@ def erfinv(x: Tensor) -> Tensor:
         return torch.erfinv(x)
     wide = x.float()
     made = erfinv_of(wide, -torch.log1p(-wide * wide))
-    return torch.where(wide.abs() == 1, wide * math.inf, made).to(x.dtype)
+    return torch.where(wide == 1, math.inf, torch.where(wide == -1, -math.inf, made)).to(x.dtype)
 
 
 def erfinv_of(x: Tensor, w: Tensor) -> Tensor:

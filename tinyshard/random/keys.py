@@ -70,7 +70,7 @@ class Key:
         """How the keys lie over devices; None for keys on the host."""
         if not isinstance(self.data, Array):
             return None
-        sharding = self.data.sharding
+        sharding: Any = self.data.sharding
         return sharding.reshape(*sharding.shape[:-1]) if _is_positional(sharding) else sharding
 
     def reshape(self, *shape: Any) -> Key:

@@ -73,15 +73,14 @@ def of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, 
     elif bits == 32:
         raw = made
     else:
-        narrow = made.contiguous().view(torch.int16 if bits == 16 else torch.int8)  # lowest bits first
+        packed = made.clone(memory_format=torch.contiguous_format)
+        narrow = packed.view(torch.int16 if bits == 16 else torch.int8)  # lowest bits first
         raw = narrow[..., :size].to(torch.int32)
     return made_of(raw.reshape([*batch, *shape]), kind, dtype, low, high)
 
 
 @torch.library.impl(_library, "draw_original", "CompositeExplicitAutograd")
-def _draw_original(
-    key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
-) -> Tensor:
+def _draw_original(key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
     count = word_count(shape, kind, dtype)
     both = torch.cat(hashed_pairs(key, count, 0, -(-count // 2)), -1)
     return of_words(both, shape, kind, dtype, low, high)
@@ -105,7 +104,8 @@ def _draw_original_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any) 
 
 def pairs_each(count: int, parts: int) -> int:
     """How many pairs each of `parts` devices computes; the last ones may be left over."""
-    return -(-(-(-count // 2)) // parts)
+    half = -(-count // 2)
+    return -(-half // parts)
 
 
 @torch.library.impl(_library, "pair_words", "CompositeExplicitAutograd")
@@ -138,8 +138,8 @@ def _of_words_on_meta(
 
 # ---- on many devices: rows of an even number of elements, on an even number of devices ------------------------------
 #
-# Device b of p needs elements b * m .. (b + 1) * m. The same pairs are needed by device b + p/2: each of the two computes
-# a half of them, and sends the words that the other needs.
+# Device b of p needs elements b * m .. (b + 1) * m. The same pairs are needed by device b + p/2: each of the two
+# computes a half of them, and sends the words that the other needs.
 
 
 def fits_pairs(shape: Sequence[int], parts: Sequence[int], kind: str, dtype: torch.dtype) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from tinyshard import config, eager
 from tinyshard.array import Array
@@ -46,9 +47,11 @@ def drawn(
     transformed = torch._C._functorch.is_functorch_wrapped_tensor(data)
     if is_tracing() or isinstance(data, Array) or transformed:
         return draw_op(data, shape, kind, dtype, low, high)
-    if config.read("threefry_partitionable"):
-        return eager.dispatch(DRAW, (data, shape, [1] * len(shape), [], kind, dtype, low, high), {})
-    return eager.dispatch(DRAW_ORIGINAL, (data, shape, kind, dtype, low, high), {})
+    # inside torch.func.grad torch would wrap whatever is made: the draw is a constant there, made outside
+    with temporarily_clear_interpreter_stack():
+        if config.read("threefry_partitionable"):
+            return eager.dispatch(DRAW, (data, shape, [1] * len(shape), [], kind, dtype, low, high), {})
+        return eager.dispatch(DRAW_ORIGINAL, (data, shape, kind, dtype, low, high), {})
 
 
 def unit(data: Tensor, shape: Sequence[int], dtype: torch.dtype, low: float = 0.0, high: float = 1.0) -> Tensor:
@@ -106,7 +109,11 @@ def number_of(value: Any) -> float | None:
 
 def check_range(function: str, low: Any, high: Any) -> None:
     """Raise KeyShapeError for numbers that bound nothing; tensors are not looked at, for that would wait."""
-    if isinstance(low, int | float) and isinstance(high, int | float) and not (low <= high and math.isfinite(high - low)):
+    if (
+        isinstance(low, int | float)
+        and isinstance(high, int | float)
+        and not (low <= high and math.isfinite(high - low))
+    ):
         raise KeyShapeError(
             message(f"the range of {function} is empty", got=f"minval={low}, maxval={high}", rule="minval <= maxval")
         )
