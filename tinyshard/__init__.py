@@ -7,6 +7,7 @@
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
+    random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 
@@ -19,7 +20,7 @@ from tinyshard.runtime import zygote as _zygote  # isort: skip
 
 _zygote.prestart()
 
-from tinyshard import config, debug, lax, mesh_utils, sharding, tree
+from tinyshard import config, debug, lax, mesh_utils, random, sharding, tree
 from tinyshard.abstract import ShapeDtypeStruct, typeof
 from tinyshard.array import Array, Shard
 from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
@@ -94,6 +95,7 @@ __all__ = [
     "make_mesh",
     "mesh_utils",
     "pmap",
+    "random",
     "set_mesh",
     "shard_map",
     "sharding",

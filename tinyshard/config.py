@@ -9,6 +9,12 @@ from tinyshard.errors import TinyshardError, message
 # name -> (default, meaning, whether it changes programs)
 FLAGS: dict[str, tuple[Any, str, bool]] = {
     "explain_cache_misses": (False, "print why a jitted function is traced again", False),
+    "threefry_partitionable": (
+        True,
+        "a random number depends on its own counter alone, not on how many there are",
+        True,
+    ),
+    "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
 }
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}

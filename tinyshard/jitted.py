@@ -202,7 +202,7 @@ class Jitted:
                         "Devices of all `Array` inputs and outputs should be the same.",
                         got=f"array device ids {list(home.devices)} on platform {home.platform.upper()}\n"
                         f"and {list(named.devices)} in {sharding!r}",
-                        rule="constraints, regions and out_shardings name the committed arguments' devices, in their order",
+                        rule="constraints, regions and out_shardings name the arguments' devices, in their order",
                         try_="ts.device_put the arguments there before the call",
                     )
                 )

@@ -48,7 +48,18 @@ def device_put(tree: Any, device: Any = None) -> Any:
     """
     if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
         return _put_with_prefix(tree, device)
-    return tree_map(lambda leaf: _put(leaf, device), tree)
+    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=_is_placed_whole)
+
+
+def _is_placed_whole(x: Any) -> bool:
+    """A value that is put as one, though torch's trees see a tensor inside: keys, whose shape leaves out a dim."""
+    return hasattr(x, "_placed")
+
+
+def _put_leaf(value: Any, device: Any) -> Any:
+    if not _is_placed_whole(value):
+        return _put(value, device)
+    return value._placed(_put, device if device is None else as_sharding(device))
 
 
 def _put_with_prefix(tree: Any, device: Any) -> Any:
