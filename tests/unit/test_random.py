@@ -108,6 +108,7 @@ def by_torch(monkeypatch, *args):
     ],
 )
 def test_numba_and_torch_make_the_same_bits(kind, dtype, low, high, monkeypatch):
+    monkeypatch.setattr(draw, "LOAD_FROM", 1)
     monkeypatch.setattr(draw, "COMPILED_FROM", 1)
     assert draw.is_compiled(kind, dtype), "numba comes with the extra `course`"
     cases = [
@@ -124,6 +125,7 @@ def test_numba_and_torch_make_the_same_bits(kind, dtype, low, high, monkeypatch)
 def test_numba_and_torch_agree_on_counters_above_32_bits(monkeypatch):
     block = Counters(torch.tensor([2**32 - 700]), 1500)
     made = [torch.empty(1500, dtype=torch.int32) for _ in range(2)]
+    monkeypatch.setattr(draw, "LOAD_FROM", 1)
     monkeypatch.setattr(draw, "COMPILED_FROM", 1)
     draw.fill(made[0], KEY.data, block, "bits", 0.0, 1.0)
     monkeypatch.setattr(draw, "is_compiled", lambda kind, dtype: False)
@@ -137,10 +139,10 @@ import sys
 sys.modules["numba"] = None
 import torch, tinyshard as ts
 ts.init(devices=1, runtime="local")
-print(ts.random.bits(ts.random.key(42), (200_000,))[-1].item())
+print(ts.random.bits(ts.random.key(42), (2_000_000,))[-1].item())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert int(done.stdout) == int(np.bitwise_xor(*numpy_words((0, 42), np.array([199_999], np.uint64)))[0])
+    assert int(done.stdout) == int(np.bitwise_xor(*numpy_words((0, 42), np.array([1_999_999], np.uint64)))[0])
 
 
 # ---- keys are values ------------------------------------------------------------------------------------------------

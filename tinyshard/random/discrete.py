@@ -145,8 +145,8 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
     Example:
         >>> import tinyshard as ts
         >>> ts.init(devices=2, runtime="local")
-        >>> bernoulli(ts.random.key(0), 0.3, (4,))
-        Array([False, False, False,  True], dtype=bool)
+        >>> bernoulli(ts.random.key(0), 0.6, (4,))
+        Array([False, False,  True,  True], dtype=bool)
     """
     check_mode("bernoulli", mode)
     if isinstance(p, Tensor):

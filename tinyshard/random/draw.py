@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +28,8 @@ from tinyshard.random import floats
 from tinyshard.random.threefry import counter_words, words
 
 BLOCK = 1 << 15  # elements that torch's ops make at once, so that they stay in the cache
-COMPILED_FROM = 1 << 17  # for fewer elements loading numba costs more than it saves
+LOAD_FROM = 1 << 20  # elements; for fewer ones loading numba, 0.4 s a process, costs more than it saves
+COMPILED_FROM = 1 << 14  # once it is there
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")
 _library.define(
@@ -144,7 +146,8 @@ def fill(out: Tensor, key: Tensor, block: Counters, kind: str, low: float, high:
     """Write the draws of a block, for each key of a batch."""
     keys = key.reshape(-1, 2)
     rows = out.view(len(keys), block.size, *_inner(kind))
-    if out.device.type == "cpu" and block.size >= COMPILED_FROM and is_compiled(kind, out.dtype):
+    enough = COMPILED_FROM if "tinyshard.random.compiled" in sys.modules else LOAD_FROM
+    if out.device.type == "cpu" and block.size >= enough and is_compiled(kind, out.dtype):
         from tinyshard.random import compiled
 
         for row, (first, second) in zip(rows, keys.tolist(), strict=True):
