@@ -112,9 +112,10 @@ class Switchboard:
             return True
         if not self.started.is_open:
             return False
-        links = [self.links[d] for d in devices]
+        links = [self.links[d] for d in devices]  # read after the queue: what moves on meanwhile counts twice, not never
         return any(
-            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes > MAX_NBYTES_AHEAD) for x in links
+            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + nbytes > MAX_NBYTES_AHEAD)
+            for x in links
         )
 
     def take_printed(self) -> list[tuple[int, str]]:
@@ -229,7 +230,7 @@ class Switchboard:
         """Give every queued item to its devices, then tell them what was released before."""
         released = self._buffers.take_released()  # all that uses them is queued by now, and is sent before
         while self._queue:
-            kind, _, *item = self._queue.popleft()
+            kind, _, *item = self._queue[0]
             if kind == "run":
                 self._send_run(*item)
             elif kind == "put":
@@ -238,6 +239,7 @@ class Switchboard:
                 self._forget(item[0])
             else:
                 self._ask(kind, *item)
+            self._queue.popleft()  # only now: until the links have it, it counts here
         for devices, values in released.items():
             self._send(devices, ("free", values))
 
