@@ -9,6 +9,7 @@ from tinyshard.errors import TinyshardError, message
 # name -> (default, meaning, whether it changes programs)
 FLAGS: dict[str, tuple[Any, str, bool]] = {
     "explain_cache_misses": (False, "print why a jitted function is traced again", False),
+    "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),
 }
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
