@@ -2,7 +2,7 @@
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
-    arrays              Array device_put device_get array block_until_ready
+    arrays              Array device_put device_get array block_until_ready live_arrays
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
@@ -22,10 +22,13 @@ from tinyshard.array import Array, Shard
 from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
 from tinyshard.devices import Device
 from tinyshard.errors import (
+    CancelledError,
+    CollectiveTimeoutError,
     DeviceLostError,
     DtypeError,
     ImmutableError,
     MeshError,
+    OutOfMemoryError,
     RemoteError,
     RuntimeStateError,
     ShardingError,
@@ -33,6 +36,7 @@ from tinyshard.errors import (
     TinyshardError,
 )
 from tinyshard.jitted import jit, make_graph
+from tinyshard.live import live_arrays
 from tinyshard.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.placement import array, block_until_ready, device_get, device_put
 from tinyshard.platform import device_count, devices, init, local_devices, shutdown
@@ -43,6 +47,8 @@ __version__ = "0.1.0"
 __all__ = [
     "AbstractMesh",
     "Array",
+    "CancelledError",
+    "CollectiveTimeoutError",
     "Device",
     "DeviceLostError",
     "DtypeError",
@@ -50,6 +56,7 @@ __all__ = [
     "Mesh",
     "MeshError",
     "NamedSharding",
+    "OutOfMemoryError",
     "P",
     "PartitionSpec",
     "RemoteError",
@@ -77,6 +84,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "live_arrays",
     "local_devices",
     "make_graph",
     "make_mesh",
