@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tinyshard import config
 from tinyshard.errors import CollectiveTimeoutError, message
@@ -20,12 +21,17 @@ def check_progress(links: Sequence[Link], waited_for: Sequence[int], platform: s
         platform: "cpu".
     """
     limit_s = config.read("collective_timeout_s")
-    sights = {link.device: link.sight for link in links if link.sight is not None}
+    sights = {link.device: _present(link.sight, link.done) for link in links if link.sight is not None}
     if len(sights) < len(links) or any(link.lost for link in links):
         return  # not all have been looked at; or one is gone, and that is the error
     stuck = stalled(sights, waited_for, limit_s, time.monotonic())
     if stuck:
         raise _error(links, sights, stuck, limit_s, platform)
+
+
+def _present(sight: Sight, done: int) -> Sight:
+    """A sight, without a collective that the device is known to have left since."""
+    return replace(sight, spot=None) if sight.spot is not None and sight.spot[0] <= done else sight
 
 
 def _error(
@@ -34,7 +40,8 @@ def _error(
     def names(ids: Sequence[int]) -> str:
         return f"{platform.upper()} {','.join(map(str, ids))}" if ids else "none"
 
-    found = who_reached(stuck)
+    ids = {sight.device for sight in stuck}
+    found = who_reached([s for s in sights.values() if s.device in ids or (s.spot and ids & set(s.spot[3]))])
     silent = [device for device, sight in sights.items() if sight.is_silent]
     got = (
         f"{names(silent)} does not answer: its process is stopped, or the system does not let it run\n"

@@ -80,5 +80,5 @@ def who_reached(stuck: Iterable[Sight]) -> tuple[Spotted, list[int], list[int]] 
     if not spots:
         return None
     first = min(spots)
-    reached = [sight.device for sight in seen if sight.spot == first or sight.done >= first[0]]
-    return first, reached, [device for device in first[3] if device not in reached]
+    there = {sight.device for sight in seen if sight.spot == first or sight.done >= first[0]}
+    return first, [d for d in first[3] if d in there], [d for d in first[3] if d not in there]
