@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -239,9 +240,10 @@ class ProcessPool:
 
     def _wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
         """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot."""
+        since_s = time.monotonic()
         try:
             for request in requests:
-                if self._board.ended.is_open or not self._watch(request.over, request.waiting, timeout_s):
+                if self._board.ended.is_open or not self._watch(request.over, request.waiting, since_s, timeout_s):
                     self._board.check_open()
                     return False
         finally:
@@ -255,10 +257,11 @@ class ProcessPool:
         return True
 
     def _hold_back(self, run: Run) -> None:
-        self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices))
+        since_s = time.monotonic()
+        self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices, since_s))
 
-    def _watch(self, gate: Gate, devices: Iterable[int], timeout_s: float = -1) -> bool:
-        """Wait for a gate that these devices open; False if that takes longer.
+    def _watch(self, gate: Gate, devices: Iterable[int], since_s: float, timeout_s: float = -1) -> bool:
+        """Wait for a gate that these devices open, since when the wait began; False if that takes longer.
 
         Raises:
             CollectiveTimeoutError: none of the devices that this depends on gets on.
@@ -269,7 +272,7 @@ class ProcessPool:
             while not gate.wait(LOOK_EVERY_S):
                 self._board.post("look", 0)
                 if self._board.started.is_open:
-                    check_progress(self._board.links, list(devices), self._platform)
+                    check_progress(self._board.links, list(devices), since_s, self._platform)
         except KeyboardInterrupt:
             self.cancel(users_line())
             raise

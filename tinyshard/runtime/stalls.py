@@ -9,22 +9,26 @@ from dataclasses import replace
 from tinyshard import config
 from tinyshard.errors import CollectiveTimeoutError, message
 from tinyshard.runtime.link import Link
-from tinyshard.runtime.watching import Sight, stalled, who_reached
+from tinyshard.runtime.watching import FORGET_S, Sight, stalled, who_reached
 
 
-def check_progress(links: Sequence[Link], waited_for: Sequence[int], platform: str) -> None:
+def check_progress(links: Sequence[Link], waited_for: Sequence[int], since_s: float, platform: str) -> None:
     """Raise CollectiveTimeoutError if none of the devices that a wait depends on gets on.
 
     Args:
         links: of all devices.
         waited_for: the devices whose answer is missing.
+        since_s: when the wait began; what was seen before is another wait's.
         platform: "cpu".
     """
     limit_s = config.read("collective_timeout_s")
     sights = {link.device: _present(link.sight, link.done) for link in links if link.sight is not None}
     if len(sights) < len(links) or any(link.lost for link in links):
         return  # not all have been looked at; or one is gone, and that is the error
-    stuck = stalled(sights, waited_for, limit_s, time.monotonic())
+    now_s = time.monotonic()
+    if now_s - since_s < limit_s or any(not s.is_silent and now_s - s.seen_s > FORGET_S for s in sights.values()):
+        return  # not yet, or the look that has been asked for is still to be taken
+    stuck = stalled(sights, waited_for, limit_s, now_s)
     if stuck:
         raise _error(links, sights, stuck, limit_s, platform)
 

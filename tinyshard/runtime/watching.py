@@ -12,7 +12,7 @@ from dataclasses import dataclass
 # a device that computes gets a larger share of a processor even where many compete for it
 BUSY_SHARE = 0.01
 # what was seen so long ago belongs to another wait, and who answers after such a silence has woken up
-FORGET_S = 5
+FORGET_S = 2
 
 Spotted = tuple[int, int, str, tuple[int, ...]]
 
