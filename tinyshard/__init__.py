@@ -2,7 +2,7 @@
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
-    arrays              Array device_put device_get array block_until_ready
+    arrays              Array device_put device_get array block_until_ready live_arrays
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
@@ -27,11 +27,14 @@ from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_gra
 from tinyshard.devices import Device
 from tinyshard.errors import (
     AxisNameError,
+    CancelledError,
+    CollectiveTimeoutError,
     DeviceLostError,
     DtypeError,
     ImmutableError,
     MappingError,
     MeshError,
+    OutOfMemoryError,
     RemoteError,
     RuntimeStateError,
     ShardingError,
@@ -40,6 +43,7 @@ from tinyshard.errors import (
     TinyshardError,
 )
 from tinyshard.jitted import jit, make_graph
+from tinyshard.live import live_arrays
 from tinyshard.mapped.pmapped import pmap
 from tinyshard.mapped.sharded import shard_map
 from tinyshard.mapped.vectorized import vmap
@@ -54,6 +58,8 @@ __all__ = [
     "AbstractMesh",
     "Array",
     "AxisNameError",
+    "CancelledError",
+    "CollectiveTimeoutError",
     "Device",
     "DeviceLostError",
     "DtypeError",
@@ -62,6 +68,7 @@ __all__ = [
     "Mesh",
     "MeshError",
     "NamedSharding",
+    "OutOfMemoryError",
     "P",
     "PartitionSpec",
     "RemoteError",
@@ -90,6 +97,7 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "live_arrays",
     "local_devices",
     "make_graph",
     "make_mesh",

@@ -15,6 +15,7 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
         True,
     ),
     "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
+    "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),
 }
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}

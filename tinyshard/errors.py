@@ -6,11 +6,14 @@ its place, and holds nothing but its message, so that it survives pickling.
 
 __all__ = [
     "AxisNameError",
+    "CancelledError",
+    "CollectiveTimeoutError",
     "DeviceLostError",
     "DtypeError",
     "ImmutableError",
     "MappingError",
     "MeshError",
+    "OutOfMemoryError",
     "RemoteError",
     "RuntimeStateError",
     "ShardingError",
@@ -63,6 +66,18 @@ class RuntimeStateError(TinyshardError, RuntimeError):
 
 class RemoteError(TinyshardError, RuntimeError):
     """An operation failed on a device; the message carries the device's own frames and the dispatching line."""
+
+
+class CancelledError(RemoteError):
+    """The value was still queued when an interrupt came; the message names the interrupted line."""
+
+
+class CollectiveTimeoutError(RemoteError):
+    """No device that a wait depends on gets on; the message names who reached the collective and who did not."""
+
+
+class OutOfMemoryError(RemoteError):
+    """A device has no memory for a value; the message lists what is alive there."""
 
 
 class DeviceLostError(RemoteError):

@@ -13,11 +13,13 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
 import torch
 
+from tinyshard.program import Meta
 from tinyshard.runtime.failures import Failure
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -43,12 +45,22 @@ def users_line() -> Where:
     """The innermost line that belongs neither to tinyshard nor to torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, _TORCH)):
+        if _is_users(frame):
             break
         frame = frame.f_back
     assert frame is not None
     return Where(frame.f_code.co_filename, frame.f_lineno)
+
+
+def users_line_of(error: BaseException) -> Where:
+    """The innermost line of the user's own that an error passed."""
+    trace = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_users(frame)]
+    frame, line = trace[-1] if trace else (sys._getframe(1), 0)
+    return Where(frame.f_code.co_filename, line)
+
+
+def _is_users(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith((_PACKAGE, _TORCH))
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +76,7 @@ class Run:
         checks: later runs without results that judge this one's results (as linalg's error checks).
         failures: by device.
         settled: it is over everywhere, and `failures` is complete, errors of its ancestors included.
+        computes: a program runs; False for values that are only sent, which no interrupt cancels.
     """
 
     number: int
@@ -74,15 +87,24 @@ class Run:
     checks: list[Run] = field(default_factory=list)
     failures: dict[int, tuple[Failure, Where]] = field(default_factory=dict)
     settled: bool = False
+    computes: bool = True
 
 
 class Buffer:
-    """The controller's handle on a value: the same number on every device that holds a block of it."""
+    """The controller's handle on a value: the same number on every device that holds a block of it.
 
-    __slots__ = ("__weakref__", "number", "run", "runtime")
+    Attributes:
+        number: the value's.
+        run: the call that makes it.
+        runtime: where it lives.
+        block: shape and dtype of each device's block; None where only running tells.
+    """
 
-    def __init__(self, number: int, run: Run, runtime: Any) -> None:
+    __slots__ = ("__weakref__", "block", "number", "run", "runtime")
+
+    def __init__(self, number: int, run: Run, runtime: Any, block: Meta | None = None) -> None:
         self.number = number
+        self.block = block
         self.run = run
         self.runtime = runtime
 

@@ -6,8 +6,8 @@ It never traces or plans, and never receives a Python function. It answers only 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -21,7 +21,8 @@ from tinyshard.program import Meta
 from tinyshard.runtime import channel
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
-from tinyshard.runtime.failures import failure_of, short
+from tinyshard.runtime.failures import Failure, failure_of, short
+from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
 
@@ -41,15 +42,20 @@ class Worker:
         device: its id.
         count: number of devices.
         store: path of the file for gloo's rendezvous.
+        turnstile: which calls may start.
     """
 
-    def __init__(self, sock: socket.socket, device: int, count: int, store: str) -> None:
+    def __init__(self, sock: socket.socket, device: int, count: int, store: str, turnstile: Turnstile) -> None:
         self._sock = sock
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
-        self._done = 0
+        self._turnstile = turnstile
         self._fabric = Fabric(store, device, count)
+
+    def abort(self) -> None:
+        """End every exchange with other devices, from another thread."""
+        self._fabric.abort()
 
     def serve(self) -> None:
         """Do what comes, until the controller is gone.
@@ -66,12 +72,15 @@ class Worker:
         kind = head[0]
         if kind == "run":
             _, number, program, inputs, outputs = head
-            self._run(number, self._programs[program], inputs, outputs)
-            self._done = number
+            if self._turnstile.enter(number):
+                self._run(number, self._programs[program], inputs, outputs)
+            else:
+                self._values.update(dict.fromkeys(outputs, Failed(number)))
+            self._turnstile.done = number
         elif kind == "put":
             _, number, value, shape, dtype = head
-            self._values[value] = channel.tensor_of(payload, shape, dtype)
-            self._done = number
+            self._put(number, value, shape, dtype, payload)
+            self._turnstile.done = number
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2])
         elif kind == "free":
@@ -95,7 +104,20 @@ class Worker:
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         sys.stdout.flush()
         _LIBC.fflush(None)  # what C code has printed; all of it is to be there before the answer
-        channel.send(self._sock, ("reply", request, self._done, answer), payload)
+        channel.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
+
+    def _put(self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, payload: Any) -> None:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes and payload is None:  # the channel found no room for it
+            error = MemoryError(f"no room for {nbytes} bytes")
+            failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
+            self._values[value] = self._fail(number, failure)
+        else:
+            self._values[value] = channel.tensor_of(payload, shape, dtype)
+
+    def _fail(self, number: int, failure: Failure) -> Failed:
+        channel.send(self._sock, ("failed", number, failure))
+        return Failed(number)
 
     def _fetch(self, request: int, value: int) -> None:
         tensor = self._values.get(value)
@@ -110,15 +132,22 @@ class Worker:
             self._reply(request, _meta(tensor), payload)
 
     def _run(self, number: int, ready: ReadyProgram, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros."""
-        program = ready.program
+        """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros.
+
+        So it does with a call that is cancelled: others may have started it.
+        """
+        program, turnstile = ready.program, self._turnstile
         values: list[Any] = [self._values.get(i) for i in inputs] + [None] * (ready.size - len(inputs))
         failed = any(isinstance(v, Failed) for v in values)
         for step in ready.steps:
+            if number <= turnstile.cancelled_upto and not failed:
+                self._fail(number, turnstile.cancelled(self._device))
+                failed = True
             try:
                 if step.collective is not None:
                     name, named, params = step.collective
                     operand, meta = step.operand
+                    turnstile.reach(number, ready, step)
                     x = zeros_for(meta) if failed else values[operand]
                     if name == "transfer":
                         made = self._fabric.transfer(x, program.devices, program.metas[step.results[0]], **params)
@@ -132,8 +161,10 @@ class Worker:
                             values[slot] = result
             except Exception as error:
                 if not failed:
-                    channel.send(self._sock, ("failed", number, failure_of(self._device, step.describe(values), error)))
+                    lost = turnstile.why_broken(error) if step.collective is not None else None
+                    self._fail(number, lost or failure_of(self._device, step.describe(values), error))
                 failed = True
+            turnstile.spot = None
             for slot in step.dead:
                 values[slot] = None
         for value, slot in zip(outputs, program.outputs, strict=True):
@@ -147,16 +178,8 @@ def _meta(value: Any) -> Meta | None:
     return Meta(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
-def _end_with_controller(sock: socket.socket, zygote: int) -> None:
-    """End this process, whatever it does, when the channel closes; on Linux also when the zygote is killed."""
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(sock, 0)  # a hang-up is reported in any case
-        poll.poll()
-        os._exit(0)
-
-    threading.Thread(target=watch, name="watch", daemon=True).start()
+def _end_with_zygote(zygote: int) -> None:
+    """On Linux, end this process when the one that it was forked from is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -164,11 +187,14 @@ def _end_with_controller(sock: socket.socket, zygote: int) -> None:
         os._exit(0)
 
 
-def main(sock: socket.socket, output: int, device: int, count: int, store: str, zygote: int) -> None:
+def main(
+    sock: socket.socket, control: socket.socket, output: int, device: int, count: int, store: str, zygote: int
+) -> None:
     """What a freshly forked worker does until it exits.
 
     Args:
         sock: the channel.
+        control: the control line.
         output: file descriptor that takes what the process prints.
         device: its id, of `count`.
         store: path of the file in which the workers find each other.
@@ -178,7 +204,18 @@ def main(sock: socket.socket, output: int, device: int, count: int, store: str, 
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    _end_with_controller(sock, zygote)
+    turnstile = Turnstile()
+    made: list[
+        Worker
+    ] = []  # the line is listened to from the start, for the controller may end before the worker is up
+
+    def abort() -> None:
+        for worker in made:
+            worker.abort()
+
+    threading.Thread(target=listen, args=(control, device, turnstile, abort), name="control", daemon=True).start()
+    _end_with_zygote(zygote)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    Worker(sock, device, count, store).serve()
+    made.append(Worker(sock, device, count, store, turnstile))
+    made[0].serve()
