@@ -227,10 +227,9 @@ def over_two_axes(case: Case, mesh_shape: tuple[int, int]) -> dict[str, torch.Te
     spec = ts.P(("a", "b"))
     mesh = ts.make_mesh(mesh_shape, ("a", "b"))
     both = ts.shard_map(lambda v: inner(v[0])[None], mesh=mesh, in_specs=spec, out_specs=spec)
-    made = {
+    return {
         "vmap of vmap": ts.vmap(ts.vmap(inner, axis_name="b"), axis_name="a")(square).flatten(0, 1),
         "pmap of vmap": ts.pmap(ts.vmap(inner, axis_name="b"), axis_name="a")(square).flatten(0, 1),
         "vmap of pmap": ts.vmap(ts.pmap(inner, axis_name="b"), axis_name="a")(square).flatten(0, 1),
         "shard_map": both(case.operand),
     }
-    return made
