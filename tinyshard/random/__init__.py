@@ -12,6 +12,7 @@ How it works: `threefry` (ints in, ints out), `draw` (the op, and its blocks), `
 (the same by numba), `original` (the mode with communication).
 """
 
+from tinyshard.random.choices import categorical, choice, permutation
 from tinyshard.random.continuous import (
     cauchy,
     exponential,
@@ -22,14 +23,15 @@ from tinyshard.random.continuous import (
     truncated_normal,
     uniform,
 )
-from tinyshard.random.discrete import bernoulli, bits, categorical, choice, permutation, rademacher, randint
-from tinyshard.random.keys import Key, KeyShapeError, PRNGKey, fold_in, key, key_data, split, wrap_key_data
+from tinyshard.random.discrete import bernoulli, bits, rademacher, randint
+from tinyshard.random.keys import DrawError, Key
+from tinyshard.random.making import PRNGKey, fold_in, key, key_data, split, wrap_key_data
 from tinyshard.random.reuse import KeyReuseError
 
 __all__ = [
+    "DrawError",
     "Key",
     "KeyReuseError",
-    "KeyShapeError",
     "PRNGKey",
     "bernoulli",
     "bits",

@@ -12,7 +12,7 @@ from torch import Tensor
 from tinyshard.errors import message
 from tinyshard.random import floats
 from tinyshard.random.floats import rounded
-from tinyshard.random.keys import KeyShapeError
+from tinyshard.random.keys import DrawError
 from tinyshard.random.sampling import (
     check_range,
     checked,
@@ -42,7 +42,7 @@ def uniform(
 
     Raises:
         DtypeError: no key, not a float dtype, a shape that is none.
-        KeyShapeError: several keys, an empty range.
+        DrawError: several keys, an empty range.
 
     Communication: none; where the result is cut, each device makes its block. Without threefry_partitionable the
     devices exchange words.
@@ -76,7 +76,7 @@ def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Ten
         As `uniform`.
 
     Raises:
-        DtypeError, KeyShapeError: as `uniform`.
+        DtypeError, DrawError: as `uniform`.
 
     Communication: as `uniform`.
 
@@ -108,7 +108,7 @@ def truncated_normal(
         Numbers of the open interval, placed as by `uniform`.
 
     Raises:
-        DtypeError, KeyShapeError: as `uniform`, or bounds that do not fit the shape.
+        DtypeError, DrawError: as `uniform`, or bounds that do not fit the shape.
 
     Communication: as `uniform`.
 
@@ -166,7 +166,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: 
         As `uniform`.
 
     Raises:
-        DtypeError, KeyShapeError: as `uniform`, or another mode.
+        DtypeError, DrawError: as `uniform`, or another mode.
 
     Communication: as `uniform`.
 
@@ -194,9 +194,9 @@ def gumbel_of(data: Tensor, sizes: list[int], dtype: torch.dtype, mode: str) -> 
 
 
 def check_mode(function: str, mode: str) -> None:
-    """Raise KeyShapeError for a mode that is neither "low" nor "high"."""
+    """Raise DrawError for a mode that is neither "low" nor "high"."""
     if mode not in ("low", "high"):
-        raise KeyShapeError(message(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"'))
+        raise DrawError(message(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"'))
 
 
 def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:

@@ -15,7 +15,8 @@ from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
 from tinyshard.random.draw import DRAW
 from tinyshard.random.floats import FLOATS, rounded
-from tinyshard.random.keys import KeyShapeError, checked_key, checked_shape, draw_op
+from tinyshard.random.keys import DrawError, checked_key, checked_shape
+from tinyshard.random.making import draw_op
 from tinyshard.random.original import DRAW_ORIGINAL, MOST_WORDS, word_count
 from tinyshard.trace import is_tracing
 
@@ -33,10 +34,10 @@ def drawn(
         low, high: of "uniform".
 
     Raises:
-        KeyShapeError: more words than the original mode has counters.
+        DrawError: more words than the original mode has counters.
     """
     if not config.read("threefry_partitionable") and word_count(shape, kind, dtype) > MOST_WORDS:
-        raise KeyShapeError(
+        raise DrawError(
             message(
                 "too many numbers for one key",
                 got=f"shape {tuple(shape)}",
@@ -83,7 +84,7 @@ def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any)
     """The shape of a draw that has parameters; without one, that of the parameters.
 
     Raises:
-        KeyShapeError: a parameter does not broadcast to the shape.
+        DrawError: a parameter does not broadcast to the shape.
     """
     shapes = {name: tuple(getattr(x, "shape", ())) for name, x in given.items()}
     try:
@@ -92,7 +93,7 @@ def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any)
         broadcast = None
     if broadcast is None or (shape is not None and tuple(broadcast) != tuple(shape)):
         named = ", ".join(f"{name} of shape {s}" for name, s in shapes.items())
-        raise KeyShapeError(
+        raise DrawError(
             message(
                 f"the parameters of {function} do not fit its shape",
                 got=f"{named}, shape {None if shape is None else tuple(shape)}",
@@ -108,12 +109,12 @@ def number_of(value: Any) -> float | None:
 
 
 def check_range(function: str, low: Any, high: Any) -> None:
-    """Raise KeyShapeError for numbers that bound nothing; tensors are not looked at, for that would wait."""
+    """Raise DrawError for numbers that bound nothing; tensors are not looked at, for that would wait."""
     if (
         isinstance(low, int | float)
         and isinstance(high, int | float)
         and not (low <= high and math.isfinite(high - low))
     ):
-        raise KeyShapeError(
+        raise DrawError(
             message(f"the range of {function} is empty", got=f"minval={low}, maxval={high}", rule="minval <= maxval")
         )
