@@ -22,7 +22,7 @@ _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.item
 
 
 class UnknownFlagError(TinyshardError, AttributeError):
-    """No such flag."""
+    """No such flag, or a value that it cannot have."""
 
 
 def update(name: str, value: Any) -> None:
@@ -33,7 +33,7 @@ def update(name: str, value: Any) -> None:
         value: of the same type as its default.
 
     Raises:
-        UnknownFlagError: no such flag, or a value of another type.
+        UnknownFlagError: no such flag, or a value of another type, or a number below 1.
 
     Communication: none.
 
@@ -47,6 +47,8 @@ def update(name: str, value: Any) -> None:
     kind = type(FLAGS[name][0])
     if type(value) is not kind:
         raise UnknownFlagError(message(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})"))
+    if kind is int and value < 1:
+        raise UnknownFlagError(message(f"{name!r} is a positive int", got=repr(value)))
     _values[name] = value
 
 

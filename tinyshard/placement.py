@@ -155,14 +155,18 @@ def as_tensor(value: Any) -> torch.Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DtypeError(
-            message(
-                "not a value that can live on a device",
-                got=f"{type(value).__name__}: {str(value)[:60]}",
-                rule="tensors, NumPy arrays and numbers can",
-                try_="torch.tensor(...) of numbers",
-            )
-        ) from error
+        raise _not_numeric(value) from error
+
+
+def _not_numeric(value: Any) -> DtypeError:
+    return DtypeError(
+        message(
+            "not a value that can live on a device",
+            got=f"{type(value).__name__}: {str(value)[:60]}",
+            rule="tensors, NumPy arrays and numbers can",
+            try_="torch.tensor(...) of numbers",
+        )
+    )
 
 
 def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
@@ -288,8 +292,11 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
     """
     if isinstance(value, Array):
         return value if dtype is None else value.to(dtype)  # type: ignore[return-value]
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        problem = "an array has one of torch's dtypes"
+        raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
     if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
-        as_tensor(object())
+        raise _not_numeric(value)
     if isinstance(value, list | tuple) and any(isinstance(x, Array) for x in tree_leaves(value)):
         return torch.stack([array(x) for x in value])  # type: ignore[return-value]
     host = as_tensor(value)

@@ -77,7 +77,7 @@ def _count(devices: int | None) -> int:
     given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
     try:
         count = int(given)
-    except ValueError:
+    except (TypeError, ValueError):
         count = 0
     if count < 1 or isinstance(devices, bool) or count != float(given):
         raise RuntimeStateError(
