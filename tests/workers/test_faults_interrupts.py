@@ -13,7 +13,7 @@ from jupyter_client.manager import start_new_kernel
 
 import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
-from tests.workers.processes import PATIENCE_S, ROOT, stopped
+from tests.workers.processes import PATIENCE_S, ROOT, stopped, wait_until
 from tinyshard.runtime.runs import Where
 
 INTERRUPT = Where("cell.py", 3)
@@ -21,9 +21,11 @@ INTERRUPT = Where("cell.py", 3)
 
 def cancel_while_stopped(pool, device, dispatch):
     """Dispatch while a device is stopped, so that nothing that needs it is over; then interrupt and let it go on."""
+    board = pool._board
     with stopped(ts.devices()[device].pid):
         made = dispatch()
         pool.cancel(INTERRUPT)
+        wait_until(lambda: board._cancelling and board._cancelling.waiting == {device}, "all others hold still")
     return made
 
 

@@ -27,6 +27,7 @@ from tinyshard.runtime.memory import alive_text, is_out_of_memory
 from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
 from tinyshard.runtime.stalls import check_progress
 from tinyshard.runtime.switchboard import Switchboard
+from tinyshard.runtime.watching import Patience
 
 # whoever waits longer than this looks whether the devices get on
 LOOK_EVERY_S = 0.5
@@ -240,10 +241,10 @@ class ProcessPool:
 
     def _wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
         """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot."""
-        since_s = time.monotonic()
+        patience = Patience()
         try:
             for request in requests:
-                if self._board.ended.is_open or not self._watch(request.over, request.waiting, since_s, timeout_s):
+                if self._board.ended.is_open or not self._watch(request.over, request.waiting, patience, timeout_s):
                     self._board.check_open()
                     return False
         finally:
@@ -257,11 +258,11 @@ class ProcessPool:
         return True
 
     def _hold_back(self, run: Run) -> None:
-        since_s = time.monotonic()
-        self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices, since_s))
+        patience = Patience()
+        self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices, patience))
 
-    def _watch(self, gate: Gate, devices: Iterable[int], since_s: float, timeout_s: float = -1) -> bool:
-        """Wait for a gate that these devices open, since when the wait began; False if that takes longer.
+    def _watch(self, gate: Gate, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
+        """Wait for a gate that these devices open; False if that takes longer.
 
         Raises:
             CollectiveTimeoutError: none of the devices that this depends on gets on.
@@ -270,9 +271,10 @@ class ProcessPool:
             if timeout_s >= 0:
                 return gate.wait(timeout_s)
             while not gate.wait(LOOK_EVERY_S):
+                patience.look(time.monotonic())
                 self._board.post("look", 0)
                 if self._board.started.is_open:
-                    check_progress(self._board.links, list(devices), since_s, self._platform)
+                    check_progress(self._board.links, list(devices), patience.since_s, self._platform)
         except KeyboardInterrupt:
             self.cancel(users_line())
             raise

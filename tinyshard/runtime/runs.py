@@ -11,6 +11,7 @@ import heapq
 import linecache
 import os
 import sys
+import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from traceback import walk_tb
@@ -23,6 +24,7 @@ from tinyshard.program import Meta
 from tinyshard.runtime.failures import Failure
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
@@ -53,10 +55,10 @@ def users_line() -> Where:
 
 
 def users_line_of(error: BaseException) -> Where:
-    """The innermost line of the user's own that an error passed."""
-    trace = [(frame, line) for frame, line in walk_tb(error.__traceback__) if _is_users(frame)]
-    frame, line = trace[-1] if trace else (sys._getframe(1), 0)
-    return Where(frame.f_code.co_filename, line)
+    """The innermost line of the user's own that an error passed; of others' libraries only if there is no other."""
+    passed = [Where(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [where for where in passed if not where.file.startswith((_PACKAGE, *_LIBRARIES))]
+    return (own or passed)[-1]
 
 
 def _is_users(frame: FrameType) -> bool:

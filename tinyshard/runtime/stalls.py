@@ -18,7 +18,7 @@ def check_progress(links: Sequence[Link], waited_for: Sequence[int], since_s: fl
     Args:
         links: of all devices.
         waited_for: the devices whose answer is missing.
-        since_s: when the wait began; what was seen before is another wait's.
+        since_s: since when this wait looks without a pause.
         platform: "cpu".
     """
     limit_s = config.read("collective_timeout_s")

@@ -67,7 +67,8 @@ class Switchboard:
         self._is_idle = False
         self._cancelled_upto = 0
         self._cancelling: _Cancelling | None = None
-        self._interrupts: collections.deque[str] = collections.deque()
+        self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
+        self._newest = 0  # number of the last call that was handed out
         self._selector = selectors.DefaultSelector()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -255,7 +256,7 @@ class Switchboard:
             elif kind == "forget":
                 self._forget(item[0])
             elif kind == "cancel":
-                self._interrupts.append(item[0])
+                self._interrupts.append((self._newest, item[0]))  # what is handed out from here on is not concerned
                 self._begin_cancel()
             elif kind == "look":
                 self._look()
@@ -289,6 +290,7 @@ class Switchboard:
 
     def _count(self, run: Run) -> None:
         """Note that devices have a call before them, and ask now and then how far they have come."""
+        self._newest = run.number
         self._unsettled.append(run)
         for device in run.devices:
             link = self.links[device]
@@ -380,15 +382,13 @@ class Switchboard:
                 link.look(time.monotonic())
 
     def _begin_cancel(self) -> None:
-        busy = {link.device for link in self.links if link.ahead and not link.lost}
-        if self._cancelling is not None or not self._interrupts:
-            return
-        by = self._interrupts.popleft()
-        if busy:
-            upto = max(self.links[device].ahead[-1].number for device in busy)
-            self._cancelling = _Cancelling(upto, by, busy, {})
-            for device in sorted(busy):
-                self.links[device].tell("freeze")
+        while self._interrupts and self._cancelling is None:
+            upto, by = self._interrupts.popleft()
+            busy = {link.device for link in self.links if link.ahead and not link.lost}
+            if busy and upto > self._cancelled_upto:
+                self._cancelling = _Cancelling(upto, by, busy, {})
+                for device in sorted(busy):
+                    self.links[device].tell("freeze")
 
     def _note_frozen(self, device: int, started: int) -> None:
         """A device holds still, or is gone. When all do, what each leaves out can be said."""

@@ -40,6 +40,25 @@ class Sight:
     processor_s: float = 0.0
 
 
+@dataclass
+class Patience:
+    """One wait, as far as it has looked.
+
+    Attributes:
+        since_s: when it began to look without a pause: what was seen before, or might have been, says nothing.
+        looked_s: when it last looked.
+    """
+
+    since_s: float = 0.0
+    looked_s: float = float("-inf")
+
+    def look(self, now_s: float) -> None:
+        """Note that it looks now."""
+        if now_s - self.looked_s > FORGET_S:
+            self.since_s = now_s
+        self.looked_s = now_s
+
+
 def look_again(before: Sight, now_s: float, done: int, spot: Spotted | None, processor_s: float) -> Sight:
     """What is known of a device after an answer."""
     worked = processor_s - before.processor_s > BUSY_SHARE * (now_s - before.seen_s)
