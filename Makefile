@@ -47,7 +47,7 @@ unit: test-installed
 	@$(BIN)/python -m pytest -q tests --ignore=tests/workers
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
-ON_GLOO := test_counts test_failures test_expressions_gloo test_network_gloo
+ON_GLOO := test_counts test_failures test_lax_gloo test_expressions_gloo test_network_gloo test_faults_stalls
 
 workers: test-installed
 	$(call heading,worker tests: real processes)

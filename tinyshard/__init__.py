@@ -2,8 +2,12 @@
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
-    arrays              Array device_put device_get array block_until_ready
+    arrays              Array device_put device_get array block_until_ready live_arrays
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
+    mapped functions    vmap pmap shard_map
+    collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
+                        lax.axis_index axis_size
+    random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
 
@@ -16,23 +20,33 @@ from tinyshard.runtime import zygote as _zygote  # isort: skip
 
 _zygote.prestart()
 
-from tinyshard import config, debug, lax, mesh_utils, sharding, tree
+from tinyshard import config, debug, lax, mesh_utils, random, sharding, tree
 from tinyshard.abstract import ShapeDtypeStruct, typeof
 from tinyshard.array import Array, Shard
 from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
 from tinyshard.devices import Device
 from tinyshard.errors import (
+    AxisNameError,
+    CancelledError,
+    CollectiveTimeoutError,
     DeviceLostError,
     DtypeError,
     ImmutableError,
+    MappingError,
     MeshError,
+    OutOfMemoryError,
     RemoteError,
     RuntimeStateError,
     ShardingError,
     StatefulRandomError,
+    StaticArgumentError,
     TinyshardError,
 )
 from tinyshard.jitted import jit, make_graph
+from tinyshard.live import live_arrays
+from tinyshard.mapped.pmapped import pmap
+from tinyshard.mapped.sharded import shard_map
+from tinyshard.mapped.vectorized import vmap
 from tinyshard.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.placement import array, block_until_ready, device_get, device_put
 from tinyshard.platform import device_count, devices, init, local_devices, shutdown
@@ -43,13 +57,18 @@ __version__ = "0.1.0"
 __all__ = [
     "AbstractMesh",
     "Array",
+    "AxisNameError",
+    "CancelledError",
+    "CollectiveTimeoutError",
     "Device",
     "DeviceLostError",
     "DtypeError",
     "ImmutableError",
+    "MappingError",
     "Mesh",
     "MeshError",
     "NamedSharding",
+    "OutOfMemoryError",
     "P",
     "PartitionSpec",
     "RemoteError",
@@ -60,6 +79,7 @@ __all__ = [
     "ShardingError",
     "SingleDeviceSharding",
     "StatefulRandomError",
+    "StaticArgumentError",
     "TinyshardError",
     "array",
     "block_until_ready",
@@ -77,15 +97,20 @@ __all__ = [
     "jit",
     "jvp",
     "lax",
+    "live_arrays",
     "local_devices",
     "make_graph",
     "make_mesh",
     "mesh_utils",
+    "pmap",
+    "random",
     "set_mesh",
+    "shard_map",
     "sharding",
     "shutdown",
     "tree",
     "typeof",
     "value_and_grad",
     "vjp",
+    "vmap",
 ]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 
+from tinyshard.errors import DtypeError, message
 from tinyshard.layout import Layout
 from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
@@ -22,6 +24,7 @@ class ShapeDtypeStruct:
 
     Raises:
         ShardingError: the sharding does not fit the shape.
+        DtypeError: the shape is not made of sizes, or the dtype is none of torch's.
 
     Communication: none.
 
@@ -34,6 +37,11 @@ class ShapeDtypeStruct:
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype, *, sharding: Sharding | None = None) -> None:
         self.shape = tuple(shape)
+        if any(not isinstance(n, Integral) or n < 0 for n in self.shape):
+            raise DtypeError(message("a shape is a tuple of ints that are 0 or more", got=repr(shape)))
+        if not isinstance(dtype, torch.dtype):
+            problem = "an array has one of torch's dtypes"
+            raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
         self.dtype = dtype
         self.sharding = sharding
         self.committed = sharding is not None
@@ -66,6 +74,9 @@ def typeof(x: object) -> str:
     Returns:
         Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts.
 
+    Raises:
+        DtypeError: no array.
+
     Communication: none.
 
     Example:
@@ -73,5 +84,8 @@ def typeof(x: object) -> str:
         'f32[3, 2]'
     """
     if not isinstance(x, torch.Tensor | ShapeDtypeStruct):
-        x = torch.as_tensor(x)
+        try:
+            x = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DtypeError(message("only arrays have a type", got=f"{x!r} ({type(x).__name__})")) from error
     return described(tuple(x.shape), x.dtype, getattr(x, "sharding", None))

@@ -49,6 +49,10 @@ class Array(torch.Tensor):
     torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
     and `block_until_ready()` wait.
 
+    `torch.save` writes a tree of Arrays as whole values, `torch.load` gives uncommitted Arrays back, and
+    `ts.device_put(torch.load(file), shardings)` places them under any sharding. `torch.save(ts.device_get(tree), file)`
+    writes a file that is read without tinyshard.
+
     In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
     """
 
@@ -284,6 +288,9 @@ def _from_values(values: torch.Tensor) -> torch.Tensor:
     from tinyshard.placement import array
 
     return array(values)
+
+
+torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
 
 
 def _refused_operator(symbol: str) -> Any:

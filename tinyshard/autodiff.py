@@ -65,6 +65,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
         >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         (tensor(5.), tensor([2., 4.]))
     """
+    _check_function(fun, "grad")
     numbers = argnums if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(fun)
@@ -97,6 +98,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         >>> back(torch.tensor(1.0))
         (tensor(3.),)
     """
+    _check_function(fun, "vjp")
     alone, whole = _aux_apart(fun, has_aux)
     with one_call():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
@@ -137,6 +139,10 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
         (tensor(9.), tensor(6.))
     """
     _load_jvp_rules()
+    _check_function(fun, "jvp")
+    if not isinstance(primals, list | tuple) or not isinstance(tangents, list | tuple):
+        got = f"{type(primals).__name__} and {type(tangents).__name__}"
+        raise DtypeError(message("jvp takes primals and tangents as tuples", got=got, try_="ts.jvp(f, (x,), (t,))"))
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
     alone, whole = _aux_apart(fun, has_aux)
@@ -155,6 +161,7 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         tensor([[2., 0.],
                 [0., 4.]])
     """
+    _check_function(fun, "jacrev")
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -181,6 +188,7 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         tensor([[2., 0.],
                 [0., 4.]])
     """
+    _check_function(fun, "jacfwd")
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -288,13 +296,20 @@ def _apart(tree: Any, rows: torch.Tensor) -> Any:
     return tree_unflatten([p.reshape(*rows.shape[:-1], *x.shape) for p, x in zip(parts, leaves, strict=True)], form)
 
 
+def _check_function(fun: Any, name: str) -> None:
+    if not callable(fun):
+        raise DtypeError(
+            message(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")
+        )
+
+
 def _check_arguments(args: Sequence[Any], argnums: Any) -> None:
     for number in (argnums,) if isinstance(argnums, int) else argnums:
-        if not -len(args) <= number < len(args):
+        if not isinstance(number, int) or not -len(args) <= number < len(args):
             raise DtypeError(
                 message(
                     "grad is asked for an argument that is not there",
-                    got=f"argnums={argnums}, {len(args)} positional arguments",
+                    got=f"argnums={argnums!r}, {len(args)} positional arguments",
                     try_="pass the argument by position",
                 )
             )
@@ -314,6 +329,9 @@ def _scalar(fun: Function, has_aux: bool) -> Function:
     @functools.wraps(fun)
     def checked(*args: Any, **kwargs: Any) -> Any:
         out = fun(*args, **kwargs)
+        if has_aux and not (isinstance(out, tuple) and len(out) == 2):
+            got = f"{getattr(fun, '__name__', 'the function')} returns {type(out).__name__}"
+            raise DtypeError(message("with has_aux a function returns (result, anything else)", got=got))
         value = out[0] if has_aux else out
         if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
             is_tensor = isinstance(value, torch.Tensor)

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.errors import DtypeError, message
 from tinyshard.program import Meta
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -30,49 +29,78 @@ REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 def reduce_stack(shards: Sequence[Tensor], op: str) -> Tensor:
     """Combine equal-shaped tensors elementwise."""
-    return reduce_stacked(torch.stack(list(shards)), op)
+    return reduced(torch.stack(list(shards)), op)
 
 
-def reduce_stacked(stacked: Tensor, op: str) -> Tensor:
-    """Combine along the first dim: bool by any/all, the rest by `REDUCTIONS`."""
-    if stacked.dtype == torch.bool:
-        return stacked.any(0) if op in ("sum", "max") else stacked.all(0)
-    return REDUCTIONS[op](stacked)
+def reduced(stack: Tensor, op: str) -> Tensor:
+    """Combine along dim 0: bool by any/all, the rest by `REDUCTIONS`."""
+    if stack.dtype == torch.bool:
+        return stack.any(0) if op in ("sum", "max") else stack.all(0)
+    return REDUCTIONS[op](stack)
 
 
-def all_reduce(shards: Sequence[Tensor], *, op: str) -> list[Tensor]:
+def all_reduce(stack: Tensor, *, op: str) -> Tensor:
     """Every device gets the combination of all shards."""
-    whole = reduce_stack(shards, op)
-    return [whole for _ in shards]
+    return _for_everyone(stack, reduced(stack, op))
 
 
-def all_gather(shards: Sequence[Tensor], *, dim: int) -> list[Tensor]:
+def all_gather(stack: Tensor, *, dim: int) -> Tensor:
     """Every device gets all shards, one after the other along `dim`."""
-    whole = torch.cat(list(shards), dim)
-    return [whole for _ in shards]
+    return _for_everyone(stack, stack.movedim(0, dim).flatten(dim, dim + 1))
 
 
-def reduce_scatter(shards: Sequence[Tensor], *, dim: int, op: str) -> list[Tensor]:
+def reduce_scatter(stack: Tensor, *, dim: int, op: str) -> Tensor:
     """Device i gets block i along `dim` of the combination of all shards."""
-    return list(reduce_stack(shards, op).chunk(len(shards), dim))
+    whole, count = reduced(stack, op), stack.shape[0]
+    return whole.unflatten(dim, (count, whole.shape[dim] // count)).movedim(dim, 0)
 
 
-def all_to_all(shards: Sequence[Tensor], *, split: int, join: int) -> list[Tensor]:
+def all_to_all(stack: Tensor, *, split: int, join: int) -> Tensor:
     """Device i cuts its shard along `split`, sends block j to device j, and joins what it gets along `join`."""
-    cut = [shard.chunk(len(shards), split) for shard in shards]
-    return [torch.cat([blocks[i] for blocks in cut], join) for i in range(len(shards))]
+    count = stack.shape[0]
+    cut = stack.unflatten(1 + split, (count, stack.shape[1 + split] // count))
+    return cut.movedim(1 + split, 0).movedim(1, 1 + join).flatten(1 + join, 2 + join)
 
 
-def collective_permute(shards: Sequence[Tensor], *, pairs: Sequence[tuple[int, int]]) -> list[Tensor]:
+def collective_permute(stack: Tensor, *, pairs: Sequence[tuple[int, int]]) -> Tensor:
     """For each pair (source, target), target gets the shard of source; a device that is no target gets zeros."""
     source = {target: origin for origin, target in pairs}
-    return [shards[source[i]] if i in source else torch.zeros_like(x) for i, x in enumerate(shards)]
+    count = stack.shape[0]
+    moved = stack.index_select(0, torch.tensor([source.get(i, 0) for i in range(count)], device=stack.device))
+    gets = torch.tensor([i in source for i in range(count)], device=stack.device)
+    gets = gets.reshape(count, *[1] * (stack.dim() - 1))
+    return moved if len(source) == count else torch.where(gets, moved, torch.zeros_like(moved))
+
+
+def _for_everyone(stack: Tensor, whole: Tensor) -> Tensor:
+    return whole.unsqueeze(0).expand(stack.shape[0], *whole.shape)
+
+
+def in_groups(
+    form: Callable[..., Tensor], stack: Tensor, groups: Sequence[Sequence[int]] | None, params: Any
+) -> Tensor:
+    """Apply a collective to each group of positions alone; the groups are of one size and cover all positions.
+
+    Example:
+        >>> in_groups(all_reduce, torch.arange(4), [[0, 2], [1, 3]], {"op": "sum"})
+        tensor([2, 4, 2, 4])
+    """
+    if groups is None:
+        return form(stack, **params)
+    order = [i for group in groups for i in group]
+    made = torch.cat([form(stack[list(group)], **params) for group in groups])
+    return made[sorted(range(len(order)), key=order.__getitem__)]
 
 
 def own_block(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
     """Block number `place` of `count` along `dim`: what a device keeps of a tensor that it holds whole."""
     size = shard.shape[dim] // count
     return shard.narrow(dim, place * size, size)
+
+
+def own_index(shard: Tensor, place: int, count: int) -> Tensor:
+    """Where the device stands in its group, int32[]; of the operand it needs nothing."""
+    return torch.tensor(place, dtype=torch.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +110,19 @@ class Collective:
     Attributes:
         meta: (input meta, group size, params) -> output meta.
         moved: (input meta, group size, params) -> bytes that a device sends, with the best known algorithm.
-        run: the function over the shards of a group; None for a step that needs only the device's own coordinates.
-        communicates: whether data crosses between devices.
+        form: what it does to the stack of a group's shards, [group size, *shard] -> [group size, *new shard].
+        own: for a step that needs only the device's own place: (shard, place, group size) -> new shard.
     """
 
     meta: Callable[[Meta, int, dict[str, Any]], Meta]
     moved: Callable[[Meta, int, dict[str, Any]], int]
-    run: Callable[..., list[Tensor]] | None
-    communicates: bool = True
+    form: Callable[..., Tensor] | None = None
+    own: Callable[..., Tensor] | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Whether data crosses between devices."""
+        return self.own is None
 
 
 def _scaled(meta: Meta, dim: int, up: int, down: int) -> Meta:
@@ -126,36 +159,51 @@ COLLECTIVES: dict[str, Collective] = {
     "own_block": Collective(
         lambda m, n, p: _scaled(m, p["dim"], 1, n),
         lambda m, n, p: 0,
-        None,
-        communicates=False,
+        own=own_block,
+    ),
+    "own_index": Collective(
+        lambda m, n, p: Meta((), torch.int32),
+        lambda m, n, p: 0,
+        form=lambda stack: torch.arange(stack.shape[0], dtype=torch.int32),
+        own=own_index,
     ),
 }
 
 
-def group_positions(axes: Sequence[int], named: Sequence[int], position: int) -> list[int]:
+def group_positions(
+    axes: Sequence[int], named: Sequence[int], position: int, groups: Sequence[Sequence[int]] | None = None
+) -> list[int]:
     """Positions of the devices that differ from `position` only along the `named` axes, in order of coordinates there.
 
     Args:
         axes: sizes of all axes.
         named: numbers of the axes of the group, most significant first.
+        position: one of the group.
+        groups: where the group is cut in smaller ones: their members, counted along the named axes.
 
     Example:
         >>> group_positions((4, 2), (0,), 5)
         [1, 3, 5, 7]
         >>> group_positions((4, 2), (1, 0), 5)
         [0, 2, 4, 6, 1, 3, 5, 7]
+        >>> group_positions((4, 2), (0,), 5, [[0, 1], [3, 2]])
+        [7, 5]
     """
     strides = [math.prod(axes[a + 1 :]) for a in range(len(axes))]
     base = position
     for a in named:
         base -= (position // strides[a] % axes[a]) * strides[a]
-    return [
+    whole = [
         base + sum(c * strides[a] for c, a in zip(at, named, strict=True))
         for at in itertools.product(*(range(axes[a]) for a in named))
     ]
+    if groups is None:
+        return whole
+    place = whole.index(position)
+    return next([whole[i] for i in group] for group in groups if place in group)
 
 
-def check_reducible(dtype: torch.dtype, op: str) -> None:
-    """Raise DtypeError where values of this dtype have no such reduction."""
-    if dtype.is_complex and op in ("max", "min"):
-        raise DtypeError(message(f"complex numbers have no {op}", got=str(dtype), try_="reduce x.abs()"))
+def group_size(axes: Sequence[int], params: dict[str, Any]) -> int:
+    """How many devices take part, from the arguments of a collective's step."""
+    groups = params.get("groups")
+    return len(groups[0]) if groups else math.prod(axes[a] for a in params["axes"])

@@ -9,13 +9,20 @@ from tinyshard.errors import TinyshardError, message
 # name -> (default, meaning, whether it changes programs)
 FLAGS: dict[str, tuple[Any, str, bool]] = {
     "explain_cache_misses": (False, "print why a jitted function is traced again", False),
+    "threefry_partitionable": (
+        True,
+        "a random number depends on its own counter alone, not on how many there are",
+        True,
+    ),
+    "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
+    "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),
 }
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
 
 
 class UnknownFlagError(TinyshardError, AttributeError):
-    """No such flag."""
+    """No such flag, or a value that it cannot have."""
 
 
 def update(name: str, value: Any) -> None:
@@ -26,7 +33,7 @@ def update(name: str, value: Any) -> None:
         value: of the same type as its default.
 
     Raises:
-        UnknownFlagError: no such flag, or a value of another type.
+        UnknownFlagError: no such flag, or a value of another type, or a number below 1.
 
     Communication: none.
 
@@ -40,6 +47,8 @@ def update(name: str, value: Any) -> None:
     kind = type(FLAGS[name][0])
     if type(value) is not kind:
         raise UnknownFlagError(message(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})"))
+    if kind is int and value < 1:
+        raise UnknownFlagError(message(f"{name!r} is a positive int", got=repr(value)))
     _values[name] = value
 
 

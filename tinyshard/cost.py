@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from tinyshard.collectives import COLLECTIVES
+from tinyshard.collectives import COLLECTIVES, group_size
 from tinyshard.program import Program, Step, Value
 from tinyshard.runtime.execute import find_op
 
@@ -67,8 +66,7 @@ def bytes_sent(program: Program, step: Step) -> int:
     params = {k: v for k, v in step.kwargs.items() if k != "axes"}
     operand = program.metas[step.args[0].number]
     assert operand is not None
-    group = math.prod(program.axes[a] for a in step.kwargs["axes"])
-    return COLLECTIVES[step.op].moved(operand, group, params)
+    return COLLECTIVES[step.op].moved(operand, group_size(program.axes, step.kwargs), params)
 
 
 def cost_of(program: Program, names: Sequence[str]) -> Cost:

@@ -159,7 +159,7 @@ def _key(tree: Any, home: Home) -> Any:
 
 def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:
     """Build the program for an op on operands of these shapes and layouts."""
-    builder, placed, _ = open_program(home, [slot_of(x, home) for x in operands])
+    builder, placed, _, _ = open_program(home, [slot_of(x, home) for x in operands])
     following = iter(placed)
     new_args, new_kwargs = tree_map_only(torch.Tensor, lambda x: next(following), (args, kwargs))
     try:

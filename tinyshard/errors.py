@@ -5,14 +5,20 @@ its place, and holds nothing but its message, so that it survives pickling.
 """
 
 __all__ = [
+    "AxisNameError",
+    "CancelledError",
+    "CollectiveTimeoutError",
     "DeviceLostError",
     "DtypeError",
     "ImmutableError",
+    "MappingError",
     "MeshError",
+    "OutOfMemoryError",
     "RemoteError",
     "RuntimeStateError",
     "ShardingError",
     "StatefulRandomError",
+    "StaticArgumentError",
     "TinyshardError",
     "message",
 ]
@@ -28,6 +34,18 @@ class MeshError(TinyshardError, ValueError):
 
 class ShardingError(TinyshardError, ValueError):
     """A sharding that does not fit its array, or arrays whose shardings do not fit each other."""
+
+
+class MappingError(TinyshardError, ValueError):
+    """Mapped axes that do not fit their arguments, or a collective that does not fit its operand or its axis."""
+
+
+class AxisNameError(TinyshardError, NameError):
+    """A named axis that nobody binds."""
+
+
+class StaticArgumentError(TinyshardError, ValueError):
+    """A static argument that cannot be hashed, or that the function does not have."""
 
 
 class DtypeError(TinyshardError, TypeError):
@@ -48,6 +66,18 @@ class RuntimeStateError(TinyshardError, RuntimeError):
 
 class RemoteError(TinyshardError, RuntimeError):
     """An operation failed on a device; the message carries the device's own frames and the dispatching line."""
+
+
+class CancelledError(RemoteError):
+    """The value was still queued when an interrupt came; the message names the interrupted line."""
+
+
+class CollectiveTimeoutError(RemoteError):
+    """No device that a wait depends on gets on; the message names who reached the collective and who did not."""
+
+
+class OutOfMemoryError(RemoteError):
+    """A device has no memory for a value; the message lists what is alive there."""
 
 
 class DeviceLostError(RemoteError):

@@ -23,6 +23,7 @@ from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
 from tinyshard.layout import Layout, is_same_placement
 from tinyshard.lowered import Compiled, GraphText, Lowered
+from tinyshard.mapped.region import regions_in
 from tinyshard.placement import as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.program import Meta
@@ -95,7 +96,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the devices of the arguments; returns at once. Inside a transformation it is as if not there."""
-        if is_tracing() or any(_is_transformed(x) for x in tree_leaves((args, kwargs))):
+        if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
             return self._function(*args, **kwargs)
         bound = self._bind(args, kwargs)
         if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
@@ -183,14 +184,15 @@ class Jitted:
         ]
 
     def _home(self, entry: Entry, operands: Sequence[Any]) -> Home:
-        """The devices of the committed operands, else those that a constraint or out_shardings names.
+        """The devices of the committed operands, else those that a constraint, a region or out_shardings names.
 
         Raises:
             ShardingError: these are not the same.
         """
         home = home_of(operands)
         places = [as_sharding(p) for p in _places(self._out_shardings) if p is not None]
-        for sharding in [*constraints_of(entry.traced), *places]:
+        regions = [region.anywhere for region in regions_in(entry.traced)]
+        for sharding in [*constraints_of(entry.traced), *regions, *places]:
             named = _home_at(sharding)
             if not home.committed:
                 home = named
@@ -200,7 +202,7 @@ class Jitted:
                         "Devices of all `Array` inputs and outputs should be the same.",
                         got=f"array device ids {list(home.devices)} on platform {home.platform.upper()}\n"
                         f"and {list(named.devices)} in {sharding!r}",
-                        rule="constraints and out_shardings name the committed arguments' devices, in their order",
+                        rule="constraints, regions and out_shardings name the arguments' devices, in their order",
                         try_="ts.device_put the arguments there before the call",
                     )
                 )
@@ -229,10 +231,6 @@ class Jitted:
 
 def _places(shardings: Any) -> list[Any]:
     return tree_leaves(shardings, is_leaf=lambda x: isinstance(x, PartitionSpec))
-
-
-def _is_transformed(x: Any) -> bool:
-    return isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
 def _put_where(x: Any, sharding: Sharding, described: bool) -> Any:
@@ -284,7 +282,8 @@ def jit(
         TracedValueError: when called, if the function branches in Python on a traced value.
         ImmutableError: if it changes an argument or a closed-over tensor in place.
         ShardingError: if committed operands have different devices, or an argument contradicts in_shardings.
-        DtypeError: if an argument is no tensor, or a static one cannot be hashed.
+        DtypeError: if an argument is no tensor.
+        StaticArgumentError: if a static argument cannot be hashed.
 
     Communication: what the program's text says.
 

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_map_only
 
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.cost import Cost, bytes_sent, cost_of
-from tinyshard.lax import CONSTRAIN, constraint
+from tinyshard.lax.constraint import CONSTRAIN, constraint
+from tinyshard.lax.named import NAMED, call_of
 from tinyshard.program import Meta, Program, Value
 from tinyshard.recipe import Home, Recipe
 from tinyshard.sharding import Sharding, express
@@ -167,6 +168,8 @@ def graph_text(traced: Traced, name: str, names: Sequence[str]) -> str:
             args, kwargs = tree_map_only(torch.fx.Node, numbers.__getitem__, (node.args, node.kwargs))
             if node.target is CONSTRAIN:
                 args = (args[0], constraint(args[1]))
+            if node.target is NAMED:
+                args = (args[0], call_of(args[1]))
             shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in _UNSAID)]
             target = "item" if node.target is operator.getitem else str(node.target)
             lines.append(f"  {number}: {_meta(node)} = {target}({', '.join(shown)})")

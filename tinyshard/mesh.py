@@ -177,9 +177,9 @@ def device_grid(shape: Sequence[int], devices: Sequence[Device] | None = None, *
 
         devices = platform.devices()
     shape = tuple(shape)
-    count = math.prod(shape)
     if any(not isinstance(n, int) or n < 1 for n in shape):
         raise MeshError(message("an axis size is a positive int", got=f"mesh shape {shape}"))
+    count = math.prod(shape)
     if count > len(devices) or (whole and count != len(devices)):
         raise MeshError(
             message(

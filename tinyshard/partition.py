@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 from tinyshard.operators import AS_RESHAPE, NEEDS_CONTIGUOUS, decomposition
 from tinyshard.plan import UnknownShape, gathered, known, plan
 from tinyshard.program import Builder, Value
-from tinyshard.reshard import Placed, reduce_pending, reshard
+from tinyshard.reshard import Cuts, Placed, reduce_pending, reshard
 
-__all__ = ["UnknownShape", "apply", "apply_unknown", "decomposition", "finish", "plan"]
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "decomposition", "finish", "place", "plan"]
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     leaves: list[Any] = []
     for leaf in wanted:
         if isinstance(leaf, Placed):
-            leaf = _bring(builder, numbers[leaf.number], leaf, op)
+            leaf = bring(builder, numbers[leaf.number], leaf, op)
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
     name = str(aten.reshape.default if planned.op in AS_RESHAPE else planned.op)
@@ -61,12 +61,23 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return out
 
 
-def _bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
-    """Emit what brings an operand to the layout that the op needs."""
+def place(builder: Builder, have: Placed, dims: Cuts) -> Placed:
+    """Emit what brings a value to `dims`, pending parts combined; an input that lies nowhere yet is put there."""
+    have = _settled(builder, have, replace(have, dims=dims))
+    return reshard(builder, have, dims)
+
+
+def _settled(builder: Builder, have: Placed, want: Placed) -> Placed:
+    """An input that is not on the devices yet lies where the first op wants it."""
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
         builder.metas[have.number] = want.local(builder.axes)
-    have = replace(have, dims=builder.wanted.get(have.number, have.dims))
+    return replace(have, dims=builder.wanted.get(have.number, have.dims))
+
+
+def bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
+    """Emit what brings an operand to the layout that the op needs."""
+    have = _settled(builder, have, want)
     x = have if have.pending == want.pending and have.dims == want.dims else None
     if x is None:
         x = _keep_pending(builder, have, want) if want.pending else reshard(builder, have, want.dims)
@@ -92,7 +103,7 @@ def apply_unknown(
     """
 
     def whole(x: Placed) -> Value:
-        return _bring(builder, x, gathered(x), op)
+        return bring(builder, x, gathered(x), op)
 
     new_args, new_kwargs = tree_map_only(Placed, whole, (args, kwargs))
     return builder.emit(str(op), new_args, new_kwargs, [None] * count)

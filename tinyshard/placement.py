@@ -48,7 +48,18 @@ def device_put(tree: Any, device: Any = None) -> Any:
     """
     if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
         return _put_with_prefix(tree, device)
-    return tree_map(lambda leaf: _put(leaf, device), tree)
+    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=_is_placed_whole)
+
+
+def _is_placed_whole(x: Any) -> bool:
+    """A value that is put as one, though torch's trees see a tensor inside: keys, whose shape leaves out a dim."""
+    return hasattr(x, "_placed")
+
+
+def _put_leaf(value: Any, device: Any) -> Any:
+    if not _is_placed_whole(value):
+        return _put(value, device)
+    return value._placed(_put, device if device is None else as_sharding(device))
 
 
 def _put_with_prefix(tree: Any, device: Any) -> Any:
@@ -144,14 +155,18 @@ def as_tensor(value: Any) -> torch.Tensor:
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DtypeError(
-            message(
-                "not a value that can live on a device",
-                got=f"{type(value).__name__}: {str(value)[:60]}",
-                rule="tensors, NumPy arrays and numbers can",
-                try_="torch.tensor(...) of numbers",
-            )
-        ) from error
+        raise _not_numeric(value) from error
+
+
+def _not_numeric(value: Any) -> DtypeError:
+    return DtypeError(
+        message(
+            "not a value that can live on a device",
+            got=f"{type(value).__name__}: {str(value)[:60]}",
+            rule="tensors, NumPy arrays and numbers can",
+            try_="torch.tensor(...) of numbers",
+        )
+    )
 
 
 def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
@@ -277,8 +292,11 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
     """
     if isinstance(value, Array):
         return value if dtype is None else value.to(dtype)  # type: ignore[return-value]
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        problem = "an array has one of torch's dtypes"
+        raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
     if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
-        as_tensor(object())
+        raise _not_numeric(value)
     if isinstance(value, list | tuple) and any(isinstance(x, Array) for x in tree_leaves(value)):
         return torch.stack([array(x) for x in value])  # type: ignore[return-value]
     host = as_tensor(value)

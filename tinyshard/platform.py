@@ -55,7 +55,7 @@ def init(
     where = platform or os.environ.get("TINYSHARD_PLATFORM") or "cpu"
     _check_one_of("runtime", kind, RUNTIMES)
     _check_one_of("platform", where, PLATFORMS)
-    joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"))
+    joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
     with _choosing:
         _end_runtime()
         if kind == "local":
@@ -80,7 +80,7 @@ def _count(devices: int | None) -> int:
     given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
     try:
         count = int(given)
-    except ValueError:
+    except (TypeError, ValueError):
         count = 0
     if count < 1 or isinstance(devices, bool) or count != float(given):
         raise RuntimeStateError(
@@ -89,18 +89,18 @@ def _count(devices: int | None) -> int:
     return count
 
 
-def _collectives(given: str | None) -> str:
-    """What joins the processes."""
+def _collectives(given: str | None, count: int) -> str:
+    """What joins so many processes."""
     from tinyshard.runtime import arena
 
-    name = given or ("shared" if arena.is_possible() else "gloo")
+    name = given or ("shared" if arena.is_possible(count) else "gloo")
     _check_one_of("collectives", name, COLLECTIVES)
-    if name == "shared" and not arena.is_possible():
+    if name == "shared" and not arena.is_possible(count):
         raise RuntimeStateError(
             message(
                 "the workers cannot share memory here",
                 got=f"collectives='shared' on {sys.platform}, {machine()}",
-                rule="it needs Linux on x86-64, where stores keep their order",
+                rule="it needs Linux on x86-64, where stores keep their order, and address space without a limit",
                 try_='ts.init(collectives="gloo")',
             )
         )

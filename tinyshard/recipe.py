@@ -115,22 +115,24 @@ def slot_of(x: Any, home: Home) -> Slot:
 
 
 def open_program(
-    home: Home, slots: Sequence[Slot], targets: Sequence[Layout] = ()
-) -> tuple[Builder, list[Placed], list[Layout]]:
+    home: Home, slots: Sequence[Slot], targets: Sequence[Layout] = (), required: Sequence[Layout] = ()
+) -> tuple[Builder, list[Placed], list[Layout], list[Layout]]:
     """Start a program with an input for each slot.
 
     Args:
         home: where it will run.
         slots: the operands.
         targets: layouts that values of the program are to be brought to.
+        required: layouts that must be had as they are, where the axes of others do not go with them.
 
     Returns:
-        The builder; a Placed for each slot; the targets, written on the program's axes.
+        The builder; a Placed for each slot; the targets, and what is required, written on the program's axes.
     """
     known = [coarsest(s.layout) for s in slots if s.layout is not None]
-    written = _on_common_axes(home, [*known, *map(coarsest, targets)])
+    written = _on_common_axes(home, [*map(coarsest, required), *known, *map(coarsest, targets)])
     axes = written[0].axes
     builder = Builder(home.devices, axes)
+    written, must = written[len(required) :], written[: len(required)]
     layouts = iter(written[: len(known)])
     placed = []
     for slot in slots:
@@ -140,7 +142,7 @@ def open_program(
         if slot.layout is None:
             builder.free.add(value.number)
         placed.append(value)
-    return builder, placed, written[len(known) :]
+    return builder, placed, written[len(known) :], must
 
 
 def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> list[Layout]:

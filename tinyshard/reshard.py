@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.collectives import COLLECTIVES
+from tinyshard.collectives import COLLECTIVES, group_size
 from tinyshard.layout import Axes, Layout
 from tinyshard.program import Builder, Meta, Value
 
@@ -51,11 +51,11 @@ class Placed:
 
 def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -> int:
     """Emit one collective over `axes` of the program; returns the number of its result."""
-    group = math.prod(builder.axes[a] for a in axes)
     before = builder.metas[x]
     assert before is not None, "collectives come after values of known shape"
-    made = COLLECTIVES[name].meta(before, group, params)
-    return builder.emit(name, (Value(x),), {"axes": axes, **params}, [made])[0]
+    named = {"axes": axes, **params}
+    made = COLLECTIVES[name].meta(before, group_size(builder.axes, named), params)
+    return builder.emit(name, (Value(x),), named, [made])[0]
 
 
 def reduce_pending(builder: Builder, x: Placed) -> Placed:

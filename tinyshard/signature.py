@@ -15,7 +15,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
-from tinyshard.errors import DtypeError, message
+from tinyshard.errors import DtypeError, StaticArgumentError, message
 from tinyshard.mesh import current_mesh
 from tinyshard.placement import as_tensor
 from tinyshard.program import Meta
@@ -76,7 +76,8 @@ def bind(
     """Take a call apart into what is traced and what is static.
 
     Raises:
-        DtypeError: an argument is no tensor, or a static one cannot be hashed.
+        DtypeError: an argument is no tensor.
+        StaticArgumentError: a static one cannot be hashed.
 
     Communication: none.
     """
@@ -116,13 +117,13 @@ def static_both_ways(
     """An argument may be given by position or by name: static by one is static by the other.
 
     Raises:
-        DtypeError: a static name that the function does not have.
+        StaticArgumentError: a static name that the function does not have.
     """
     plain = _positional_names(function)
     if names and plain is not None and not _takes_any_keyword(function):
         for name in names:
             if name not in inspect.signature(function).parameters:
-                raise DtypeError(
+                raise StaticArgumentError(
                     message(
                         "static_argnames names an argument that the function does not have",
                         got=repr(name),
@@ -181,7 +182,7 @@ def _check_hashable(function: Any, key: int | str, value: Any) -> None:
         hash(value)
     except TypeError as error:
         name = key if isinstance(key, str) else _argument_name(function, key)
-        raise DtypeError(
+        raise StaticArgumentError(
             message(
                 "a static argument cannot be hashed",
                 got=f"argument {name!r}: {type(value).__name__}",

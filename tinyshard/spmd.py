@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tinyshard import partition
+from tinyshard import deferred, partition
+from tinyshard.deferred import Deferred
 from tinyshard.errors import DtypeError, message
-from tinyshard.lax import CONSTRAIN, constraint
+from tinyshard.lax.constraint import CONSTRAIN, constraint
 from tinyshard.layout import Layout
-from tinyshard.program import Builder, Literal
+from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
+from tinyshard.mapped.splice import Axes, splice
+from tinyshard.program import Builder, Literal, Meta
 from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
 from tinyshard.reshard import Placed, reduce_pending, reshard
 from tinyshard.sharding import Sharding
@@ -33,15 +36,6 @@ _FILLS = {
     aten.new_full.default: (1, None, 2),
     aten.new_empty.default: (1, 0, None),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Fill:
-    """A tensor of one number that takes its consumer's layout."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    number: Any
 
 
 def constraints_of(traced: Traced) -> list[Sharding]:
@@ -70,13 +64,22 @@ def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: 
         for sharding, node in zip(constraints_of(traced), _constrained(traced), strict=True)
     ]
     wanted = [layout for layout in outputs if layout is not None]
-    builder, inputs, targets = open_program(home, slots, [*constraints, *wanted])
-    walk = _Walk(builder, traced, inputs, targets[: len(constraints)])
+    # a layout of one dim for each axis of each region: it tells which of the program's axes that is
+    regions = regions_in(traced)
+    axes = [r.sharding(((name,),)).layout(1) for r in regions for name in r.mesh.axis_names]
+    builder, inputs, targets, written = open_program(home, slots, [*constraints, *wanted], axes)
+    named = iter(layout.dims[0] for layout in written)
+    region_axes = [{name: next(named) for name in r.mesh.axis_names} for r in regions]
+    walk = _Walk(builder, traced, inputs, targets[: len(constraints)], region_axes)
     results = walk.run()
     finals = iter(targets[len(constraints) :])
     done = []
     for x, layout in zip(results, outputs, strict=True):
-        done.append(reduce_pending(builder, x) if layout is None else reshard(builder, x, next(finals).dims))
+        dims = None if layout is None else next(finals).dims
+        if isinstance(x, Deferred):
+            done.append(x.laid(builder, dims))
+        else:
+            done.append(reduce_pending(builder, x) if dims is None else reshard(builder, x, dims))
     return close_program(builder, home, inputs, done, [x.number for x in done])
 
 
@@ -84,22 +87,28 @@ class _Walk:
     """One pass over the nodes."""
 
     def __init__(
-        self, builder: Builder, traced: Traced, inputs: Sequence[Placed], constraints: Sequence[Layout]
+        self,
+        builder: Builder,
+        traced: Traced,
+        inputs: Sequence[Placed],
+        constraints: Sequence[Layout],
+        region_axes: Sequence[Axes],
     ) -> None:
         self._builder = builder
         self._graph = traced.graph
         self._inputs = iter(inputs)
         self._constraints = iter(constraints)
+        self._region_axes = iter(region_axes)
         self._values: dict[torch.fx.Node, Any] = {}
 
-    def run(self) -> list[Placed]:
+    def run(self) -> list[Placed | Deferred]:
         for node in self._graph.graph.nodes:
             if node.op == "placeholder":
                 self._values[node] = next(self._inputs)
             elif node.op == "get_attr":
                 self._values[node] = self._literal(getattr(self._graph, str(node.target)))
             elif node.op == "output":
-                return [self._placed(self._value(x)) for x in node.args[0]]
+                return [self._value(x) for x in node.args[0]]
             else:
                 self._values[node] = self._call(node)
         raise AssertionError("a graph ends with its output")
@@ -120,12 +129,22 @@ class _Walk:
         if op is operator.getitem:
             return args[0][args[1]]
         if op is CONSTRAIN:
-            return reshard(self._builder, self._placed(args[0]), next(self._constraints).dims)
+            dims = next(self._constraints).dims
+            x = args[0]
+            return x.laid(self._builder, dims) if isinstance(x, Deferred) else reshard(self._builder, x, dims)
+        if op is MAPPED:
+            return self._region(region_of(args[1]), next(self._region_axes), args[0])
         if op in _FILLS:
             return self._fill(node, op, args)
+        if op in deferred.DRAWS:
+            key = self._placed(args[0])
+            if not any(key.dims):
+                return deferred.draw(op, key, args[1:], _meta(node))
+        if deferred.is_elementwise(op, args, kwargs):
+            return deferred.elementwise(op, args, _on_cpu(kwargs), _meta(node))
         if op in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default, aten.alias.default):
             return args[0]
-        args, kwargs = self._filled(op, args, kwargs)
+        args, kwargs = self._laid(node, op, args, kwargs)
         apart = partition.decomposition(op)
         if apart is not None:
             return self._decomposed(apart, args, kwargs)
@@ -144,6 +163,22 @@ class _Walk:
         single = len(returns) == 1 and "List" not in str(returns[0].type)
         return made[0] if single else made
 
+    def _region(self, region: Region, axes: Axes, operands: Sequence[Any]) -> list[Placed]:
+        """Bring the operands to where the region wants them, and write its steps."""
+
+        def dims(cut: Cut) -> Any:
+            return tuple(tuple(a for name in names for a in axes[name]) for names in cut)
+
+        numbers = []
+        for x, cut in zip(operands, region.all_in_cuts, strict=True):
+            x = x.laid(self._builder, dims(cut)) if isinstance(x, Deferred) else x
+            numbers.append(partition.place(self._builder, x, dims(cut)).number)
+        made = splice(self._builder, region, axes, numbers)
+        return [
+            Placed(number, meta.shape, meta.dtype, dims(cut))
+            for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
+        ]
+
     def _decomposed(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Placed:
         """Trace the decomposition and walk its graph in this node's place."""
         from torch.fx.experimental.proxy_tensor import make_fx
@@ -161,32 +196,32 @@ class _Walk:
                 self._values[node] = self._call(node)
         raise AssertionError("a graph ends with its output")
 
-    def _fill(self, node: torch.fx.Node, op: Any, args: Any) -> _Fill:
+    def _fill(self, node: torch.fx.Node, op: Any, args: Any) -> Deferred:
         _, number, position = _FILLS[op]
+        made = _meta(node)
+        return deferred.fill(made.shape, made.dtype, number if position is None else args[position])
+
+    def _laid(self, node: torch.fx.Node, op: Any, args: Any, kwargs: Any) -> Any:
+        """Give each deferred operand the layout that the op wants of it."""
+        if not any(isinstance(x, Deferred) for x in tree_leaves((args, kwargs))):
+            return args, kwargs
         value = node.meta["val"]
-        return _Fill(tuple(value.shape), value.dtype, number if position is None else args[position])
+        shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
+        dims = deferred.wanted_by(op, args, kwargs, shape)
 
-    def _filled(self, op: Any, args: Any, kwargs: Any) -> Any:
-        """Give each fill among the operands the layout of an operand of the same shape."""
-        flat = [*args, *kwargs.values()]
-        like = next((x for x in flat if isinstance(x, Placed) and torch.Tag.pointwise in op.tags), None)
+        def laid(x: Deferred) -> Placed:
+            fits = any(dims) and len(x.shape) <= len(shape)
+            return x.laid(self._builder, deferred.aligned(x.shape, shape, dims) if fits else None)
 
-        def made(fill: _Fill) -> Placed:
-            alike = like is not None and like.shape == fill.shape
-            return self._emit_fill(fill, like.dims if alike and like is not None else ((),) * len(fill.shape))
-
-        return tree_map_only(_Fill, made, (args, kwargs))
-
-    def _emit_fill(self, fill: _Fill, dims: Any) -> Placed:
-        value = Placed(0, fill.shape, fill.dtype, dims)
-        local = value.local(self._builder.axes)
-        kwargs = {"dtype": fill.dtype}
-        return replace(
-            value, number=self._builder.emit("aten.full.default", (list(local.shape), fill.number), kwargs, [local])[0]
-        )
+        return tree_map_only(Deferred, laid, (args, kwargs))
 
     def _placed(self, x: Any) -> Placed:
-        return self._emit_fill(x, ((),) * len(x.shape)) if isinstance(x, _Fill) else x
+        return x.laid(self._builder) if isinstance(x, Deferred) else x
+
+
+def _meta(node: torch.fx.Node) -> Meta:
+    value = node.meta["val"]
+    return Meta(tuple(value.shape), value.dtype)
 
 
 def _as_it_lies(builder: Builder, x: Placed) -> Placed:

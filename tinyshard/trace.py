@@ -7,14 +7,17 @@ over become inputs of the graph, like its arguments.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only
 
@@ -70,6 +73,7 @@ class Traced:
         closed: what it closes over, in the order of the remaining placeholders.
         outputs: for each output leaf (True, its position among the graph's outputs) or (False, a Python value).
         out_tree: how the output leaves are put together.
+        kept: objects that the numbers of its ops stand for.
     """
 
     graph: torch.fx.GraphModule
@@ -77,6 +81,7 @@ class Traced:
     closed: tuple[Closed, ...]
     outputs: tuple[tuple[bool, Any], ...]
     out_tree: TreeSpec
+    kept: tuple[Any, ...] = ()
 
     @property
     def results(self) -> list[torch.fx.Node]:
@@ -90,6 +95,7 @@ class _Recorder:
     def __init__(self, fake: Any) -> None:
         self.fake = fake
         self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
+        self.kept: list[Any] = []
 
     def lift(self, x: torch.Tensor) -> torch.Tensor:
         """The stand-in for a tensor that the function closes over; makes it an input."""
@@ -98,15 +104,17 @@ class _Recorder:
 
         known = self.lifted.get(id(x))
         if known is None:
-            with _disable_current_modes(), self.fake:
-                stand_in = torch.empty(tuple(x.shape), dtype=x.dtype)
-            mode = get_proxy_mode()
-            assert mode is not None
-            tracer = mode.tracer
-            proxy = tracer.create_proxy("placeholder", f"closed_{len(self.lifted)}", (), {})
-            proxy.node.meta["val"] = stand_in
-            track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
-            known = (x, FunctionalTensor.to_functional(stand_in))
+            shape = tuple(x.shape)
+            with temporarily_clear_interpreter_stack():
+                with _disable_current_modes(), self.fake:
+                    stand_in = torch.empty(shape, dtype=x.dtype)
+                mode = get_proxy_mode()
+                assert mode is not None
+                tracer = mode.tracer
+                proxy = tracer.create_proxy("placeholder", f"closed_{len(self.lifted)}", (), {})
+                proxy.node.meta["val"] = stand_in
+                track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
+                known = (x, FunctionalTensor.to_functional(stand_in))
             self.lifted[id(x)] = known
         return known[1]
 
@@ -122,6 +130,13 @@ def _recorder() -> _Recorder | None:
 def is_tracing() -> bool:
     """Whether a function is being traced now."""
     return _recorder() is not None
+
+
+def keep(thing: Any) -> None:
+    """During a trace: let an object that an op's number stands for live as long as what is traced."""
+    recorder = _recorder()
+    assert recorder is not None
+    recorder.kept.append(thing)
 
 
 def lift_arrays(tree: Any) -> Any:
@@ -212,9 +227,44 @@ def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _is_closed_over(x: Any, functional: type) -> bool:
-    if not isinstance(x, torch.Tensor) or isinstance(x, functional):
-        return False
+    if isinstance(x, functional):
+        return not _is_of_this_trace(x)
     return isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_of_this_trace(x: Any) -> bool:
+    """A stand-in of the trace that runs now, not of one around it."""
+    recorder = _recorder()
+    below = torch._from_functional_tensor(x.elem)
+    return recorder is None or getattr(below, "fake_mode", recorder.fake) is recorder.fake
+
+
+class _LiftWrapped(TorchFunctionMode):
+    """In a trace within a transformation of torch.func: lifts what the function closes over and the transformation
+    has wrapped, before torch.func's own dispatch sees it, for which its level is not there now."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = lift_outer((args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def lift_outer(tree: Any) -> Any:
+    """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
+    recorder = _recorder()
+    if recorder is None:
+        return tree
+    return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
+
+
+def _is_wrapped_outside(x: torch.Tensor) -> bool:
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(x):
+        return False
+    while functorch.is_functorch_wrapped_tensor(x):
+        x = functorch.get_unwrapped(x)
+    return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))
 
 
 def _traced_value_error(where: Where | None = None) -> TracedValueError:
@@ -256,6 +306,9 @@ def trace(
         ImmutableError: it changes an argument, or a tensor that it closes over.
         StatefulRandomError: it draws from torch's generator.
 
+    Within another trace, or a transformation of torch.func, it is as if that did not run: what the function closes
+    over from there becomes an input.
+
     Communication: none.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -277,12 +330,12 @@ def trace(
         result.extend((leaves, tree))
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
-    with fake:
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
         stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
     with _tracing:
         before, _state.recorder = _recorder(), recorder
         try:
-            with torch.no_grad(), both_branches(), _Watch():
+            with torch.no_grad(), both_branches(), _alone(), _Watch():
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
         except RuntimeError as error:
@@ -297,7 +350,16 @@ def trace(
     leaves, tree = result
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
-    return Traced(graph, tuple(metas), closed, outputs, tree)
+    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept))
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Without the trace and the levels of torch.func that run around it."""
+    wrapped = torch._C._functorch.maybe_current_level() is not None
+    watch = _LiftWrapped() if wrapped else contextlib.nullcontext()
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), watch:
+        yield
 
 
 def _is_changed(x: Any) -> bool:

@@ -1,6 +1,7 @@
 """Messages arrive whole and in order, however the bytes come."""
 
 import socket
+import threading
 
 import pytest
 import torch
@@ -91,3 +92,34 @@ def test_a_tensor_comes_back_from_its_bytes(tensor):
     nbytes = bytearray(channel.tensor_bytes(tensor))
     assert len(nbytes) == tensor.nbytes
     assert torch.equal(channel.tensor_of(nbytes or None, tuple(tensor.shape), tensor.dtype), tensor)
+
+
+def test_a_payload_for_which_there_is_no_memory_is_dropped_and_the_next_messages_come(ends, monkeypatch):
+    ours, theirs = ends
+    reader = channel.Reader(theirs)
+    big = torch.ones(100_000)
+
+    class Full(bytearray):
+        def __new__(cls, size=0):
+            if size == big.nbytes:
+                raise MemoryError
+            return bytearray.__new__(cls)
+
+    monkeypatch.setattr(channel, "bytearray", Full, raising=False)
+    got = []
+    sender = threading.Thread(
+        target=lambda: [
+            channel.send(ours, ("put", 1), channel.tensor_bytes(big)),
+            channel.send(ours, ("put", 2), channel.tensor_bytes(torch.arange(3))),
+            channel.send(ours, ("run", 3)),
+        ]
+    )
+    sender.start()
+    while len(got) < 3:
+        got += reader.read()
+    sender.join()
+    assert [(head, payload is None) for head, payload in got] == [
+        (("put", 1), True),
+        (("put", 2), False),
+        (("run", 3), True),
+    ]

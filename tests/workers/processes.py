@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60
 
 
-def wait_until(holds: Callable[[], bool], what: str) -> None:
+def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:
     """Look again and again; fail if it does not come true."""
-    end_s = time.monotonic() + PATIENCE_S
+    end_s = time.monotonic() + within_s
     while not holds():
         assert time.monotonic() < end_s, f"never came true: {what}"
         time.sleep(0.01)

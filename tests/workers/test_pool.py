@@ -91,7 +91,8 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
     with stopped(ts.devices()[2].pid):
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
-        assert len(made) <= switchboard.MAX_RUNS_AHEAD + 1
+        count = len(made)  # an assertion that shows `made` would wait for the stopped device
+        assert count <= switchboard.MAX_RUNS_AHEAD + 1
     thread.join()
     assert made[-1].addressable_shards[2].data.tolist() == [[2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2]
 
@@ -109,10 +110,39 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     with stopped(ts.devices()[2].pid):
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
-        assert len(made) <= 6
+        count = len(made)
+        assert count <= 6
         assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
     thread.join()
     assert [x[0].item() for x in made] == [1.0] * 12
+
+
+def test_bytes_in_the_queue_and_bytes_for_the_socket_count_together(pool, monkeypatch):
+    board = pool._board
+    ts.array(1.0).block_until_ready()
+    monkeypatch.setattr(switchboard, "MAX_NBYTES_AHEAD", 4 << 20)
+    with stopped(ts.devices()[2].pid):
+        handles = [ts.device_put(torch.ones(1 << 18), ts.devices()[2]) for _ in range(3)]
+        wait_until(lambda: not board._queue and board._is_idle, "all is handed out")
+        assert not board._has_too_much([2])
+        board._queue.append(("forget", 2 << 20, -1))  # nobody wakes the I/O thread for it
+        assert board._has_too_much([2])
+    assert [x[0].item() for x in handles] == [1.0] * 3
+
+
+def test_a_message_counts_while_it_goes_from_the_queue_to_the_socket(pool, monkeypatch):
+    board = pool._board
+    ts.array(1.0).block_until_ready()
+    seen = []
+
+    def look_then_send(*item, send=board._send_put):
+        seen.append(board._has_too_much([2]))
+        send(*item)
+
+    monkeypatch.setattr(board, "_send_put", look_then_send)
+    monkeypatch.setattr(switchboard, "MAX_NBYTES_AHEAD", 1 << 20)
+    assert ts.device_put(torch.ones(1 << 19), ts.devices()[2])[0].item() == 1
+    assert seen == [True]
 
 
 def test_many_releases_do_not_hold_back_the_next_call(pool, rows):

@@ -28,12 +28,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tinyshard.runtime import board
+from tinyshard.runtime import board, room
 
 REGION_NBYTES = 1 << 36
 SLOTS = 1 << 15
 PAGE_NBYTES = 4096
 _LOOKED_AT = 16
+# who wants more new pages at once asks first whether there are so many
+_ASKED_NBYTES = 1 << 26
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
@@ -58,15 +60,38 @@ class Block(NamedTuple):
         return self.owner, self.slot
 
 
-def is_possible() -> bool:
-    """Whether workers can share memory: plain stores keep their order, and a file needs no name."""
-    return sys.platform == "linux" and platform.machine() == "x86_64" and hasattr(os, "memfd_create")
+def is_possible(count: int = 8) -> bool:
+    """Whether `count` workers can share memory: plain stores keep their order, a file needs no name, and it is mapped.
+
+    No page of it is touched here: where the size of address spaces is limited, the mapping is refused.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64" or not hasattr(os, "memfd_create"):
+        return False
+    try:
+        fd = create(count)
+    except OSError:
+        return False
+    try:
+        mmap.mmap(fd, _mapped_nbytes(count)).close()
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _mapped_nbytes(count: int) -> int:
+    return board.nbytes(count) + (count + 1) * REGION_NBYTES
 
 
 def create(count: int) -> int:
     """A descriptor of the memory for `count` devices and a controller."""
     fd = os.memfd_create("tinyshard arena")
-    os.ftruncate(fd, board.nbytes(count) + (count + 1) * REGION_NBYTES)
+    try:
+        os.ftruncate(fd, _mapped_nbytes(count))
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 
@@ -85,7 +110,7 @@ class Arena:
         self.count = count
         self.member = member
         first = board.nbytes(count)
-        self._map = mmap.mmap(fd, first + (count + 1) * REGION_NBYTES)
+        self._map = mmap.mmap(fd, _mapped_nbytes(count))
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.address = self.bytes.ctypes.data
         self.board = board.Board(self.bytes[:first], count)
@@ -124,7 +149,7 @@ class Arena:
             holders: members that use it from now on; each lets go of it by itself.
 
         Raises:
-            MemoryError: the region is full.
+            MemoryError: the region, or the machine, is full.
         """
         size = _rounded(nbytes)
         with self._allocating:
@@ -132,8 +157,10 @@ class Arena:
             if not slots and not self._take_back(size):
                 self.collect()
             if not slots:
+                _check_room(size)
                 slot = self._grow(size)
             elif slots[-1] in self._without_pages:
+                _check_room(size)
                 slot = slots.pop()
                 self._without_pages.discard(slot)
             else:
@@ -279,6 +306,12 @@ class _Watch(weakref.ref["np.ndarray[Any, Any]"]):
     __slots__ = ("block",)
 
     block: Block
+
+
+def _check_room(nbytes: int) -> None:
+    available = room.available_nbytes() if nbytes >= _ASKED_NBYTES else None
+    if available is not None and nbytes > available:
+        raise MemoryError(f"no memory for {nbytes} more bytes: this machine has {available} left")
 
 
 def _rounded(nbytes: int) -> int:

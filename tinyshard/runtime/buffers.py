@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer, Run
 
 
@@ -34,18 +35,18 @@ class Buffers:
         self._held: dict[int, _Watch] = {}
         self._released: collections.deque[Any] = collections.deque()
 
-    def make(self, run: Run, runtime: Any) -> Buffer:
-        """A handle on a new value.
-
-        Args:
-            run: the call that makes it.
-            runtime: where it lives.
-        """
-        buffer = Buffer(next(self._numbers), run, runtime)
+    def make(self, run: Run, runtime: Any, block: Meta | None = None) -> Buffer:
+        """A handle on a new value; the arguments are its attributes."""
+        buffer = Buffer(next(self._numbers), run, runtime, block)
         watch = _Watch(buffer, self._released.append)
         watch.number, watch.devices = buffer.number, run.devices
         self._held[buffer.number] = watch
         return buffer
+
+    def held_by(self, device: int) -> list[Buffer]:
+        """The values that somebody holds and of which this device has a block."""
+        held = (watch() for watch in list(self._held.values()) if device in watch.devices)
+        return [buffer for buffer in held if buffer is not None]
 
     def take_released(self) -> dict[tuple[int, ...], list[int]]:
         """Values that nobody holds any more, by the devices that made them. Only one thread may ask."""

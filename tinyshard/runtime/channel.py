@@ -29,7 +29,8 @@ def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memo
 class Reader:
     """Puts frames together from a socket, as far as bytes have come.
 
-    Many small messages come with one system call; a long payload is received where it is to stay.
+    Many small messages come with one system call; a long payload is received where it is to stay. One for which there
+    is no memory is dropped, and its message comes without it.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -38,6 +39,8 @@ class Reader:
         self._head: tuple[Any, ...] = ()
         self._payload = bytearray()  # of `_head`, still being filled; empty if none is
         self._filled = 0
+        self._is_dropping = False  # there was no memory for the payload of `_head`
+        self._to_drop = 0
 
     def read(self) -> list[Message] | None:
         """Receive once. A blocking socket waits for at least some bytes.
@@ -50,6 +53,9 @@ class Reader:
                 with memoryview(self._payload) as view:
                     count = self._sock.recv_into(view[self._filled :])
                 self._filled += count
+            elif self._to_drop:
+                count = len(self._sock.recv(min(_CHUNK_NBYTES, self._to_drop)))
+                self._to_drop -= count
             else:
                 received = self._sock.recv(_CHUNK_NBYTES)
                 count = len(received)
@@ -63,7 +69,10 @@ class Reader:
     def _take_messages(self) -> list[Message]:
         done: list[Message] = []
         at = 0
-        while True:
+        while not self._to_drop:
+            if self._is_dropping:
+                done.append((self._head, None))
+                self._is_dropping = False
             if self._payload:
                 if self._filled < len(self._payload):
                     break
@@ -81,9 +90,14 @@ class Reader:
                 done.append((head, None))
                 continue
             part = self._bytes[at : at + payload_size]
-            self._head, self._payload, self._filled = head, bytearray(payload_size), len(part)
-            self._payload[: len(part)] = part
             at += len(part)
+            self._head, self._filled = head, len(part)
+            try:
+                self._payload = bytearray(payload_size)
+            except MemoryError:
+                self._is_dropping, self._to_drop = True, payload_size - len(part)
+            else:
+                self._payload[: len(part)] = part
         self._bytes = self._bytes[at:]
         return done
 

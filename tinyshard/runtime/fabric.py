@@ -6,6 +6,11 @@ few dtypes: blocks travel as bytes, and reductions are cast to a type that gloo 
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
+import stat
+import time
 from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,12 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tinyshard.collectives import group_positions, own_block, reduce_stack
+from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
 from tinyshard.program import Meta
 from tinyshard.runtime.channel import as_bytes
 
-# computing on one device may take minutes while the others wait for it in a collective: that is no fault
-TIMEOUT = timedelta(seconds=300)
+# computing on one device may take hours while the others wait for it; the controller tells that from a fault
+TIMEOUT = timedelta(days=7)
 MOST_HANDED = 1000
 
 _GLOO_OPS = {
@@ -74,6 +79,7 @@ class Fabric:
         self._store = dist.FileStore(store, count)
         self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
+        self._is_aborted = False
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)  # what was handed to gloo, for tests
         self.group(tuple(range(count)))  # connects now, so that "ready" means that all can talk
 
@@ -87,8 +93,30 @@ class Fabric:
             options._timeout = TIMEOUT
             store = dist.PrefixStore("-".join(map(str, members)), self._store)
             rank = members.index(self._device)
+            if self._groups:
+                self._meet(store, rank, len(members))
             self._groups[members] = _Counting(gloo(store, rank, len(members), options), len(members), self.handed)
         return self._groups[members]
+
+    def _meet(self, store: dist.Store, rank: int, count: int) -> None:
+        """Wait for the other members: gloo itself would wait for one that is gone, and nothing could end that."""
+        store.set(f"here {rank}", "")
+        while not store.check([f"here {i}" for i in range(count)]):
+            if self._is_aborted:
+                raise RuntimeError("gloo cannot connect: a device is gone")
+            time.sleep(0.001)
+
+    def abort(self) -> None:
+        """End every exchange, from another thread: who waits in one gets an error. (gloo's own abort ends none.)"""
+        self._is_aborted = True
+        for name in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError):
+                if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
+                    continue
+                with socket.socket(fileno=os.dup(int(name))) as copy:
+                    if copy.family == socket.AF_INET:
+                        copy.getpeername()  # raises for a listening socket, without which gloo would end the process
+                        copy.shutdown(socket.SHUT_RDWR)
 
     def perform(
         self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
@@ -103,11 +131,13 @@ class Fabric:
             named: the axes along which it communicates.
             params: its other parameters.
         """
-        positions = group_positions(axes, named, devices.index(self._device))
+        params = dict(params)
+        positions = group_positions(axes, named, devices.index(self._device), params.pop("groups", None))
         members = tuple(devices[p] for p in positions)
         place = members.index(self._device)
-        if name == "own_block":
-            return own_block(x, place, len(members), **params)
+        own = COLLECTIVES[name].own
+        if own is not None:
+            return own(x, place, len(members), **params)
         if len(members) == 1:
             return x
         return _PERFORM[name](self.group(members), place, len(members), x, **params)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.errors import DeviceLostError, RemoteError, message
+from tinyshard.errors import CancelledError, DeviceLostError, RemoteError, message
 from tinyshard.program import Meta
 
 _MAX_FRAMES = 4
@@ -34,6 +34,7 @@ class Failure:
         error: "RuntimeError: index 9 is out of bounds".
         frames: the device's own frames beneath the runtime's loop, outermost first.
         lost: how the device's process ended; empty if it lives.
+        interrupt: the line at which the call was cancelled; empty if it was not.
     """
 
     device: int = field(compare=False)
@@ -41,6 +42,7 @@ class Failure:
     error: str
     frames: str
     lost: str = ""
+    interrupt: str = ""
 
 
 def failure_of(device: int, call: str, error: BaseException) -> Failure:
@@ -95,6 +97,16 @@ def gone(device: int, lost: str) -> Failure:
     return Failure(device, "", "", "", lost)
 
 
+def interrupted(device: int, by: str) -> Failure:
+    """The failure of every call that was queued when an interrupt came.
+
+    Args:
+        device: which has not started it.
+        by: the interrupted line.
+    """
+    return Failure(device, "", "", "", interrupt=by)
+
+
 def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) -> RemoteError:
     """One error for all devices that failed; equal ones are said once.
 
@@ -103,11 +115,22 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
         platform: "cpu".
 
     Returns:
-        DeviceLostError if one of the devices is gone, else RemoteError.
+        DeviceLostError if one of the devices is gone, CancelledError if all were cancelled, else RemoteError.
     """
     for failure, _ in failures.values():
         if failure.lost:
             return lost_error(failure.device, failure.lost, platform)
+    failures = {d: told for d, told in failures.items() if not told[0].interrupt} or failures
+    failure, where = next(iter(failures.values()))
+    if failure.interrupt:
+        return CancelledError(
+            message(
+                f"the value was not computed: cancelled by the interrupt at {failure.interrupt}",
+                got=f"what was dispatched by {where}",
+                rule="an interrupt cancels what is queued and not finished; arrays finished before stay valid",
+                try_="compute it again",
+            )
+        )
     groups: dict[tuple[Failure, object], set[int]] = {}
     for told in failures.values():
         groups.setdefault(told, set()).add(told[0].device)
@@ -123,10 +146,12 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
 
 def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
     """The error for a device whose process is gone."""
+    killed = "SIGKILL" in lost
     return DeviceLostError(
         message(
             f"{platform.upper()} {device} is gone: {lost}",
-            rule="values that lived on it, and all that waits for it, are lost",
-            try_="ts.init() starts a fresh pool",
+            rule="values that lived on it, and all that waits for it, are lost; other devices keep their own",
+            try_="ts.init() starts a fresh pool"
+            + ("; the system kills so when memory runs out: ts.live_arrays() lists what is alive" if killed else ""),
         )
     )

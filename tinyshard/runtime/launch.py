@@ -1,4 +1,4 @@
-"""Starting the workers of a pool: a channel and an output pipe for each, and a file in which they find each other."""
+"""Starting the workers of a pool: channel, control line and output pipe for each, and a file in which they meet."""
 
 from __future__ import annotations
 
@@ -56,17 +56,19 @@ def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str]
         RuntimeStateError: the zygote cannot.
     """
     ours, theirs = socket.socketpair()
+    control, their_control = socket.socketpair()
     output, write_end = os.pipe()
     try:
-        descriptors = [theirs.fileno(), write_end, store[0]]
+        descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
         request = {"device": device, "count": count, "store": store[1], "collectives": collectives}
-        pid = zygote.fork(request, descriptors)
-        return Link(device, ours, output, pid)
+        return Link(device, ours, control, output, zygote.fork(request, descriptors))
     except BaseException:
         ours.close()
+        control.close()
         with contextlib.suppress(OSError):
             os.close(output)
         raise
     finally:
         theirs.close()
+        their_control.close()
         os.close(write_end)

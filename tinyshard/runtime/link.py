@@ -1,6 +1,6 @@
 """The connection to one worker: what is still to be written, what has come, and how far the worker is.
 
-Only the I/O thread changes a Link; other threads read `done`, `lost`, `ahead` and `nbytes`.
+Only the I/O thread changes a Link; other threads read `done`, `lost`, `ahead`, `nbytes` and `sight`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import itertools
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinyshard.runtime import channel
 from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.runs import Run
+from tinyshard.runtime.watching import FORGET_S, Sight
 
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
@@ -42,6 +43,7 @@ class Link:
     """The connection to one worker.
 
     Attributes:
+        control: the control line.
         output: descriptor on which what the worker prints arrives; -1 after its end.
         nbytes: size of what is still to be written.
         asked: questions that it has not yet answered, by number.
@@ -52,11 +54,12 @@ class Link:
         is_up: it has met the other workers and takes calls.
         is_watched: the I/O thread waits for room in its socket.
         lost: why it is gone; empty while it lives.
-        stuck: number of a call in which it waits for a lost device; 0 if there is none.
+        sight: what was last seen of it, for whoever waits.
     """
 
     device: int
     sock: socket.socket
+    control: socket.socket
     output: int
     pid: int
     nbytes: int = 0
@@ -69,10 +72,12 @@ class Link:
     is_up: bool = False
     is_watched: bool = False
     lost: str = ""
-    stuck: int = 0
+    sight: Sight | None = None
 
     def __post_init__(self) -> None:
         self.sock.setblocking(False)
+        self.control.setblocking(False)
+        self._control_reader = channel.Reader(self.control)
         os.set_blocking(self.output, False)
         self._reader = channel.Reader(self.sock)
         self._out: collections.deque[memoryview] = collections.deque()
@@ -107,17 +112,28 @@ class Link:
                     self._out.appendleft(piece[sent:])
                 sent = max(0, sent - piece.nbytes)
 
-    def fail_asked(self, after: int = 0) -> None:
-        """Let go all who wait for an answer of it to a question after this call: there will be none."""
-        for number in [n for n in self.asked if n > after]:
-            self.asked.pop(number).over.open()
+    def tell(self, *words: Any) -> None:
+        """Write to the control line. What is said there is short and mostly waits for an answer: there is room."""
+        if not self.lost:
+            with contextlib.suppress(OSError):  # the worker is gone: the channel says so
+                self.control.send(b"".join(channel.frame(words)))
 
-    def stick(self, lost: int) -> None:
-        """A device is lost: the first call in which this one exchanges data with it does not end by itself."""
-        waits = [run.number for run in self.ahead if run.communicates and lost in run.devices]
-        if waits:
-            self.stuck = min(waits)
-            self.fail_asked(self.stuck)
+    def hear(self) -> list[channel.Message] | None:
+        """What has come on the control line; None at the end."""
+        return self._control_reader.read()
+
+    def look(self, now_s: float) -> None:
+        """Ask how far it is, unless it has not answered yet."""
+        if self.sight is None or (now_s - self.sight.seen_s > FORGET_S and not self.sight.is_silent):
+            self.sight = Sight(self.device, now_s, now_s, is_silent=False)
+        if not self.sight.is_silent:
+            self.sight = replace(self.sight, is_silent=True)
+            self.tell("look")
+
+    def fail_asked(self) -> None:
+        """Let go all who wait for an answer of it: there will be none."""
+        while self.asked:
+            self.asked.popitem()[1].over.open()
 
     def drop(self) -> None:
         """Forget what is still to be written."""
@@ -138,8 +154,6 @@ class Link:
     def passed(self, number: int) -> None:
         """Note that the calls up to this one are over."""
         self.done = max(self.done, number)
-        if self.done >= self.stuck:
-            self.stuck = 0
         while self.ahead and self.ahead[0].number <= number:
             self.ahead.popleft()
         while self._lent and self._lent[0][0] <= number:
@@ -172,4 +186,5 @@ class Link:
         """Close this end."""
         with contextlib.suppress(OSError):
             self.sock.close()
+            self.control.close()
         self._close_output()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, group_positions, own_block
+from tinyshard.collectives import COLLECTIVES, group_positions
 from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
@@ -109,21 +109,24 @@ class LocalRuntime:
             for row, out in zip(values, _transfer(shards, program.metas[slot], **params), strict=True):
                 row[slot] = out
             return
+        does = COLLECTIVES[name]
+        params = dict(params)
+        groups = params.pop("groups", None)
         done: set[int] = set()
         for position in range(len(shards)):
             if position in done:
                 continue
-            group = group_positions(program.axes, named, position)
+            group = group_positions(program.axes, named, position, groups)
             members = [shards[p] for p in group]
-            if len(group) > 1 and name != "own_block":
-                for p in group:
-                    self._handed[program.devices[p]].append((name, len(group), shards[p].nbytes))
-            if name == "own_block":
-                made = [own_block(x, i, len(group), **params) for i, x in enumerate(members)]
+            made: Sequence[Tensor]
+            if does.own is not None:
+                made = [does.own(x, i, len(group), **params) for i, x in enumerate(members)]
             else:
-                run = COLLECTIVES[name].run
-                assert run is not None
-                made = run(members, **params)
+                if len(group) > 1:
+                    for p in group:
+                        self._handed[program.devices[p]].append((name, len(group), shards[p].nbytes))
+                assert does.form is not None
+                made = does.form(torch.stack(members), **params).unbind(0)
             for p, x in zip(group, made, strict=True):
                 values[p][slot] = x
             done.update(group)

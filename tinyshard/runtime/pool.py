@@ -8,22 +8,30 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from tinyshard.devices import Device
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.errors import OutOfMemoryError, RemoteError, RuntimeStateError, message
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import arena, channel, zygote
 from tinyshard.runtime.buffers import Buffers, put_together
+from tinyshard.runtime.cells import after_interrupted_cells
 from tinyshard.runtime.failures import Failure, lost_error, remote_error
+from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.link import Link, Request
-from tinyshard.runtime.progress import Sight
-from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs
+from tinyshard.runtime.memory import alive_text, is_out_of_memory
+from tinyshard.runtime.progress import Overview
+from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
+from tinyshard.runtime.stalls import check_progress
 from tinyshard.runtime.switchboard import Switchboard
+from tinyshard.runtime.watching import Patience
 
+# whoever waits longer than this looks whether the devices get on
+LOOK_EVERY_S = 0.5
 # an idle device answers in less; what has not answered by then is busy
 READY_WITHIN_S = 0.02
 
@@ -51,15 +59,20 @@ class ProcessPool:
         self._buffers = Buffers()
         fd = arena.create(count) if collectives == "shared" else -1
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
-        self._sight = None if self._arena is None else Sight(self._arena.board)
+        self._overview = None if self._arena is None else Overview(self._arena.board)
         self._board = Switchboard(zygote.start(), count, platform, self._buffers, fd)
+        self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
         """A copy for `put`, where the devices can see it."""
+        self._board.check_open()  # a process that the user has forked from this one must not hand out blocks
         if self._arena is None or host.nbytes < arena.SMALLEST_NBYTES:
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        block = self._arena.copied(host, [self._arena.member])
+        try:
+            block = self._arena.copied(host, [self._arena.member])
+        except MemoryError as error:
+            raise _no_room(f"{Meta(tuple(host.shape), host.dtype)} to be placed: {error}") from error
         return self._arena.hold(block, host.shape, host.dtype)
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
@@ -68,10 +81,11 @@ class ProcessPool:
         board.check_open()
         placed = {device: (block, self._lend(block, device)) for device, block in blocks.items()}
         with self._order:
-            run = Run(next(self._numbers), tuple(blocks), False, where)
-            buffer = self._buffers.make(run, self)
+            run = Run(next(self._numbers), tuple(blocks), False, where, computes=False)
+            block = next(iter(blocks.values()))
+            buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
             board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
-        board.hold_back(run.devices)
+        self._hold_back(run)
         return buffer
 
     def _lend(self, block: torch.Tensor, device: int) -> arena.Block | None:
@@ -97,12 +111,12 @@ class ProcessPool:
         board.check_open()
         with self._order:
             run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
-            made = [self._buffers.make(run, self) for _ in program.outputs]
+            made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
             if guards:
                 for buffer in inputs:
                     buffer.run.checks.append(run)
             board.post("run", 0, run, program, tuple(b.number for b in inputs), tuple(b.number for b in made))
-        board.hold_back(run.devices)
+        self._hold_back(run)
         return made
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
@@ -112,7 +126,7 @@ class ProcessPool:
             RemoteError: the value, or one that it was computed from, could not be computed.
             DeviceLostError: a device that it depends on is gone.
         """
-        others = self._late(self._ancestry(buffer, device_ids)) - set(device_ids)
+        others = self._late(self._known(buffer, device_ids)) - set(device_ids)
         asked = [self._ask("sync", others)] if others else []
         fetched = self._ask("fetch", device_ids, (buffer.number, None))
         self._wait([*asked, fetched])
@@ -120,14 +134,16 @@ class ProcessPool:
         metas = self._answered(fetched, buffer)
         return {d: channel.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
 
-    def _answered(self, fetched: Request, buffer: Buffer) -> dict[int, Meta]:
+    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, Meta]:
         """Shape and dtype of what each device has brought; raises if one could not."""
-        for device, (meta, _) in fetched.answers.items():
+        for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
-                raise remote_error({device: (meta, buffer.run.where)}, self._platform)
+                raise self._error({device: (meta, buffer.run.where)})
             if meta is None:
                 problem = f"{self.devices[device]} does not hold the value"
                 raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
+            if is_received and payload is None and math.prod(meta.shape):  # the channel found no room for it
+                raise _no_room(f"{meta} of {self.devices[device]}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}
 
     def gather(
@@ -142,19 +158,21 @@ class ProcessPool:
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if self._arena is None or nbytes < arena.SMALLEST_NBYTES:
-            blocks = self.fetch(buffer, list(places))
-            return put_together(blocks, places, shape, dtype)
+            return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
         self.wait(buffer, list(places))
-        block = self._arena.allocate(nbytes, [self._arena.member, *places])
+        try:
+            block = self._arena.allocate(nbytes, [self._arena.member, *places])
+        except MemoryError as error:
+            raise _no_room(f"{Meta(shape, dtype)}: {error}") from error
         out = self._arena.hold(block, shape, dtype)
         fetched = self._ask("fetch", places, (buffer.number, (block, shape, places)))
         self._wait([fetched])
-        self._answered(fetched, buffer)
+        self._answered(fetched, buffer, is_received=False)
         return out
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Wait until the blocks on these devices are computed. Raises as `fetch` does."""
-        known = self._ancestry(buffer, device_ids)
+        known = self._known(buffer, device_ids)
         late = self._late(known)
         if late and not self._sees_finished(known):
             self._wait([self._ask("sync", late)])
@@ -162,10 +180,13 @@ class ProcessPool:
 
     def _sees_finished(self, known: Ancestry) -> bool:
         """Whether shared memory soon shows that all is over that matters: nobody needs to be asked then."""
-        sight, board = self._sight, self._board
-        if sight is None or not sight.wait_a_moment(known.needs, lambda: board.is_quiet(sight.told)):
+        overview, board = self._overview, self._board
+        if overview is None:
             return False
-        board.pass_all(sight.finished)
+        finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told))
+        if finished is None:
+            return False
+        board.pass_all(finished)
         self._print_output()
         return True
 
@@ -197,6 +218,14 @@ class ProcessPool:
         self._wait([request])
         return {device: answer[0] for device, answer in request.answers.items()}
 
+    def cancel(self, where: Where) -> None:
+        """Cancel all calls that are not finished; values that were sent or are computed stay.
+
+        Args:
+            where: the interrupted line, for the errors of whoever asks for what was cancelled.
+        """
+        self._board.post("cancel", 0, str(where))
+
     def forget(self, program: Program) -> None:
         """Let the workers drop a program that will not be called again."""
         self._board.post("forget", 0, program.number)
@@ -219,6 +248,7 @@ class ProcessPool:
         """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""
         if os.getpid() != self._owner:
             return
+        self._stop_hearing()
         self._board.close()
         atexit.unregister(self.shutdown)
         self._print_output()
@@ -236,13 +266,32 @@ class ProcessPool:
         with self._open_board().state:
             return ancestry(buffer.run, device_ids)
 
+    def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
+        """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
+        known = self._ancestry(buffer, device_ids)
+        if any(failure.lost for failure, _ in known.failures.values()):
+            raise self._error(known.failures)
+        return known
+
     def _raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         failures = self._ancestry(buffer, device_ids).failures
         if failures:
-            raise remote_error(failures, self._platform)
+            raise self._error(failures)
         for link in self._links(device_ids):
             if link.lost:
                 raise lost_error(link.device, link.lost, self._platform)
+
+    def _error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
+        """One error for all devices; where memory ran out it tells what is alive on the first of them."""
+        error = remote_error(failures, self._platform)
+        full = next((d for d, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
+        if full is None or type(error) is not RemoteError:
+            return error
+        alive = alive_text(self._buffers.held_by(full)).replace("\n", "\n    ")
+        return OutOfMemoryError(
+            f"{error}\n  alive on {self.devices[full]}: {alive}\n"
+            "  try:  del what you no longer need (ts.live_arrays() lists it), or cut the array over more devices"
+        )
 
     def _late(self, known: Ancestry) -> set[int]:
         """The devices that have not yet told that they have finished what matters."""
@@ -256,22 +305,50 @@ class ProcessPool:
 
     def _wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
         """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot."""
+        patience = Patience()
         try:
             for request in requests:
-                if self._board.ended.is_open or not request.over.wait(timeout_s):
+                if self._board.ended.is_open or not self._watch(request.over, request.waiting, patience, timeout_s):
                     self._board.check_open()
                     return False
         finally:
             self._print_output()
         self._board.check_open()
         waiting = {d for r in requests for d in r.waiting}
-        if waiting:  # one of them is lost, or waits for a lost device in a collective
+        if waiting:  # one of them is lost
             for link in sorted(self._board.links, key=lambda link: link.device not in waiting):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
+        return True
+
+    def _hold_back(self, run: Run) -> None:
+        patience = Patience()
+        self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices, patience))
+
+    def _watch(self, gate: Gate, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
+        """Wait for a gate that these devices open; False if that takes longer.
+
+        Raises:
+            CollectiveTimeoutError: none of the devices that this depends on gets on.
+        """
+        try:
+            if timeout_s >= 0:
+                return gate.wait(timeout_s)
+            while not gate.wait(LOOK_EVERY_S):
+                patience.look(time.monotonic())
+                self._board.post("look", 0)
+                if self._board.started.is_open:
+                    check_progress(self._board.links, list(devices), patience.since_s, self._platform)
+        except KeyboardInterrupt:
+            self.cancel(users_line())
+            raise
         return True
 
     def _print_output(self) -> None:
         """Print what workers wrote, here in the thread that asks, so that it lands in the asking cell."""
         for device, line in self._board.take_printed():
             print(f"[{self.devices[device]}] {line}", file=sys.stderr)
+
+
+def _no_room(got: str) -> OutOfMemoryError:
+    return OutOfMemoryError(message("this process has no memory for the values of an array", got=got))

@@ -34,7 +34,7 @@ class Progress:
         self._told[self._device] += 1
 
 
-class Sight:
+class Overview:
     """The controller's view of all devices.
 
     Args:
@@ -42,30 +42,35 @@ class Sight:
     """
 
     def __init__(self, board: Board) -> None:
-        self.finished = board.finished.data
+        self._finished = board.finished.data
+        self._count = len(board.finished) - 1
         self.told = board.told.data
 
-    def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool]) -> bool:
-        """Whether each device soon has finished the call that is needed of it.
+    def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool]) -> list[int] | None:
+        """Wait until each device has finished the call that is needed of it, if that is soon.
 
         Args:
             needs: by device, the number of a call.
-            is_over: whether nothing of that is still on its way: failures, and what the devices print.
+            is_over: whether nothing that devices have said is still on its way: failures, and what they print.
+
+        Returns:
+            By device, the last call that it has finished and of which `is_over` holds; None if it takes longer.
         """
-        finished = self.finished
+        finished = self._finished
         yields = YIELDS
         for device, number in needs.items():
             while finished[device] < number:
                 if not yields:
-                    return False
+                    return None
                 yields -= 1
                 _let_others_run()
+        seen = finished[: self._count].tolist()  # before the look at what is on its way: that of later calls may be
         while not is_over():
             if not yields:
-                return False
+                return None
             yields -= 1
             _let_others_run()
-        return True
+        return seen
 
 
 def _let_others_run() -> None:

@@ -11,16 +11,20 @@ import heapq
 import linecache
 import os
 import sys
+import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
 import torch
 
+from tinyshard.program import Meta
 from tinyshard.runtime.failures import Failure
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
@@ -43,12 +47,22 @@ def users_line() -> Where:
     """The innermost line that belongs neither to tinyshard nor to torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, _TORCH)):
+        if _is_users(frame):
             break
         frame = frame.f_back
     assert frame is not None
     return Where(frame.f_code.co_filename, frame.f_lineno)
+
+
+def users_line_of(error: BaseException) -> Where:
+    """The innermost line of the user's own that an error passed; of others' libraries only if there is no other."""
+    passed = [Where(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
+    own = [where for where in passed if not where.file.startswith((_PACKAGE, *_LIBRARIES))]
+    return (own or passed)[-1]
+
+
+def _is_users(frame: FrameType) -> bool:
+    return not frame.f_code.co_filename.startswith((_PACKAGE, _TORCH))
 
 
 @dataclass(eq=False, slots=True)
@@ -64,6 +78,7 @@ class Run:
         checks: later runs without results that judge this one's results (as linalg's error checks).
         failures: by device.
         settled: it is over everywhere, and `failures` is complete, errors of its ancestors included.
+        computes: a program runs; False for values that are only sent, which no interrupt cancels.
     """
 
     number: int
@@ -74,15 +89,24 @@ class Run:
     checks: list[Run] = field(default_factory=list)
     failures: dict[int, tuple[Failure, Where]] = field(default_factory=dict)
     settled: bool = False
+    computes: bool = True
 
 
 class Buffer:
-    """The controller's handle on a value: the same number on every device that holds a block of it."""
+    """The controller's handle on a value: the same number on every device that holds a block of it.
 
-    __slots__ = ("__weakref__", "number", "run", "runtime")
+    Attributes:
+        number: the value's.
+        run: the call that makes it.
+        runtime: where it lives.
+        block: shape and dtype of each device's block; None where only running tells.
+    """
 
-    def __init__(self, number: int, run: Run, runtime: Any) -> None:
+    __slots__ = ("__weakref__", "block", "number", "run", "runtime")
+
+    def __init__(self, number: int, run: Run, runtime: Any, block: Meta | None = None) -> None:
         self.number = number
+        self.block = block
         self.run = run
         self.runtime = runtime
 

@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduce_stacked
+from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduced
 from tinyshard.program import Meta
 from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES, NOTES
@@ -45,7 +45,7 @@ _ADDED: dict[str, Callable[..., Tensor]] = {
     "max": torch.maximum,
     "min": torch.minimum,
 }
-# half precision is added up in single precision, and bool by any and all: `reduce_stacked` knows how
+# half precision is added up in single precision, and bool by any and all: `reduced` knows how
 _ADDED_AS_THEY_ARE = {
     torch.float64, torch.float32, torch.complex64, torch.complex128,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
@@ -60,7 +60,7 @@ class Group:
         members: device ids in the order of the group.
         place: which of them this device is.
         others: the other ids.
-        step: distance between the ids where it is always the same, else 0.
+        step: distance between the ids where they ascend and it is always the same, else 0.
     """
 
     members: tuple[int, ...]
@@ -78,7 +78,7 @@ def group_of(members: tuple[int, ...], device: int) -> Group:
     """The group of these devices, of which `device` is one."""
     steps = {b - a for a, b in itertools.pairwise(members)}
     others = tuple(m for m in members if m != device)
-    return Group(members, members.index(device), others, steps.pop() if len(steps) == 1 else 0)
+    return Group(members, members.index(device), others, steps.pop() if len(steps) == 1 and min(steps) > 0 else 0)
 
 
 @dataclass(slots=True)
@@ -125,11 +125,13 @@ class SharedFabric:
         self._ready.abort()
         self._done.abort()
 
-    def _group(self, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...]) -> Group:
-        key = (devices, axes, named)
+    def _group(
+        self, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...], groups: Any = None
+    ) -> Group:
+        key = (devices, axes, named, groups)
         group = self._groups.get(key)
         if group is None:
-            positions = group_positions(axes, named, devices.index(self._device))
+            positions = group_positions(axes, named, devices.index(self._device), groups)
             group = self._groups[key] = group_of(tuple(devices[p] for p in positions), self._device)
         return group
 
@@ -142,9 +144,14 @@ class SharedFabric:
         Raises:
             PeerLostError: another device of the group is gone.
         """
-        group = self._group(devices, axes, named)
-        if name == "own_block":
-            return own_block(x, group.place, group.count, **params)
+        if "groups" in params:
+            params = dict(params)
+            group = self._group(devices, axes, named, params.pop("groups"))
+        else:
+            group = self._group(devices, axes, named)
+        own = COLLECTIVES[name].own
+        if own is not None:
+            return own(x, group.place, group.count, **params)
         if group.count == 1:
             return x
         self.handed.append((name, group.count, x.nbytes))
@@ -161,7 +168,7 @@ class SharedFabric:
         """Move blocks between any devices of the program; the arguments are those of `fabric.Fabric.transfer`."""
         assert meta is not None
         here = devices.index(self._device)
-        key = (devices, (), ())
+        key = (devices, (), (), None)
         group = self._groups.setdefault(key, group_of(devices, self._device))
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
@@ -219,7 +226,7 @@ class SharedFabric:
         """The result, in memory of its own: the notes will be written anew."""
         shape, dtype = tuple(x.shape), x.dtype
         if name == "all_reduce" and group.step and len(set(numbers)) == 1:
-            return reduce_stacked(self._noted(group.members[0], numbers[0], shape, dtype, group), params["op"])
+            return reduced(self._noted(group.members[0], numbers[0], shape, dtype, group), params["op"])
         shards = [self._noted(m, k, shape, dtype) for m, k in zip(group.members, numbers, strict=True)]
         return _FROM_SHARDS.get(name, _any)(name, shards, group.place, **params).clone()
 
@@ -304,8 +311,6 @@ class SharedFabric:
 
     def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
-        if x.dim() == 0:
-            x = x.unsqueeze(0)
         shape = list(x.shape)
         shape[dim] *= group.count
         with self._meeting(group, result_nbytes=x.nbytes * group.count) as told:
@@ -374,7 +379,7 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
     )
     if add is None or out.dtype not in _ADDED_AS_THEY_ARE:
         for target, *sources in pieces:
-            target.copy_(reduce_stacked(torch.stack(sources), op))
+            target.copy_(reduced(torch.stack(sources), op))
         return
     for target, first, second, *others in pieces:
         add(first, second, out=target)
@@ -385,21 +390,30 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
 
 
 def _any(name: str, shards: list[Tensor], place: int, **params: Any) -> Tensor:
-    run = COLLECTIVES[name].run
-    assert run is not None
-    return run(shards, **params)[place]
+    form = COLLECTIVES[name].form
+    assert form is not None
+    return form(torch.stack(shards), **params)[place]
 
 
 def _joined(name: str, shards: list[Tensor], place: int, *, dim: int) -> Tensor:
-    return torch.cat(shards, dim) if shards[0].dim() else torch.stack(shards)
+    return torch.cat(shards, dim)
 
 
 def _exchanged(name: str, shards: list[Tensor], place: int, *, split: int, join: int) -> Tensor:
     return torch.cat([own_block(shard, place, len(shards), dim=split) for shard in shards], join)
 
 
+def _moved(name: str, shards: list[Tensor], place: int, *, pairs: Any) -> Tensor:
+    source = next((s for s, t in pairs if t == place), None)
+    return torch.zeros_like(shards[place]) if source is None else shards[source]
+
+
 # for small operands: not every member's result is wanted, as `COLLECTIVES` would compute it, but one
-_FROM_SHARDS: dict[str, Callable[..., Tensor]] = {"all_gather": _joined, "all_to_all": _exchanged}
+_FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
+    "all_gather": _joined,
+    "all_to_all": _exchanged,
+    "collective_permute": _moved,
+}
 _LARGE: dict[str, Callable[..., Tensor]] = {
     "all_reduce": SharedFabric.all_reduce,
     "all_gather": SharedFabric.all_gather,

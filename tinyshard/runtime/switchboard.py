@@ -13,20 +13,24 @@ import select
 import selectors
 import socket
 import threading
+import time
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.program import Program
 from tinyshard.runtime import channel
 from tinyshard.runtime.buffers import Buffers
-from tinyshard.runtime.failures import ending, gone, lost_error
+from tinyshard.runtime.cancelling import left_out
+from tinyshard.runtime.failures import ending, gone, interrupted, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.launch import rendezvous, start_worker
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.runs import Run, settle
+from tinyshard.runtime.watching import look_again
 from tinyshard.runtime.zygote import Zygote
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
@@ -64,6 +68,10 @@ class Switchboard:
         self._known: dict[int, set[int]] = {}
         self._held_back: collections.deque[Gate] = collections.deque()
         self._is_idle = False
+        self._cancelled_upto = 0
+        self._cancelling: _Cancelling | None = None
+        self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
+        self._newest = 0  # number of the last call that was handed out
         self._selector = selectors.DefaultSelector()
         self._outputs = select.poll()
         self._polling = threading.Lock()
@@ -81,7 +89,7 @@ class Switchboard:
 
         Args:
             kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
-                outputs), "forget" (program), or a question (request, what).
+                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a question (request, what).
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
@@ -101,14 +109,19 @@ class Switchboard:
                 )
             )
 
-    def hold_back(self, devices: Sequence[int]) -> None:
-        """Wait while too much is queued for one of these devices."""
+    def hold_back(self, devices: Sequence[int], wait: Callable[[Gate], object]) -> None:
+        """Wait while too much is queued for one of these devices.
+
+        Args:
+            devices: their ids.
+            wait: waits for a gate.
+        """
         while self._has_too_much(devices):
             gate = Gate()
             self._held_back.append(gate)
             if self.closing or self.broken or not self._has_too_much(devices):
                 return
-            gate.wait()
+            wait(gate)
 
     def _has_too_much(self, devices: Sequence[int]) -> bool:
         queued = list(self._queue)  # one atomic step
@@ -117,9 +130,11 @@ class Switchboard:
             return True
         if not self.started.is_open:
             return False
+        # read after the queue: what moves on meanwhile counts twice, not never
         links = [self.links[d] for d in devices]
         return any(
-            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + x.lent_nbytes > MAX_NBYTES_AHEAD)
+            not x.lost
+            and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD)
             for x in links
         )
 
@@ -194,6 +209,7 @@ class Switchboard:
                 link = start_worker(self._zygote, device, self._size, store, collectives)
                 self.links.append(link)
                 self._selector.register(link.sock, selectors.EVENT_READ, link)
+                self._selector.register(link.control, selectors.EVENT_READ, link)
                 self._selector.register(link.output, selectors.EVENT_READ, link)
                 self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
 
@@ -215,6 +231,8 @@ class Switchboard:
                     self._wake_in.recv(4096)
             elif key.fd == link.output:
                 self._take_lines(link)
+            elif key.fileobj is link.control:
+                self._hear(link)
             elif mask & selectors.EVENT_READ and not link.lost:
                 self._read(link)
 
@@ -260,21 +278,31 @@ class Switchboard:
         """Give every queued item to its devices, then tell them what was released before."""
         released = self._buffers.take_released()  # all that uses them is queued by now, and is sent before
         while self._queue:
-            kind, _, *item = self._queue.popleft()
+            kind, _, *item = self._queue[0]
             if kind == "run":
                 self._send_run(*item)
             elif kind == "put":
                 self._send_put(*item)
             elif kind == "forget":
                 self._forget(item[0])
+            elif kind == "cancel":
+                self._interrupts.append((self._newest, item[0]))  # what is handed out from here on is not concerned
+                self._begin_cancel()
+            elif kind == "look":
+                self._look()
             else:
                 self._ask(kind, *item)
+            self._queue.popleft()  # only now: until the links have it, it counts here
         for devices, values in released.items():
             self._send(devices, ("free", values))
 
     def _send_run(self, run: Run, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        if run.communicates and any(self.links[d].lost for d in run.devices):
-            self._count(run)  # nobody starts it: the others would wait for the lost device
+        lost = next((link for link in self.links if link.lost), None)
+        if run.communicates and lost is not None:
+            # nobody starts it, also without the lost device among them: those that are left are no longer connected
+            with self.state:
+                run.failures.update(dict.fromkeys(run.devices, (gone(lost.device, lost.lost), run.where)))
+                settle(run)
             return
         known = self._known.setdefault(program.number, set())
         new = [d for d in run.devices if d not in known]
@@ -295,6 +323,7 @@ class Switchboard:
 
     def _count(self, run: Run) -> None:
         """Note that devices have a call before them, and ask now and then how far they have come."""
+        self._newest = run.number
         self._unsettled.append(run)
         for device in run.devices:
             link = self.links[device]
@@ -313,8 +342,8 @@ class Switchboard:
     def _ask(self, kind: str, request: Request, what: Any) -> None:
         for device in request.waiting:
             self.links[device].asked[request.number] = request
-            if self.links[device].lost or self.links[device].stuck:
-                self.links[device].fail_asked(self.links[device].stuck)
+            if self.links[device].lost:
+                self.links[device].fail_asked()
         self._send(request.waiting, (kind, request.number, what))
 
     def _send(self, devices: Iterable[int], head: tuple[Any, ...], payload: memoryview | None = None) -> None:
@@ -341,7 +370,7 @@ class Switchboard:
         elif head[0] == "failed":
             _, number, failure = head
             run = next(run for run in link.ahead if run.number == number)
-            run.failures[link.device] = (failure, run.where)
+            run.failures.setdefault(link.device, (failure, run.where))
             link.heard += 1
         elif head[0] == "reply":
             _, number, done, answer = head
@@ -362,6 +391,62 @@ class Switchboard:
                 return
             settle(self._unsettled.popleft())
 
+    # ---- the I/O thread: the control lines --------------------------------------------------------------------
+
+    def _hear(self, link: Link) -> None:
+        if link.control.fileno() < 0:
+            return
+        messages = link.hear()
+        if messages is None:
+            self._close_control(link)
+        for head, _ in messages or ():
+            if head[0] == "frozen":
+                self._note_frozen(link.device, head[1])
+            elif head[0] == "seen" and link.sight is not None:
+                link.sight = look_again(link.sight, time.monotonic(), *head[1:])
+
+    def _close_control(self, link: Link) -> None:
+        if link.control.fileno() >= 0:
+            self._selector.unregister(link.control)
+            link.control.close()
+
+    def _look(self) -> None:
+        for link in self.links:
+            if not link.lost:
+                link.look(time.monotonic())
+
+    def _begin_cancel(self) -> None:
+        while self._interrupts and self._cancelling is None:
+            upto, by = self._interrupts.popleft()
+            busy = {link.device for link in self.links if link.ahead and not link.lost}
+            if busy and upto > self._cancelled_upto:
+                self._cancelling = _Cancelling(upto, by, busy, {})
+                for device in sorted(busy):
+                    self.links[device].tell("freeze")
+
+    def _note_frozen(self, device: int, started: int) -> None:
+        """A device holds still, or is gone. When all do, what each leaves out can be said."""
+        now = self._cancelling
+        if now is None or device not in now.waiting:
+            return
+        now.waiting.discard(device)
+        now.started[device] = started
+        if now.waiting:
+            return
+        frozen = list(now.started)
+        started_by = {link.device: now.started.get(link.device, link.done) for link in self.links}
+        with self.state:  # a thread that waits may settle runs, too
+            runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
+            skip = left_out(runs, started_by)
+            for run in runs:
+                for d in run.devices:
+                    if run.number in skip[d]:
+                        run.failures.setdefault(d, (interrupted(d, now.by), run.where))
+        for d in frozen:
+            self.links[d].tell("cancel", now.upto, frozenset(skip[d]), now.by)
+        self._cancelled_upto, self._cancelling = now.upto, None
+        self._begin_cancel()
+
     def _take_lines(self, link: Link) -> None:
         if link.output < 0:
             return
@@ -378,6 +463,7 @@ class Switchboard:
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""
         self._selector.unregister(link.sock)
+        self._close_control(link)
         self._take_lines(link)
         lost = ending(self._zygote.kill(link.pid))
         with self.state:
@@ -386,12 +472,30 @@ class Switchboard:
             for run in link.ahead:
                 run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
             link.ahead.clear()
-            for other in self.links:
-                other.stick(link.device)
             self._settle()
         link.fail_asked()
+        for other in self.links:
+            other.tell("lost", link.device, lost)
+        self._note_frozen(link.device, link.done)
         if not link.is_up:
             raise lost_error(link.device, lost, self._platform)  # the others wait for it: no device will start
+
+
+@dataclass
+class _Cancelling:
+    """An interrupt on its way: the devices are asked how far they are, and hold still until all have answered.
+
+    Attributes:
+        upto: calls up to this one are to be cancelled.
+        by: the interrupted line.
+        waiting: devices that have not answered.
+        started: by device, the last call that it has started.
+    """
+
+    upto: int
+    by: str
+    waiting: set[int]
+    started: dict[int, int]
 
 
 def _unusable(why: str) -> RuntimeStateError:

@@ -6,8 +6,8 @@ It never traces or plans, and never receives a Python function. It answers only 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
-import select
 import signal
 import socket
 import sys
@@ -22,9 +22,10 @@ from tinyshard.runtime import channel
 from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
-from tinyshard.runtime.failures import failure_of, short
+from tinyshard.runtime.failures import Failure, failure_of, short
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
 _KEPT_NBYTES = 1 << 27  # that a worker keeps of what it has freed, beyond what lies between used pieces
@@ -46,14 +47,17 @@ class Worker:
         count: number of devices.
         store: path of the file that all workers share: their memory, or gloo's rendezvous.
         collectives: "shared" or "gloo".
+        turnstile: which calls may start.
     """
 
-    def __init__(self, sock: socket.socket, device: int, count: int, store: str, collectives: str) -> None:
+    def __init__(
+        self, sock: socket.socket, device: int, count: int, store: str, collectives: str, turnstile: Turnstile
+    ) -> None:
         self._sock = sock
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
-        self._done = 0
+        self._turnstile = turnstile
         self._arena: Arena | None = None
         self._progress: Progress | None = None
         self._fabric: Fabric | SharedFabric
@@ -65,6 +69,10 @@ class Worker:
             self._fabric = SharedFabric(self._arena)
         else:
             self._fabric = Fabric(store, device, count)
+
+    def abort(self) -> None:
+        """End every exchange with other devices, from another thread."""
+        self._fabric.abort()
 
     def serve(self) -> None:
         """Do what comes, until the controller is gone.
@@ -78,18 +86,21 @@ class Worker:
                 self._handle(head, payload)
             if self._progress is not None:  # the controller sees it without asking
                 _flush()
-                self._progress.finish(self._done)
+                self._progress.finish(self._turnstile.done)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
         if kind == "run":
             _, number, program, inputs, outputs = head
-            self._run(number, self._programs[program], inputs, outputs)
-            self._done = number
+            if self._turnstile.enter(number):
+                self._run(number, self._programs[program], inputs, outputs)
+            else:
+                self._values.update(dict.fromkeys(outputs, Failed(number)))
+            self._turnstile.done = number
         elif kind == "put":
             _, number, value, shape, dtype, block = head
-            self._values[value] = self._placed(block, shape, dtype, payload)
-            self._done = number
+            self._put(number, value, shape, dtype, block, payload)
+            self._turnstile.done = number
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2])
         elif kind == "free":
@@ -112,18 +123,33 @@ class Worker:
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         _flush()
-        channel.send(self._sock, ("reply", request, self._done, answer), payload)
+        channel.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
 
-    def _placed(self, block: Block | None, shape: Any, dtype: torch.dtype, payload: bytearray | None) -> torch.Tensor:
-        if block is None:
-            return channel.tensor_of(payload, shape, dtype)
-        assert self._arena is not None
-        return self._arena.hold(block, shape, dtype)
+    def _put(
+        self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
+    ) -> None:
+        nbytes = math.prod(shape) * dtype.itemsize
+        if block is not None:
+            assert self._arena is not None
+            self._values[value] = self._arena.hold(block, shape, dtype)
+        elif nbytes and payload is None:  # the channel found no room for it
+            error = MemoryError(f"no room for {nbytes} bytes")
+            failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
+            self._values[value] = self._fail(number, failure)
+        else:
+            self._values[value] = channel.tensor_of(payload, shape, dtype)
+
+    def _fail(self, number: int, failure: Failure) -> Failed:
+        channel.send(self._sock, ("failed", number, failure))
+        if self._progress is not None:
+            self._progress.tell()
+        return Failed(number)
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
         """Answer with the tensor's bytes, or copy it to its place in a block of the controller's."""
         tensor = self._values.get(value)
         if not isinstance(tensor, torch.Tensor):
+            self._let_go(wanted)
             self._reply(request, None)
             return
         payload = None
@@ -134,22 +160,35 @@ class Worker:
                 assert self._arena is not None
                 block, shape, places = wanted
                 self._arena.view(block.offset, shape, tensor.dtype)[places[self._device]].copy_(tensor)
-                self._arena.release(block)
         except Exception as error:
+            self._let_go(wanted)
             self._reply(request, failure_of(self._device, f"fetch({short(tensor)})", error))
         else:
+            self._let_go(wanted)
             self._reply(request, _meta(tensor), payload)
 
+    def _let_go(self, wanted: Any) -> None:
+        if wanted is not None:
+            assert self._arena is not None
+            self._arena.release(wanted[0])
+
     def _run(self, number: int, ready: ReadyProgram, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros."""
-        program = ready.program
+        """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros.
+
+        So it does with a call that is cancelled: others may have started it.
+        """
+        program, turnstile = ready.program, self._turnstile
         values: list[Any] = [self._values.get(i) for i in inputs] + [None] * (ready.size - len(inputs))
         failed = any(isinstance(v, Failed) for v in values)
         for step in ready.steps:
+            if number <= turnstile.cancelled_upto and not failed:
+                self._fail(number, turnstile.cancelled(self._device))
+                failed = True
             try:
                 if step.collective is not None:
                     name, named, params = step.collective
                     operand, meta = step.operand
+                    turnstile.reach(number, ready, step)
                     x = zeros_for(meta) if failed else values[operand]
                     if name == "transfer":
                         made = self._fabric.transfer(x, meta, program.devices, program.metas[step.results[0]], **params)
@@ -163,10 +202,10 @@ class Worker:
                             values[slot] = result
             except Exception as error:
                 if not failed:
-                    channel.send(self._sock, ("failed", number, failure_of(self._device, step.describe(values), error)))
-                    if self._progress is not None:
-                        self._progress.tell()
+                    lost = turnstile.why_broken(error) if step.collective is not None else None
+                    self._fail(number, lost or failure_of(self._device, step.describe(values), error))
                 failed = True
+            turnstile.spot = None
             for slot in step.dead:
                 values[slot] = None
         for value, slot in zip(outputs, program.outputs, strict=True):
@@ -180,16 +219,8 @@ def _meta(value: Any) -> Meta | None:
     return Meta(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
-def _end_with_controller(sock: socket.socket, zygote: int) -> None:
-    """End this process, whatever it does, when the channel closes; on Linux also when the zygote is killed."""
-
-    def watch() -> None:
-        poll = select.poll()
-        poll.register(sock, 0)  # a hang-up is reported in any case
-        poll.poll()
-        os._exit(0)
-
-    threading.Thread(target=watch, name="watch", daemon=True).start()
+def _end_with_zygote(zygote: int) -> None:
+    """On Linux, end this process when the one that it was forked from is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
@@ -212,11 +243,21 @@ def _recycle_memory() -> None:
         mallopt(m_trim_threshold, _KEPT_NBYTES)
 
 
-def main(sock: socket.socket, output: int, device: int, count: int, store: str, zygote: int, collectives: str) -> None:
+def main(
+    sock: socket.socket,
+    control: socket.socket,
+    output: int,
+    device: int,
+    count: int,
+    store: str,
+    zygote: int,
+    collectives: str,
+) -> None:
     """What a freshly forked worker does until it exits.
 
     Args:
         sock: the channel.
+        control: the control line.
         output: file descriptor that takes what the process prints.
         device: its id, of `count`.
         store: path of the file in which the workers find each other.
@@ -227,8 +268,19 @@ def main(sock: socket.socket, output: int, device: int, count: int, store: str, 
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
-    _end_with_controller(sock, zygote)
+    turnstile = Turnstile()
+    made: list[
+        Worker
+    ] = []  # the line is listened to from the start, for the controller may end before the worker is up
+
+    def abort() -> None:
+        for worker in made:
+            worker.abort()
+
+    threading.Thread(target=listen, args=(control, device, turnstile, abort), name="control", daemon=True).start()
+    _end_with_zygote(zygote)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    Worker(sock, device, count, store, collectives).serve()
+    made.append(Worker(sock, device, count, store, collectives, turnstile))
+    made[0].serve()

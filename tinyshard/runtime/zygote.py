@@ -66,7 +66,7 @@ class Zygote:
 
         Args:
             request: arguments of `worker.main` that are plain data.
-            fds: the descriptors that it is to have: channel, output, store.
+            fds: the descriptors that it is to have: channel, control line, output, store.
         """
         with self._lock:
             try:
@@ -165,7 +165,7 @@ def serve(fd: int) -> None:
     try:
         while True:
             select.select([sock], [], [])
-            line, fds, _, _ = socket.recv_fds(sock, 4096, 3)
+            line, fds, _, _ = socket.recv_fds(sock, 4096, 4)
             if not line:
                 return
             request = json.loads(line)
@@ -199,17 +199,10 @@ def _end(children: set[int], pid: int) -> int | None:
 def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote: int) -> None:
     code = 1
     try:
-        channel, output, store = fds
+        channel, control, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
-        worker.main(
-            socket.socket(fileno=channel),
-            output,
-            request["device"],
-            request["count"],
-            path,
-            zygote,
-            request["collectives"],
-        )
+        lines = socket.socket(fileno=channel), socket.socket(fileno=control)
+        worker.main(*lines, output, request["device"], request["count"], path, zygote, request["collectives"])
         code = 0
     except BaseException:
         import traceback

@@ -100,10 +100,10 @@ class PositionalSharding(Sharding):
         """
         given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
         for a in given:
-            if not -self.ndim <= a < self.ndim:
+            if not isinstance(a, int) or not -self.ndim <= a < self.ndim:
                 raise ShardingError(
                     message(
-                        f"the sharding has no axis {a}",
+                        f"the sharding has no axis {a!r}",
                         got=f"axis {axis} of a sharding of shape {self.shape}",
                         rule=f"an axis lies between {-self.ndim} and {self.ndim - 1}",
                     )

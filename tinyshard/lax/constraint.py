@@ -1,4 +1,4 @@
-"""What JAX has in `jax.lax`: today the constraint on where an intermediate value lives."""
+"""The constraint on where an intermediate value of a jitted function lives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tinyshard.errors import ShardingError, message
+from tinyshard.names import device_names
 from tinyshard.placement import as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.sharding import Sharding
@@ -71,7 +73,7 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         The same values, laid out so. Outside of jit it is `device_put`.
 
     Raises:
-        ShardingError: wrong rank or uneven split.
+        ShardingError: wrong rank or uneven split; or inside pmap or shard_map, where each device has its own value.
 
     Communication: what the new layout needs.
 
@@ -85,6 +87,15 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         >>> f(ts.device_put(torch.zeros(4), ts.NamedSharding(mesh, ts.P("a")))).sharding
         NamedSharding(Mesh('a': 4), P())
     """
+    if device_names():
+        raise ShardingError(
+            message(
+                "a sharding constraint inside a mapped function",
+                got=f"with_sharding_constraint where the names {', '.join(map(repr, device_names()))} are mapped",
+                rule="there each device holds a value of its own; where its parts lie is already said",
+                try_="the constraint outside of the mapped function, or out_axes or out_specs",
+            )
+        )
     leaves, form = tree_flatten(tree)
     places = iter(spread(shardings, tree))
     return tree_unflatten([None if x is None else _constrained(x, as_sharding(next(places))) for x in leaves], form)
@@ -100,6 +111,3 @@ def _number(sharding: Sharding) -> int:
     if sharding not in _shardings:
         _shardings.append(sharding)
     return _shardings.index(sharding)
-
-
-__all__ = ["with_sharding_constraint"]

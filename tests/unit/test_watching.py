@@ -1,0 +1,38 @@
+"""Who got on, and who reached a collective: as plain data."""
+
+from tinyshard.runtime.watching import Sight, look_again, stalled, who_reached
+
+REDUCE = (7, 3, "all_reduce", (0, 1, 2))
+PAIR = (5, 1, "all_gather", (2, 3))
+
+
+def seen(device, moved_s=0.0, spot=None, done=0):
+    return Sight(device, moved_s, moved_s, False, done, spot)
+
+
+def by_device(*sights):
+    return {sight.device: sight for sight in sights}
+
+
+def test_a_device_gets_on_if_it_finishes_reaches_or_computes():
+    before = Sight(0, 10.0, 12.0, False, 4, REDUCE, 1.0)
+    assert look_again(before, 13.0, 4, REDUCE, 1.001).moved_s == 10
+    assert look_again(before, 13.0, 5, REDUCE, 1.001).moved_s == 13
+    assert look_again(before, 13.0, 4, PAIR, 1.001).moved_s == 13
+    assert look_again(before, 13.0, 4, REDUCE, 1.02).moved_s == 13
+    assert look_again(before, 30.0, 4, REDUCE, 1.001).moved_s == 30  # it was stopped, and goes on
+
+
+def test_a_wait_is_given_up_only_if_none_that_it_depends_on_gets_on():
+    sights = by_device(seen(0, 0, REDUCE), seen(1, 0, REDUCE), seen(2, 0, PAIR), seen(3, 9.0), seen(4, 9.9))
+    assert stalled(sights, [0], 10, 18.0) == []  # 0 waits for 2, 2 for 3, and 3 moved 9 s ago
+    assert [sight.device for sight in stalled(sights, [0], 10, 19.0)] == [0, 1, 2, 3]
+    assert stalled(sights, [4], 10, 19.0) == []
+
+
+def test_the_first_collective_is_the_one_that_holds_up_the_others():
+    sights = [seen(0, spot=REDUCE), seen(1, spot=REDUCE), seen(2, spot=PAIR), seen(3, done=4)]
+    assert who_reached(sights) == (PAIR, [2], [3])
+    assert who_reached(sights[:2]) == (REDUCE, [0, 1], [2])
+    assert who_reached([seen(3)]) is None
+    assert who_reached([seen(2, spot=PAIR), seen(3, done=5)]) == (PAIR, [2, 3], [])

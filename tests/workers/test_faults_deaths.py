@@ -1,0 +1,208 @@
+"""A worker dies: whoever depends on it hears so, by name and signal; whoever does not keeps what it has."""
+
+import os
+import resource
+import signal
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tests.workers.limits import outcome, wait_until_in_a_collective
+from tests.workers.processes import wait_until
+from tinyshard import platform
+
+VICTIM = 5
+
+WAITS = {
+    "block_until_ready": lambda x: (x + 1).block_until_ready(),
+    "block_until_ready of a tree": lambda x: ts.block_until_ready([x, {"y": x * 2}]),
+    "item of a sum": lambda x: x.sum().item(),
+    "numpy": lambda x: x.numpy(),
+    "print": lambda x: repr(x),
+    "device_get": lambda x: ts.device_get({"x": x}),
+    "its own shard": lambda x: x.addressable_shards[VICTIM].data.tolist(),
+    "another's shard of a sum": lambda x: x.sum(0).addressable_shards[0].data.tolist(),
+    "a move to another device": lambda x: ts.device_put(x, ts.devices()[0]).tolist(),
+    "jit": lambda x: ts.jit(lambda v: (v @ v.T).sum())(x).item(),
+    "a transposed layout": lambda x: ts.device_put(x, x.sharding.reshape(1, 8)).addressable_shards[1].data.numpy(),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS], ids=lambda n: n.name)
+@pytest.mark.parametrize("wait", WAITS)
+def test_every_wait_that_depends_on_a_killed_device_ends_and_names_device_and_signal(rows, wait, number):
+    x = ts.device_put(torch.arange(64.0).reshape(8, 8), rows).block_until_ready()
+    pid = ts.devices()[VICTIM].pid
+    os.kill(pid, signal.SIGSTOP)
+    end = outcome(lambda: WAITS[wait](x))
+    os.kill(pid, number)
+    os.kill(pid, signal.SIGCONT)
+    error = end()
+    assert isinstance(error, ts.DeviceLostError)
+    assert f"CPU {VICTIM} is gone: killed by signal {int(number)} ({number.name})" in str(error)
+
+
+def test_who_is_held_back_by_a_device_hears_of_its_death(rows):
+    x = ts.device_put(torch.arange(64.0).reshape(8, 8), rows).block_until_ready()
+    pid = ts.devices()[VICTIM].pid
+    os.kill(pid, signal.SIGSTOP)
+
+    def dispatch():
+        y = x
+        for _ in range(3000):
+            y = y + 1
+        return y.block_until_ready()
+
+    end = outcome(dispatch)
+    wait_until(lambda: bool(platform.current()._board._held_back), "it is held back")
+    os.kill(pid, signal.SIGKILL)
+    assert "CPU 5 is gone: killed by signal 9 (SIGKILL)" in str(end())
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        lambda x: x.sum(),
+        lambda x: ts.device_put(x, x.sharding.reshape(1, 8)),
+        lambda x: ts.device_put(x, ts.devices()[0]),
+        lambda x: [x := x.T @ x for _ in range(20)][-1],
+    ],
+    ids=["all_reduce", "all_to_all", "transfer", "many"],
+)
+def test_arrays_of_unharmed_devices_stay_valid_and_these_devices_go_on(pool, rows, exchange):
+    host = torch.arange(64.0).reshape(8, 8)
+    x = ts.device_put(host, rows).block_until_ready()
+    whole = ts.device_put(host, rows.replicate()).block_until_ready()
+    pid = ts.devices()[VICTIM].pid
+    os.kill(pid, signal.SIGSTOP)
+    total = exchange(x)
+    wait_until_in_a_collective(pool, [0])
+    queued = x + 1
+    os.kill(pid, signal.SIGKILL)
+    for device in (0, 1, 4, 6, 7):
+        block = x.addressable_shards[device].data
+        assert outcome(block.tolist)() == [host[device].tolist()]
+        assert outcome((block * 2).tolist)() == [(2 * host[device]).tolist()]
+        assert outcome(queued.addressable_shards[device].data.tolist)() == [(host[device] + 1).tolist()]
+    assert outcome(whole.addressable_shards[3].data.tolist)() == host.tolist()
+    assert "CPU 5 is gone" in str(outcome(total.block_until_ready)())
+    assert "CPU 5 is gone" in str(outcome(lambda: (x + 1).sum().addressable_shards[0].data.item())())
+
+
+@pytest.mark.parametrize("axis", ["a", "b"])
+def test_a_death_while_devices_first_meet_along_an_axis_ends_their_wait(axis):
+    ts.init(devices=8, runtime="process")
+    pool = platform.current()
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    x = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b"))).block_until_ready()
+    pid = ts.devices()[VICTIM].pid
+    os.kill(pid, signal.SIGSTOP)
+    total = x.sum("ab".index(axis))
+    peers = {"a": [1, 3, 7], "b": [4]}[axis]
+    wait_until_in_a_collective(pool, peers)
+    os.kill(pid, signal.SIGKILL)
+    assert "CPU 5 is gone" in str(outcome(total.block_until_ready)())
+    for device in peers:
+        assert outcome(x.addressable_shards[device].data.sum().item)() == 8
+
+
+def test_two_deaths_are_heard_of(rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    for device in (2, 6):
+        os.kill(ts.devices()[device].pid, signal.SIGKILL)
+    for device in (2, 6):
+        assert f"CPU {device} is gone" in str(outcome(x.addressable_shards[device].data.tolist)())
+    assert outcome(x.addressable_shards[3].data.tolist)() == [[1, 1]]
+
+
+TOUCHES = {
+    "repr": repr,
+    "str": str,
+    "numpy": lambda x: x.numpy(),
+    "item": lambda x: x[0, 0].item(),
+    "+": lambda x: x + 1,
+    "block_until_ready": lambda x: x.block_until_ready(),
+    "is_ready": lambda x: x.is_ready(),
+    "device_put": lambda x: ts.device_put(x, ts.devices()[0]),
+    "device_get": ts.device_get,
+    "jit": ts.jit(lambda x: x * 2),
+    "a shard": lambda x: x.addressable_shards[1].data.tolist(),
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL], ids=lambda n: n.name)
+def test_init_gives_a_fresh_pool_although_devices_wait_in_a_collective_and_old_arrays_say_so(pool, rows, number):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    pid = ts.devices()[VICTIM].pid
+    os.kill(pid, signal.SIGSTOP)
+    total = x.sum()
+    wait_until_in_a_collective(pool, [0, 1])
+    os.kill(pid, number)
+
+    def fresh():
+        ts.init(devices=8, runtime="process")
+        return ts.array([1.0, 2.0]).tolist()
+
+    assert outcome(fresh)() == [1, 2]
+    for touch in TOUCHES.values():
+        with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+            touch(x)
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        total.block_until_ready()
+    assert (ts.device_put(torch.ones(8, 2), rows) + 1).sum().item() == 32
+
+
+def limit_memory(device, nbytes):
+    """Let a worker have so much more memory than it has now."""
+    pid = ts.devices()[device].pid
+    with open(f"/proc/{pid}/statm") as file:
+        now = int(file.read().split()[0]) * resource.getpagesize()
+    before = resource.prlimit(pid, resource.RLIMIT_AS)
+    resource.prlimit(pid, resource.RLIMIT_AS, (now + nbytes, before[1]))
+    return lambda: resource.prlimit(pid, resource.RLIMIT_AS, before)
+
+
+@pytest.mark.parametrize(
+    "call, words",
+    [
+        (lambda x: x.reshape(-1, 1).expand(1 << 20, 256).clone(), "aten.clone.default failed on CPU 1"),
+        (
+            lambda x: ts.device_put(torch.zeros(1 << 28, dtype=torch.uint8), ts.devices()[1]),
+            "device_put(u8[268435456])",
+        ),
+        (lambda x: x.numpy(), None),
+    ],
+    ids=["an op", "a put", "none"],
+)
+def test_out_of_memory_is_an_error_that_tells_device_and_what_is_alive_and_the_pool_goes_on(pool, call, words):
+    keep = ts.device_put(torch.ones(1 << 20), ts.devices()[1]).block_until_ready()
+    if words is not None and words.startswith("device_put") and pool.collectives == "shared":
+        words = None  # it lies in memory that belongs to all, which a device's own limit does not concern
+    lift = limit_memory(1, 128 << 20)
+    try:
+        end = outcome(lambda: ts.device_get(call(keep)))
+        error = end()
+        if words is None:
+            assert not isinstance(error, Exception)
+        else:
+            assert isinstance(error, ts.OutOfMemoryError)
+            assert words in str(error)
+            assert "alive on CPU 1: " in str(error)
+            assert "4.2 MB f32[1048576] made by" in str(error) and "keep = ts.device_put" in str(error)
+        assert (keep + 1)[5].item() == 2
+        assert ts.array(3.0).item() == 3
+    finally:
+        lift()
+
+
+def test_memory_that_runs_out_on_one_device_in_a_collective_fails_the_result_alone(rows):
+    x = ts.device_put(torch.ones(8, 1 << 18), rows).block_until_ready()
+    lift = limit_memory(1, 16 << 20)
+    try:
+        big = ts.jit(lambda v: (v.unsqueeze(1).expand(8, 64, 1 << 18) * 2.0).sum())(x)
+        error = outcome(big.item, 60)()
+        assert isinstance(error, ts.OutOfMemoryError) and "failed on CPU 1" in str(error)
+        assert x.sum().item() == 8 << 18
+    finally:
+        lift()

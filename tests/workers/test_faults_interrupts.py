@@ -1,0 +1,190 @@
+"""Ctrl-C: the cell ends, what is queued is cancelled on all devices alike, and the next cell works."""
+
+import gc
+import os
+import random
+import re
+import threading
+import time
+
+import pytest
+import torch
+from jupyter_client.manager import start_new_kernel
+
+import tinyshard as ts
+from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
+from tests.workers.processes import PATIENCE_S, ROOT, stopped, wait_until
+from tinyshard.runtime.runs import Where
+
+INTERRUPT = Where("cell.py", 3)
+
+
+def cancel_while_stopped(pool, device, dispatch):
+    """Dispatch while a device is stopped, so that nothing that needs it is over; then interrupt and let it go on."""
+    board = pool._board
+    with stopped(ts.devices()[device].pid):
+        made = dispatch()
+        pool.cancel(INTERRUPT)
+        wait_until(lambda: board._cancelling and board._cancelling.waiting == {device}, "all others hold still")
+    return made
+
+
+def test_queued_calls_are_cancelled_and_say_so_and_what_was_there_stays(pool, rows):
+    host = torch.arange(16.0).reshape(8, 2)
+    x = ts.device_put(host, rows).block_until_ready()
+
+    def dispatch():
+        y, made = x, []
+        for _ in range(300):
+            y = y + y.sum() * 1e-9
+            made.append(y)
+        return made
+
+    made = cancel_while_stopped(pool, 3, dispatch)
+    for y in (made[1], made[50], made[-1], made[-1] * 2, made[-1].sum()):
+        error = outcome(y.numpy)()
+        assert isinstance(error, ts.CancelledError)
+        assert "cancelled by the interrupt at cell.py:3" in str(error)
+        assert "test_faults_interrupts.py" in str(error)
+    assert torch.equal(ts.device_get(x), host)
+    assert (x + 1).sum().item() == host.sum() + 16
+    put = ts.device_put(host, rows)
+    assert torch.equal(ts.device_get(put.T @ put), host.T @ host)
+
+
+def test_values_that_were_sent_before_the_interrupt_arrive(pool, rows):
+    host = torch.arange(16.0).reshape(8, 2)
+    x = cancel_while_stopped(pool, 3, lambda: ts.device_put(host, rows))
+    assert torch.equal(outcome(lambda: ts.device_get(x))(), host)
+
+
+def test_a_call_that_some_devices_have_started_is_finished_by_all(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    with stopped(ts.devices()[3].pid):
+        total = x.sum()
+        later = total + 1
+        wait_until_in_a_collective(pool, [0, 1, 2, 4, 5, 6, 7])
+        pool.cancel(INTERRUPT)
+    for value, right in ((total, 16), (later, 17)):  # the last device may be done before it hears of the interrupt
+        ended = outcome(value.item)()
+        assert ended == right or isinstance(ended, ts.CancelledError)
+    assert x.sum().item() == 16
+
+
+def test_nothing_queued_means_nothing_cancelled(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows)
+    y = (x + 1).block_until_ready()
+    pool.cancel(INTERRUPT)
+    pool.cancel(INTERRUPT)
+    assert y.sum().item() == 32
+
+
+def test_interrupts_at_any_time_leave_no_device_behind(pool):
+    """Random calls on random sets of devices, from one thread, interrupts from another; then everything still works."""
+    chance = random.Random(11)
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    specs = [ts.P("a", "b"), ts.P("b", "a"), ts.P("a"), ts.P(None, "b"), ts.P()]
+    base = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, specs[0])).block_until_ready()
+    gc.collect()
+    before = [pool.held(d) for d in range(8)]
+    for _ in range(15):
+        going, times = threading.Event(), chance.randrange(1, 6)
+
+        def interrupt(going=going, times=times):
+            going.wait()
+            for _ in range(times):
+                pool.cancel(INTERRUPT)
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        y = base
+        for k in range(60):
+            act = chance.randrange(4)
+            if act == 0:
+                y = ts.device_put(y, ts.NamedSharding(mesh, chance.choice(specs)))
+            elif act == 1:
+                y = y + y.sum(chance.randrange(2)) / 8 - y
+            elif act == 2:
+                y = (y @ y) / 8
+            else:
+                ts.device_put(y, chance.choice(ts.devices())) + 1
+            if k == 20:
+                going.set()
+        ended = outcome(lambda y=y: y.sum().item(), 60)()
+        thread.join()
+        assert isinstance(ended, float | ts.CancelledError), ended
+        assert outcome(lambda: (base @ base).sum().item(), 60)() == 512
+    del y, ended
+    gc.collect()  # errors hold their frames, and frames hold arrays
+    assert [pool.held(d) for d in range(8)] == before
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    manager, client = start_new_kernel(env={**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "process"})
+    yield manager, client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def run_cell(client, code, hear=lambda text: None, timeout_s=PATIENCE_S):
+    """Run a cell; what it printed, and its error without colours."""
+    said = []
+
+    def took(message):
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            said.append(content["text"])
+            hear(content["text"])
+        elif message["msg_type"] == "error":
+            said.append(f"{content['ename']}: {content['evalue']}")
+
+    client.execute_interactive(code, output_hook=took, timeout=timeout_s)
+    return re.sub(r"\x1b\[[0-9;]*m", "", "".join(said))
+
+
+CELLS = {
+    "a loop that dispatches": "while True: y = step(y)",
+    "a wait": "for _ in range(200): y = step(y)\nprint('queued', flush=True)\ny.block_until_ready()",
+    "own code": "import time\nfor _ in range(200): y = step(y)\nprint('queued', flush=True)\ntime.sleep(100)",
+}
+STEPS = {
+    "alone": "slow = ts.jit(lambda y: y + torch.linalg.svdvals(m).sum() * 0)",
+    "with collectives": "slow = ts.jit(lambda y: y + torch.linalg.svdvals(m).sum() * 0 + y.sum() * 0)",
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("cell", CELLS)
+def test_an_interrupted_cell_ends_and_the_next_one_works(kernel, cell, step):
+    manager, client = kernel
+    start = f"""
+import tinyshard as ts, torch
+rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+m = ts.device_put(torch.rand(300, 300), rows.replicate())
+x = ts.device_put(torch.ones(8, 2), rows)
+{STEPS[step]}
+def step(y):
+    print("stepped", flush=True)
+    return slow(y)
+y = early = step(x).block_until_ready()
+print("started")
+"""
+    assert run_cell(client, start).endswith("started\n")
+    struck_s = []
+
+    def interrupt(text):
+        if not struck_s and ("queued" in text or (cell == "a loop that dispatches" and "stepped" in text)):
+            struck_s.append(time.monotonic())
+            manager.interrupt_kernel()
+
+    told = run_cell(client, CELLS[cell], interrupt)
+    ended_s = time.monotonic()
+    assert "KeyboardInterrupt" in told
+    assert ended_s - struck_s[0] < 2
+    told = run_cell(client, "print(early.sum().item(), (x + 1).sum().item())", timeout_s=OVER_WITHIN_S)
+    assert told == "16.0 32.0\n"
+    told = run_cell(client, "print(y.sum().item())", timeout_s=OVER_WITHIN_S)
+    assert "cancelled by the interrupt at In[" in told or told == "16.0\n"
+    if "queued" in CELLS[cell]:
+        assert told.startswith("CancelledError")

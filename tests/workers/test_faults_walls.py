@@ -1,0 +1,245 @@
+"""What stands between a pool and the rest of the machine: sockets, other notebooks, memory, shared memory."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from jupyter_client.manager import start_new_kernel
+
+import tinyshard as ts
+from tests.workers.limits import OVER_WITHIN_S, outcome
+from tests.workers.processes import PATIENCE_S, ROOT, is_gone, stopped, wait_until
+from tinyshard.runtime import switchboard, zygote
+
+SETUP = """
+import tinyshard as ts, torch, os
+rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+x = ts.device_put(torch.arange(32.).reshape(8, 4), rows)
+assert (x + 1).sum().item() == 528
+"""
+
+
+def family_of(pid):
+    """A controller, its helper process and the workers."""
+    controller = psutil.Process(pid)
+    return [controller, *controller.children(recursive=True)]
+
+
+def listening(processes):
+    """The listening inet sockets of these processes."""
+    return [c for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+
+
+# ---- nobody else gets in --------------------------------------------------------------------------------------------
+
+
+def test_the_only_listening_sockets_are_gloos_and_on_the_loopback(pool, rows):
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    x = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b")))
+    ts.block_until_ready([x.sum(0), x.sum(1), x.sum()])  # groups along both axes
+    controller, helper, *workers = family_of(os.getpid())
+    assert helper.pid == zygote.start().pid and len(workers) == 8
+    mine = {c.laddr.port for c in listening([controller])}  # of other libraries in this process
+    assert listening([helper]) == []
+    found = listening(workers)
+    assert {c.laddr.ip for c in found} == ({"127.0.0.1"} if pool.collectives == "gloo" else set())
+    assert not mine & {c.laddr.port for c in found}
+    for process in (helper, *workers):
+        assert [c.laddr for c in process.net_connections("unix") if c.laddr] == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff" * 8, b"\0" * 4096],
+    ids=["nothing", "a byte", "http", "all bytes", "ones", "zeros"],
+)
+@pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])
+def test_a_stranger_at_every_port_changes_nothing(pool, rows, words, stays):
+    x = ts.device_put(torch.ones(8, 2), rows)
+    assert x.sum().item() == 16
+    _, _, *workers = family_of(os.getpid())
+    strangers = []
+    for port in {c.laddr.port for c in listening(workers)}:
+        stranger = socket.create_connection(("127.0.0.1", port))
+        stranger.sendall(words)
+        strangers.append(stranger)
+        if not stays:
+            stranger.close()
+    assert outcome(lambda: (x * 2).sum().item())() == 32
+    mesh = ts.make_mesh((2, 4), ("a", "b"), devices=ts.devices()[::-1])
+    y = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b")))
+    assert outcome(lambda: y.sum(1).tolist())() == [8.0] * 8  # new groups can be made
+    for stranger in strangers:
+        stranger.close()
+    assert outcome(lambda: x.sum().item())() == 16
+    assert all(p.is_running() for p in workers)
+
+
+def test_channels_have_no_name_and_no_address_that_another_process_could_open(pool):
+    """The workers' channels are socket pairs: whoever is not given a descriptor cannot speak there."""
+    for link in pool._board.links:
+        for line in (link.sock, link.control):
+            assert line.family == socket.AF_UNIX
+            assert line.getsockname() == line.getpeername() == ""
+
+
+def test_command_lines_and_environments_of_helper_and_workers_hold_no_secret(pool):
+    """There is none to hold: they are given nothing but paths, a descriptor and the role."""
+    _, helper, *workers = family_of(os.getpid())
+    words = helper.cmdline()
+    assert words[:2] == [sys.executable, "-c"] and len(words) == 3
+    code = words[2]
+    start, _, rest = code.partition("sys.path[:] = ")
+    paths, _, call = rest.partition("; from tinyshard.runtime.zygote import serve; ")
+    assert start == "import sys; " and all(os.path.isabs(p) for p in json.loads(paths.replace("'", '"')))
+    assert call.startswith("serve(") and call[6:-1].isdigit()
+    added = {"TINYSHARD_ROLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"}
+    for process in (helper, *workers):
+        assert set(process.environ()) - set(os.environ) <= added
+
+
+# ---- notebooks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def notebook():
+    started = []
+
+    def start():
+        manager, client = start_new_kernel(env={**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "process"})
+        started.append((manager, client))
+        return manager, client
+
+    yield start
+    for manager, client in started:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def run(client, code):
+    """Run a cell; what it printed or raised."""
+    said = []
+
+    def hear(message):
+        content = message["content"]
+        said.append(content.get("text", "") or content.get("evalue", ""))
+
+    client.execute_interactive(code, output_hook=hear, timeout=PATIENCE_S)
+    return "".join(said)
+
+
+def wait_until_gone(processes):
+    wait_until(lambda: all(map(is_gone, processes)), f"{processes} ended", OVER_WITHIN_S)
+
+
+@pytest.mark.parametrize("busy", ["", "y = x\nfor _ in range(500): y = y @ (x.T @ x)"], ids=["idle", "busy"])
+def test_a_restart_of_the_kernel_leaves_nothing_and_the_notebook_starts_afresh(notebook, busy):
+    manager, client = notebook()
+    run(client, SETUP + busy)
+    old = family_of(manager.provisioner.pid)
+    assert len(old) >= 10
+    manager.restart_kernel(now=False)
+    wait_until_gone(old)
+    client.wait_for_ready(timeout=PATIENCE_S)
+    assert run(client, SETUP + "print('again')") == "again\n"
+    now = family_of(manager.provisioner.pid)
+    manager.shutdown_kernel()
+    wait_until_gone(now)
+
+
+def test_two_notebooks_do_not_see_each_other(notebook):
+    (first, one), (_, two) = notebook(), notebook()
+    run(one, SETUP)
+    run(two, SETUP)
+    pids = "print(sorted(d.pid for d in ts.devices()))"
+    assert not set(json.loads(run(one, pids))) & set(json.loads(run(two, pids)))
+    run(one, "os.kill(ts.devices()[2].pid, 9)")
+    assert "CPU 2 is gone" in run(one, "x.sum().item()")
+    assert run(two, "print(x.sum().item())") == "496.0\n"
+    run(one, "ts.shutdown()")
+    assert run(two, "print(x.sum().item())") == "496.0\n"
+    first.shutdown_kernel(now=True)
+    assert run(two, "print((x @ x.T).sum().item())") == str((ARANGE @ ARANGE.T).sum().item()) + "\n"
+
+
+ARANGE = torch.arange(32.0).reshape(8, 4)
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+def resident(process):
+    return process.memory_info().rss
+
+
+def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_memory(pool, rows):
+    """1.2 GB in puts and 20,000 calls, while a device is stopped most of the time."""
+    controller, _, *workers = family_of(os.getpid())
+    block = torch.ones(1 << 20)
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+
+    def dispatch():
+        y = x
+        for i in range(20_000):
+            y = y + 1
+            if i % 66 == 0:
+                ts.device_put(block, ts.devices()[3]) + 1
+        return y.sum().item()
+
+    before = [resident(p) for p in (controller, *workers)]
+    end = outcome(dispatch, 120)
+    peak = [0] * 9
+    for _ in range(3):
+        with stopped(ts.devices()[3].pid):
+            wait_until(lambda: bool(pool._board._held_back), "the loop is held back")
+            peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
+    assert end() == 16 * 20_001.0
+    peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
+    grown = [p - b for p, b in zip(peak, before, strict=True)]
+    assert max(grown) < 2 * switchboard.MAX_NBYTES_AHEAD, grown
+
+
+def can_mount():
+    """Whether this user may make a mount namespace."""
+    if shutil.which("unshare") is None:
+        return False
+    tried = ["unshare", "--user", "--map-root-user", "--mount", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run(tried, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="this system lets nobody make a mount namespace")
+@pytest.mark.parametrize(
+    "change",
+    [
+        "mount -t tmpfs -o size=64m tmpfs /dev/shm",
+        "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full",
+        "mount -t tmpfs tmpfs /dev/shm && umount /dev/shm && mount --bind /proc/self/fdinfo /dev/shm",
+    ],
+    ids=["64 MB", "full", "none that can be written"],
+)
+def test_it_works_with_little_or_no_shared_memory(change, tmp_path):
+    code = SETUP + (
+        "big = ts.device_put(torch.ones(8, 4 << 20), rows)\n"  # 128 MiB
+        "assert (big + big).sum().item() == 2 * (32 << 20)\n"
+        "assert ts.device_put(big, ts.devices()[1])[7, 5].item() == 1\n"
+        "ts.shutdown()\nprint('works')"
+    )
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f'{change} && exec "$@"', "sh"]
+    done = subprocess.run(
+        [*command, sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "process"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.stdout == "works\n", done.stderr
+    assert not Path("/dev/shm/full").exists()

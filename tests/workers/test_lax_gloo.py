@@ -1,0 +1,42 @@
+"""The collectives on gloo processes give what NumPy written by hand gives."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tinyshard as ts
+from tests.collectives_by_hand import KINDS, cases, over_two_axes, same
+
+few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(few, max_examples=10)
+@given(data=st.data())
+def test_pmap_on_processes_gives_what_numpy_gives(pool, kind, data):
+    case = data.draw(cases(kind, data.draw(st.sampled_from((1, 2, 3, 4, 8)))))
+    same(ts.pmap(lambda v: case.call(v, "i"), axis_name="i")(case.operand), case.by_hand(case.stack))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(few, max_examples=3)
+@given(data=st.data())
+def test_a_tuple_of_names_is_one_long_axis_on_processes(pool, kind, data):
+    mesh_shape = data.draw(st.sampled_from(((2, 2), (4, 2), (2, 3))))
+    case = data.draw(cases(kind, mesh_shape[0] * mesh_shape[1], groups_allowed=False))
+    for got in over_two_axes(case, mesh_shape).values():
+        same(got, case.by_hand(case.stack))
+
+
+def test_gradients_on_processes_are_those_of_the_formula(pool):
+    x = torch.arange(8, dtype=torch.float64) / 3
+
+    def loss(v):
+        return ts.lax.psum(v**2, "i")
+
+    inside = ts.pmap(ts.grad(loss), axis_name="i")(x)
+    np.testing.assert_allclose(np.asarray(inside), 2 * x.numpy() * 8, rtol=1e-12)
+    outside = ts.grad(lambda v: ts.pmap(loss, axis_name="i")(v).sum())(x)
+    np.testing.assert_allclose(np.asarray(outside), 2 * x.numpy() * 8, rtol=1e-12)

@@ -1,0 +1,34 @@
+"""Collectives over named axes, the same under vmap, pmap and shard_map; and the constraint on where a value lives.
+
+reduce      psum pmean pmax pmin
+gather      all_gather psum_scatter
+exchange    all_to_all pswapaxes
+permute     ppermute pshuffle
+index       axis_index axis_size
+constraint  with_sharding_constraint
+
+To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
+"""
+
+from tinyshard.lax.constraint import with_sharding_constraint
+from tinyshard.lax.exchange import all_to_all, pswapaxes
+from tinyshard.lax.gather import all_gather, psum_scatter
+from tinyshard.lax.index import axis_index, axis_size
+from tinyshard.lax.permute import ppermute, pshuffle
+from tinyshard.lax.reduce import pmax, pmean, pmin, psum
+
+__all__ = [
+    "all_gather",
+    "all_to_all",
+    "axis_index",
+    "axis_size",
+    "pmax",
+    "pmean",
+    "pmin",
+    "ppermute",
+    "pshuffle",
+    "psum",
+    "psum_scatter",
+    "pswapaxes",
+    "with_sharding_constraint",
+]

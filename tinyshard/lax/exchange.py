@@ -1,0 +1,94 @@
+"""Everyone sends a block to everyone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from tinyshard.lax.gather import all_gather, check_cut
+from tinyshard.lax.index import axis_index
+from tinyshard.lax.named import Groups, as_operand, axes_of, collective, dim_of, groups_of, one_by_one
+from tinyshard.lax.reduce import axis_total
+
+
+def all_to_all(
+    x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
+) -> Any:
+    """Each cuts its value in n blocks along one dim, sends block j to j, and joins what it gets along another dim.
+
+    Args:
+        x: a tensor, or a tree of them.
+        axis_name: a bound name, or a tuple of names, most significant first.
+        split_axis: the dim that is cut; its size is n, or with `tiled` a multiple of n.
+        concat_axis: the dim of the result along which the blocks lie: a new one of size n, or with `tiled` one that is
+            there.
+        axis_index_groups: lists of positions, of equal size, that work each for itself.
+        tiled: keep the split dim, of size k / n; otherwise it goes.
+
+    Returns:
+        The tree, with as many values. Its gradient is the all_to_all back.
+
+    Raises:
+        AxisNameError: nobody binds the name.
+        MappingError: a dim that cannot be cut so, or groups that do not fit.
+
+    Communication: over devices one all_to_all; over names of both kinds one all_gather for each axis of devices.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: all_to_all(v, "i", 0, 0), axis_name="i")(torch.tensor([[1, 2], [3, 4]]))
+        tensor([[1, 3],
+                [2, 4]])
+    """
+    axes = axes_of(axis_name)
+    groups = groups_of(axes, axis_index_groups)
+    size = axis_total(axes, groups)
+
+    def one(leaf: Any) -> torch.Tensor:
+        leaf = as_operand(leaf)
+        split = dim_of(split_axis, leaf.dim(), "split_axis")
+        join = dim_of(concat_axis, leaf.dim(), "concat_axis")
+        check_cut(leaf, split, size, tiled, "all_to_all")
+        if tiled:
+            return _swap(leaf, axes, groups, split, join)
+        # the new dim stands at `join` once the split dim is gone
+        at = join if join <= split else join + 1
+        leaf, split = leaf.unsqueeze(at), split + (at <= split)
+        return _swap(leaf, axes, groups, split, at).squeeze(split)
+
+    return tree_map(one, x)
+
+
+def _swap(x: torch.Tensor, axes: tuple[str, ...], groups: Groups | None, split: int, join: int) -> torch.Tensor:
+    if len(one_by_one(axes)) == 1:
+        return collective("all_to_all", x, axes, groups, split=split, join=join)
+    # over axes of both kinds: everyone looks at all values, and takes its own blocks
+    size = axis_total(axes)
+    blocks = all_gather(x, axes).unflatten(1 + split, (size, x.shape[split] // size))
+    mine = blocks.index_select(1 + split, axis_index(axes).reshape(1)).squeeze(1 + split)
+    return mine.movedim(0, join).flatten(join, join + 1)
+
+
+def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
+    """Swap a named axis with a dim of the same size: `all_to_all` with both dims the same.
+
+    Args:
+        x: a tensor, or a tree of them.
+        axis_name: a bound name, or a tuple of names.
+        axis: the dim.
+        axis_index_groups: lists of positions, of equal size, that swap each for itself.
+
+    Raises:
+        As all_to_all.
+
+    Communication: as all_to_all.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: pswapaxes(v, "i", 0), axis_name="i")(torch.tensor([[1, 2], [3, 4]]))
+        tensor([[1, 3],
+                [2, 4]])
+    """
+    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)

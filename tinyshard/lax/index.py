@@ -1,0 +1,55 @@
+"""Where one stands along a named axis, and how long it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tinyshard import names
+from tinyshard.lax.named import axes_of, collective, one_by_one
+from tinyshard.lax.reduce import axis_total
+
+
+def axis_index(axis_name: Any) -> torch.Tensor:
+    """The position along a named axis, int32[].
+
+    Args:
+        axis_name: a bound name, or a tuple of names, whose positions count the last fastest.
+
+    Raises:
+        AxisNameError: nobody binds the name.
+
+    Communication: none.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: v * 10 + axis_index("i"), axis_name="i")(torch.tensor([7, 8, 9]))
+        tensor([70, 81, 92])
+    """
+    total: torch.Tensor | None = None
+    for part in one_by_one(axes_of(axis_name)):
+        name = names.find(part[0])
+        if name.index is not None and not names.is_free(name):
+            place = name.index
+        else:
+            place = collective("own_index", torch.zeros((), dtype=torch.int32), part)
+        total = place if total is None else total * axis_total(part) + place
+    assert total is not None
+    return total
+
+
+def axis_size(axis_name: Any) -> int:
+    """How many positions a named axis has; of a tuple of names the product.
+
+    Raises:
+        AxisNameError: nobody binds the name.
+
+    Communication: none.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: v / axis_size("i"), axis_name="i")(torch.ones(4))
+        tensor([0.2500, 0.2500, 0.2500, 0.2500])
+    """
+    return axis_total(axes_of(axis_name))

@@ -1,0 +1,98 @@
+"""Each sends its value to one other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from tinyshard.errors import MappingError, message
+from tinyshard.lax.gather import all_gather
+from tinyshard.lax.index import axis_index
+from tinyshard.lax.named import as_operand, axes_of, collective, one_by_one
+from tinyshard.lax.reduce import axis_total
+
+
+def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
+    """Send values from position to position along a named axis.
+
+    Args:
+        x: a tensor, or a tree of them.
+        axis_name: a bound name, or a tuple of names, whose positions count the last fastest.
+        perm: (source, target) pairs; none twice a source, none twice a target.
+
+    Returns:
+        The tree; who is no target gets zeros. Its gradient is the ppermute back.
+
+    Raises:
+        AxisNameError: nobody binds the name.
+        MappingError: a source or target that stands there twice, or is no position of the axis.
+
+    Communication: over devices one collective_permute; over names of both kinds an all_gather for each such axis.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: ppermute(v, "i", [(0, 1), (1, 2)]), axis_name="i")(torch.tensor([7, 8, 9]))
+        tensor([0, 7, 8])
+    """
+    axes = axes_of(axis_name)
+    size = axis_total(axes)
+    pairs = tuple((int(source), int(target)) for source, target in perm)
+    _check(pairs, size)
+    source = {t: s for s, t in pairs}
+
+    def one(leaf: Any) -> torch.Tensor:
+        leaf = as_operand(leaf)
+        if len(one_by_one(axes)) == 1:
+            return collective("collective_permute", leaf, axes, pairs=pairs)
+        # over axes of both kinds: everyone looks at all values, and takes its own
+        place = axis_index(axes)
+        everyone = all_gather(leaf, axes)
+        wanted = torch.tensor([source.get(i, 0) for i in range(size)]).index_select(0, place.reshape(1))
+        gets = torch.tensor([i in source for i in range(size)]).index_select(0, place.reshape(1)).squeeze(0)
+        mine = everyone.index_select(0, wanted).squeeze(0)
+        return torch.where(gets, mine, torch.zeros_like(mine))
+
+    return tree_map(one, x)
+
+
+def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:
+    problem = ""
+    for what, ends in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
+        twice = sorted({i for i in ends if ends.count(i) > 1})
+        if twice:
+            problem = f"{what} {', '.join(map(str, twice))} stands there twice; sources and targets must be unique"
+        beyond = sorted({i for i in ends if not 0 <= i < size})
+        if beyond:
+            problem = f"{what} {', '.join(map(str, beyond))} is no position of an axis of size {size}"
+    if problem:
+        raise MappingError(message("ppermute's pairs do not fit", got=f"perm={list(pairs)}", rule=problem))
+
+
+def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
+    """Everyone gets the value of the position that `perm` says: position i that of perm[i].
+
+    Args:
+        x: a tensor, or a tree of them.
+        axis_name: a bound name, or a tuple of names.
+        perm: a permutation of all positions.
+
+    Raises:
+        AxisNameError: nobody binds the name.
+        MappingError: not a permutation.
+
+    Communication: as ppermute.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: pshuffle(v, "i", [1, 2, 0]), axis_name="i")(torch.tensor([7, 8, 9]))
+        tensor([8, 9, 7])
+    """
+    size = axis_total(axes_of(axis_name))
+    if sorted(perm) != list(range(size)):
+        raise MappingError(
+            message("perm is no permutation", got=repr(list(perm)), rule=f"it holds each of 0 .. {size - 1} once")
+        )
+    return ppermute(x, axis_name, [(source, target) for target, source in enumerate(perm)])

@@ -1,0 +1,136 @@
+"""in_axes and out_axes: trees that are prefixes of the arguments and the results, checked against them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
+
+from tinyshard.errors import MappingError, message
+
+
+def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
+    """One axis for each leaf of the tree, None leaves included.
+
+    Raises:
+        MappingError: the prefix has other containers than the tree, or holds something that is no axis.
+
+    Example:
+        >>> spread_axes("in_axes", (0, {"w": None, "b": 1}), (1, {"w": (2, 3), "b": 4}))
+        [0, None, None, 1]
+    """
+    count = len(tree_leaves(tree, is_leaf=lambda x: x is None))
+    if prefix is None or (isinstance(prefix, int) and not isinstance(prefix, bool)):
+        return [prefix] * count
+    if isinstance(prefix, dict) and isinstance(tree, dict) and set(prefix) == set(tree):
+        return [axis for key in tree for axis in spread_axes(what, prefix[key], tree[key])]
+    both = isinstance(prefix, list | tuple) and isinstance(tree, list | tuple)
+    if both and len(prefix) == len(tree):
+        return [axis for p, t in zip(prefix, tree, strict=True) for axis in spread_axes(what, p, t)]
+    if not isinstance(prefix, list | tuple | dict):
+        rule = "an axis is an int or None"
+        raise MappingError(message(f"{what} holds something that is no axis", got=repr(prefix), rule=rule))
+    raise MappingError(
+        message(
+            f"{what} does not fit",
+            got=f"{_told(prefix)} for {_told(tree)}",
+            rule="it has the same containers, or one axis in place of a whole subtree",
+        )
+    )
+
+
+def _told(tree: Any) -> str:
+    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple | dict) else type(tree).__name__
+
+
+def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
+    """The mapped dim of each leaf of (args, kwargs), counted from the front; None for one that is not mapped.
+
+    Raises:
+        MappingError: in_axes do not fit, or name a dim that an argument does not have.
+    """
+    if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
+        raise MappingError(
+            message(
+                f"{what}'s in_axes do not fit the arguments",
+                got=f"{len(in_axes)} entries for {len(args)} positional arguments",
+                rule="one entry for each positional argument, or one int for all",
+            )
+        )
+    axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
+    leaves = tree_leaves((tuple(args), kwargs), is_leaf=lambda x: x is None)
+    dims: list[int | None] = []
+    for name, leaf, axis in zip(leaf_names(fun, args, kwargs), leaves, axes, strict=True):
+        if leaf is None or axis is None:
+            dims.append(None)
+            continue
+        ndim = leaf.dim()
+        if not -ndim <= axis < ndim:
+            raise MappingError(
+                message(
+                    f"{what} is to map an argument over a dim that it does not have",
+                    got=f"axis {axis} of {name}, shape {tuple(leaf.shape)}",
+                    rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
+                    try_="in_axes=None for an argument that all share",
+                )
+            )
+        dims.append(axis % ndim)
+    return dims
+
+
+def checked_out_axes(what: str, out_axes: Any, out: Any) -> list[int | None]:
+    """The mapped dim of each leaf of the result. Raises MappingError as `spread_axes`."""
+    return spread_axes(f"{what}'s out_axes", out_axes, out)
+
+
+def axis_length(
+    what: str, fun: Any, args: Sequence[Any], kwargs: dict[str, Any], dims: Sequence[int | None], asked: int | None
+) -> int:
+    """The size of the mapped axis.
+
+    Raises:
+        MappingError: arguments disagree, or nothing says it.
+    """
+    leaves = tree_leaves((tuple(args), kwargs), is_leaf=lambda x: x is None)
+    sizes: dict[int, str] = {}
+    for name, leaf, dim in zip(leaf_names(fun, args, kwargs), leaves, dims, strict=True):
+        if dim is not None:
+            sizes.setdefault(
+                leaf.shape[dim], f"axis {dim} of {name}, shape {tuple(leaf.shape)}, has size {leaf.shape[dim]}"
+            )
+    if len(sizes) > 1:
+        raise MappingError(
+            message(
+                f"{what} got inconsistent sizes for the axes to be mapped",
+                got="\n".join(sizes.values()),
+                rule="all mapped axes are of one size",
+                try_="in_axes to choose other dims, None for an argument that all share",
+            )
+        )
+    size = next(iter(sizes), None)
+    if size is None and asked is None:
+        raise MappingError(
+            message(
+                f"{what} finds no mapped argument",
+                got=f"in_axes is None for all {len(leaves)} of them" if leaves else "no argument",
+                rule="at least one argument is mapped, or axis_size says how many there are",
+            )
+        )
+    if asked is not None and size is not None and asked != size:
+        raise MappingError(message(f"{what}'s axis_size differs from the arguments'", got=f"{asked} and {size}"))
+    return int(size if size is not None else asked or 0)
+
+
+def leaf_names(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """What a learner would call each leaf of the arguments."""
+    try:
+        plain = [p.name for p in inspect.signature(fun).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        plain = []
+    bases = [*(plain[i] if i < len(plain) else f"args[{i}]" for i in range(len(args))), *kwargs]
+    found = []
+    for base, tree in zip(bases, [*args, *kwargs.values()], strict=True):
+        found += [base + keystr(path) for path, _ in tree_flatten_with_path(tree, is_leaf=lambda x: x is None)[0]]
+    return found

@@ -1,0 +1,206 @@
+"""What transformations make of a region: its gradient, its tangent, its vmapped form. Each is a region again.
+
+input cut over an axis         its gradient is cut so too
+input whole on every device    its gradient is the sum over the devices
+result whole on every device   each device gets an equal part of its gradient
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tinyshard import names
+from tinyshard.lax.named import NAMED, call_of, collective, lifted, perform
+from tinyshard.mapped.region import MAPPED, Cut, Region, region_of
+from tinyshard.mesh import Mesh
+from tinyshard.program import Meta
+from tinyshard.trace import is_tracing, keep, trace
+
+Function = Callable[..., Sequence[torch.Tensor]]
+
+
+def make_region(
+    mesh: Mesh, function: Function, metas: Sequence[Meta], cuts: Sequence[Cut], out_cuts: Sequence[Cut]
+) -> Region:
+    """Trace a function of shards that closes over nothing."""
+    with names.mapped_to_devices(mesh.shape):
+        traced = trace((), lambda xs: tuple(function(*xs)), metas, lambda: [f"shard {i}" for i in range(len(metas))])
+    return Region(traced, mesh, tuple(cuts), tuple(out_cuts))
+
+
+def apply_region(region: Region, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Apply a region to whole tensors, within any transformation.
+
+    Args:
+        region: the region.
+        operands: its inputs, and then what it closes over, as it is now.
+    """
+    first = operands[0]
+    for name in _free_names(region):  # its rule is to run at that level, mapped operands or not
+        first = lifted(first, name)
+    made: Any = _Mapped.apply(region.number, region, first, *operands[1:])
+    return tuple(made)
+
+
+def _free_names(region: Region) -> list[names.Name]:
+    own = set(region.mesh.axis_names)
+    asked = {n for node in _collectives(region) for n in call_of(node.args[1]).axes}  # type: ignore[arg-type]
+    return [names.find(n) for n in sorted(asked - own)]
+
+
+def _collectives(region: Region) -> list[torch.fx.Node]:
+    return [node for node in region.traced.graph.graph.nodes if node.target is NAMED]
+
+
+class _Replay(torch.fx.Interpreter):
+    """Runs a region's graph again, its collectives as what transformations understand."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        if target is NAMED:
+            return perform(args[0], call_of(args[1]))
+        return super().call_function(target, args, kwargs)
+
+
+def _function(region: Region) -> Function:
+    graph = region.traced.graph
+    return lambda *xs: tuple(_Replay(graph, garbage_collect_values=False).run(*xs))
+
+
+def _metas(nodes: Sequence[torch.fx.Node]) -> list[Meta]:
+    return [Meta(tuple(n.meta["val"].shape), n.meta["val"].dtype) for n in nodes]
+
+
+def _differentiable(metas: Sequence[Meta]) -> list[int]:
+    return [i for i, m in enumerate(metas) if m.dtype.is_floating_point or m.dtype.is_complex]
+
+
+class _Mapped(torch.autograd.Function):
+    """The op with its rules. Takes the region itself too, to keep it alive as long as the graph of gradients."""
+
+    @staticmethod
+    def forward(number: int, region: Region, *xs: torch.Tensor) -> Any:
+        if is_tracing():
+            keep(region)
+            return tuple(MAPPED(list(xs), number))
+        return tuple(region.jitted(*xs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.region = inputs[1]
+        ctx.save_for_backward(*inputs[2:])
+        ctx.save_for_forward(*inputs[2:])
+        ctx.mark_non_differentiable(*(x for x in output if not (x.is_floating_point() or x.is_complex())))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
+        region: Region = ctx.region
+        pulled = _gradient(region, wanted)
+        cotangents = [gradients[i] for i in _differentiable(region.outputs)]
+        made = iter(apply_region(pulled, [*ctx.saved_tensors, *cotangents]))
+        return None, None, *(next(made) if i in wanted else None for i in range(len(ctx.saved_tensors)))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Any:
+        region: Region = ctx.region
+        moved = tuple(i for i, t in enumerate(tangents) if t is not None)
+        pushed = _tangent(region, moved)
+        made = iter(apply_region(pushed, [*ctx.saved_tensors, *(tangents[i] for i in moved)]))
+        floating = _differentiable(region.outputs)
+        return tuple(next(made) if i in floating else None for i in range(len(region.out_cuts)))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, number: int, region: Region, *xs: torch.Tensor) -> Any:
+        dims = in_dims[2:]
+        mapped = tuple(d is not None for d in dims)
+        here = names.at_level(names.level() + 1)
+        batched = _vmapped(region, mapped, info.batch_size, here.name if here is not None else None)
+        fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
+        return apply_region(batched, fronted), (0,) * len(region.out_cuts)
+
+
+def _kept(region: Region, key: Any, make: Callable[[], Region]) -> Region:
+    """Regions made of this one, made once."""
+    made: dict[Any, Region] = region.__dict__.setdefault("_derived", {})
+    if key not in made:
+        made[key] = make()
+    return made[key]
+
+
+def _gradient(region: Region, wanted: tuple[int, ...]) -> Region:
+    ins, outs = _metas(region.inputs), _metas(region.traced.results)
+    floating = _differentiable(outs)
+    function = _function(region)
+
+    def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+        xs, cotangents = list(given[: len(ins)]), given[len(ins) :]
+
+        def alone(*chosen: torch.Tensor) -> Any:
+            for i, x in zip(wanted, chosen, strict=True):
+                xs[i] = x
+            made = function(*xs)
+            return tuple(made[i] for i in floating)
+
+        back: Any = torch.func.vjp(alone, *(xs[i] for i in wanted))[1]
+        parts = [region.parts(region.unmentioned(region.out_cuts[i])) for i in floating]
+        found = back(tuple(g / n if n > 1 else g for g, n in zip(cotangents, parts, strict=True)))
+        return [_summed(region, region.all_in_cuts[i], g) for i, g in zip(wanted, found, strict=True)]
+
+    def make() -> Region:
+        cuts = (*region.all_in_cuts, *(region.out_cuts[i] for i in floating))
+        metas = (*ins, *(outs[i] for i in floating))
+        return make_region(region.mesh, pull, metas, cuts, [region.all_in_cuts[i] for i in wanted])
+
+    return _kept(region, ("gradient", wanted), make)
+
+
+def _summed(region: Region, cut: Cut, g: torch.Tensor) -> torch.Tensor:
+    """Every device used the whole input: the gradients of all add up."""
+    copies = [name for name in region.unmentioned(cut) if region.mesh.shape[name] > 1]
+    return collective("all_reduce", g, copies, op="sum") if copies else g
+
+
+def _tangent(region: Region, moved: tuple[int, ...]) -> Region:
+    ins = _metas(region.inputs)
+    floating = _differentiable(_metas(region.traced.results))
+    function = _function(region)
+
+    def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+        xs, tangents = list(given[: len(ins)]), given[len(ins) :]
+
+        def alone(*chosen: torch.Tensor) -> Any:
+            for i, x in zip(moved, chosen, strict=True):
+                xs[i] = x
+            made = function(*xs)
+            return tuple(made[i] for i in floating)
+
+        found: Any = torch.func.jvp(alone, tuple(xs[i] for i in moved), tangents)
+        return list(found[1])
+
+    def make() -> Region:
+        cuts = (*region.all_in_cuts, *(region.all_in_cuts[i] for i in moved))
+        metas = (*ins, *(ins[i] for i in moved))
+        return make_region(region.mesh, push, metas, cuts, [region.out_cuts[i] for i in floating])
+
+    return _kept(region, ("tangent", moved), make)
+
+
+def _vmapped(region: Region, mapped: tuple[bool, ...], size: int, name: str | None) -> Region:
+    from tinyshard.mapped.vectorized import vmap
+
+    ins = _metas(region.inputs)
+    in_axes = tuple(0 if m else None for m in mapped)
+    function = vmap(_function(region), in_axes=in_axes, axis_name=name, axis_size=size)
+
+    def make() -> Region:
+        metas = [Meta((size, *m.shape), m.dtype) if is_mapped else m for m, is_mapped in zip(ins, mapped, strict=True)]
+        cuts = [((), *cut) if is_mapped else cut for cut, is_mapped in zip(region.all_in_cuts, mapped, strict=True)]
+        return make_region(region.mesh, function, metas, cuts, [((), *cut) for cut in region.out_cuts])
+
+    return _kept(region, ("vmap", mapped, size, name), make)
+
+
+__all__ = ["apply_region", "make_region", "region_of"]

@@ -1,0 +1,127 @@
+"""shard_map: one block of the arguments for each device of a mesh."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from tinyshard.errors import DtypeError, MeshError, message
+from tinyshard.mapped.over_devices import OverDevices, Split
+from tinyshard.mapped.region import Cut
+from tinyshard.mesh import Mesh, current_mesh
+from tinyshard.prefix import spread
+from tinyshard.sharding import NamedSharding, PartitionSpec
+from tinyshard.signature import Bound
+
+
+class ShardMapped(OverDevices):
+    """A function under shard_map. Made by `shard_map`."""
+
+    what = "shard_map"
+
+    def __init__(self, function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any) -> None:
+        super().__init__(function, ())
+        self._mesh = mesh
+        self._in_specs = in_specs
+        self._out_specs = out_specs
+
+    def _split(self, bound: Bound) -> Split:
+        mesh = self._mesh or current_mesh()
+        if mesh is None:
+            raise MeshError(
+                message(
+                    "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
+                )
+            )
+        traced = iter(bound.operands)
+        leaves = [None if none else next(traced) for none in bound.signature.nones]
+        args, kwargs = tree_unflatten(leaves, bound.signature.tree)
+        if kwargs:
+            raise DtypeError(
+                message(
+                    "shard_map's function is called by position",
+                    got=f"arguments by name: {', '.join(kwargs)}",
+                    rule="in_specs say how the positional arguments are cut",
+                )
+            )
+        specs = self._in_specs if _is_spec(self._in_specs) else tuple(self._in_specs)
+        cuts = [_cut(mesh, p, x.shape) for p, x in zip(spread(specs, tuple(args)), bound.operands, strict=True)]
+        return Split(mesh, tuple(cuts), (None,) * len(cuts))
+
+    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+        leaves = tree_leaves(out, is_leaf=lambda x: x is None)
+        specs = iter(spread(self._out_specs, out))
+        return [
+            ((), None) if x is None else (_cut(mesh, next(specs), tuple(x.shape), local=True), None) for x in leaves
+        ]
+
+
+def _is_spec(specs: Any) -> bool:
+    return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
+
+
+def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], *, local: bool = False) -> Cut:
+    """The names of the axes that cut each dim.
+
+    Raises:
+        ShardingError: a name that the mesh does not have, more entries than dims, an uneven cut.
+        DtypeError: no PartitionSpec.
+    """
+    if not isinstance(spec, PartitionSpec):
+        raise DtypeError(
+            message("shard_map takes PartitionSpecs", got=f"{spec!r} ({type(spec).__name__})", try_="P('x'), or P()")
+        )
+    sharding = NamedSharding(mesh, spec)
+    layout = sharding.layout(len(shape)) if local else sharding.checked_layout(shape)
+    return tuple(tuple(mesh.axis_names[a] for a in axes) for axes in layout.dims)
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, in_specs: Any = None, out_specs: Any = None
+) -> Any:
+    """Map a function over the devices of a mesh: each runs it on its block of the arguments.
+
+    Traced once for each signature, as by jit: one program, one message a call. Also a decorator.
+
+    Args:
+        f: a function of blocks; its collectives name the axes of the mesh. Tensors that it closes over go to every
+            device as a whole.
+        mesh: the devices and the names of their axes; by default the one that is set. On an AbstractMesh it can only be
+            lowered.
+        in_specs: a PartitionSpec for each argument, or a tree of them that is a prefix: which axes cut which dims.
+            Along axes that it does not name, every device gets the same block.
+        out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
+            of one device stands for all.
+
+    Returns:
+        A function of whole tensors that returns Arrays. It has `lower`.
+
+    Raises:
+        ShardingError: specs that do not fit the arguments or the results.
+        MeshError: no mesh.
+
+    Communication: arguments are brought to in_specs; then the function's collectives.
+
+    In JAX: as with check_vma=False: psum transposes to psum, and nothing checks that a result whose spec leaves an axis
+    out is the same along it. Arguments laid out otherwise are moved; in JAX that is an error.
+
+    Example:
+        >>> import torch
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> mesh = ts.make_mesh((2, 2), ("a", "b"))
+        >>> f = shard_map(lambda v: ts.lax.psum(v, "b"), mesh=mesh, in_specs=ts.P("a", "b"), out_specs=ts.P("a"))
+        >>> f(torch.arange(8).reshape(4, 2))
+        Array([[ 1],
+               [ 5],
+               [ 9],
+               [13]], dtype=int64)
+    """
+    if f is None:
+        return functools.partial(shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+    if not callable(f):
+        raise DtypeError(message("shard_map takes a function", got=f"{f!r} ({type(f).__name__})"))
+    return ShardMapped(f, mesh, in_specs, out_specs)

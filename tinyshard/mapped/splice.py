@@ -1,0 +1,103 @@
+"""A region's graph, written into a program: its ops as they are, its collectives over the program's axes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map, tree_map_only
+
+from tinyshard.lax.named import NAMED, call_of
+from tinyshard.mapped.region import Region
+from tinyshard.operators import AS_RESHAPE, INSTEAD, NEEDS_CONTIGUOUS
+from tinyshard.program import Builder, Literal, Meta, Value
+from tinyshard.reshard import collective
+
+aten = torch.ops.aten
+
+Axes = Mapping[str, tuple[int, ...]]
+
+
+def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) -> list[int]:
+    """Write a region into a program.
+
+    Args:
+        builder: the program.
+        region: the region.
+        axes: the program's axes for each name of the region's mesh; none for an axis of size 1.
+        inputs: the numbers of its inputs, on their shards.
+
+    Returns:
+        The numbers of its results, on their shards.
+    """
+    values: dict[torch.fx.Node, Any] = {}
+    given = iter(inputs)
+    for node in region.traced.graph.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = Value(next(given))
+        elif node.op == "get_attr":
+            held = getattr(region.traced.graph, str(node.target)).detach()
+            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [_meta(held)])[0])
+        elif node.op == "output":
+            return [values[x].number for x in node.args[0]]
+        else:
+            args, kwargs = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
+            values[node] = _step(builder, axes, node, args, kwargs)
+    raise AssertionError("a graph ends with its output")
+
+
+def _meta(x: torch.Tensor) -> Meta:
+    return Meta(tuple(x.shape), x.dtype)
+
+
+def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+    op: Any = node.target
+    if op is operator.getitem:
+        return args[0][args[1]]
+    if op in (aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default):
+        return args[0]
+    # gradients recompute what their region computes: in one program a step with the same operands is the same step
+    key = ("step", str(op), repr(args), repr(sorted(kwargs.items())))
+    if key not in builder.copies:
+        named = op is NAMED
+        builder.copies[key] = _collective(builder, axes, *args) if named else _local(builder, node, op, args, kwargs)
+    return builder.copies[key]
+
+
+def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
+    call = call_of(number)
+    over = tuple(a for name in call.axes for a in axes[name])
+    params = call.arguments
+    if not over:  # a group of one: only a permutation without a pair changes anything
+        if call.kind == "own_index" or params.get("pairs") == ():
+            meta = Meta((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
+            assert meta is not None
+            return Value(builder.emit("aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta])[0])
+        return x
+    if call.groups is not None:
+        params["groups"] = call.groups
+    return Value(collective(builder, call.kind, x.number, over, **params))
+
+
+def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    op = INSTEAD.get(op, op)
+    made = node.meta.get("val")
+    if op in NEEDS_CONTIGUOUS:
+        args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
+    if op in AS_RESHAPE:
+        op, args = aten.reshape.default, (args[0], list(_meta(node.meta["val"]).shape))
+    if "device" in kwargs and kwargs["device"] is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
+    leaves = made if isinstance(made, list | tuple) else [made] if made is not None else []
+    metas = [_meta(x) for x in leaves if isinstance(x, torch.Tensor)]
+    numbers = iter(builder.emit(str(op), args, kwargs, metas))
+    if isinstance(made, list | tuple):
+        return [Value(next(numbers)) if isinstance(x, torch.Tensor) else None for x in made]
+    return tree_map(lambda _: Value(next(numbers)), made)
+
+
+def _contiguous(builder: Builder, x: Value) -> Value:
+    meta = builder.metas[x.number]
+    return Value(builder.emit("aten.contiguous.default", (x,), {}, [meta])[0])

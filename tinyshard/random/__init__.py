@@ -1,0 +1,56 @@
+"""Random numbers from keys: the same on every mesh, and bit for bit those of JAX.
+
+    keys         key PRNGKey split fold_in key_data wrap_key_data Key
+    bits, ints   bits randint bernoulli rademacher permutation choice categorical
+    floats       uniform normal truncated_normal exponential gumbel laplace cauchy logistic
+
+A draw from a key on the host is an uncommitted Array, computed on `devices()[0]`; in a jitted function it is made where
+its consumer wants it, each device making its own block. Where torch.func.vmap maps a plain key, it is a plain tensor.
+`split` and `fold_in` leave keys where they are: a key on the host stays there.
+
+How it works: `threefry` (ints in, ints out), `draw` (the op, and its blocks), `floats` (bits into floats), `compiled`
+(the same by numba), `original` (the mode with communication).
+"""
+
+from tinyshard.random.choices import categorical, choice, permutation
+from tinyshard.random.continuous import (
+    cauchy,
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    normal,
+    truncated_normal,
+    uniform,
+)
+from tinyshard.random.discrete import bernoulli, bits, rademacher, randint
+from tinyshard.random.keys import DrawError, Key
+from tinyshard.random.making import PRNGKey, fold_in, key, key_data, split, wrap_key_data
+from tinyshard.random.reuse import KeyReuseError
+
+__all__ = [
+    "DrawError",
+    "Key",
+    "KeyReuseError",
+    "PRNGKey",
+    "bernoulli",
+    "bits",
+    "categorical",
+    "cauchy",
+    "choice",
+    "exponential",
+    "fold_in",
+    "gumbel",
+    "key",
+    "key_data",
+    "laplace",
+    "logistic",
+    "normal",
+    "permutation",
+    "rademacher",
+    "randint",
+    "split",
+    "truncated_normal",
+    "uniform",
+    "wrap_key_data",
+]

@@ -1,0 +1,250 @@
+"""Distributions of floats. Each is a formula on uniform numbers, the same as JAX's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.errors import message
+from tinyshard.random import floats
+from tinyshard.random.floats import rounded
+from tinyshard.random.keys import DrawError
+from tinyshard.random.sampling import (
+    check_range,
+    checked,
+    checked_float,
+    checked_parameters,
+    drawn,
+    number_of,
+    unit,
+)
+
+Shape = Sequence[int]
+
+
+def uniform(
+    key: Any, shape: Shape = (), dtype: torch.dtype | None = None, minval: Any = 0.0, maxval: Any = 1.0
+) -> Tensor:
+    """Uniform numbers of [minval, maxval).
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+        minval, maxval: numbers, or tensors that broadcast to the shape; these have gradients.
+
+    Returns:
+        An uncommitted Array; a plain tensor where a plain key is mapped by torch.func.vmap.
+
+    Raises:
+        DtypeError: no key, not a float dtype, a shape that is none.
+        DrawError: several keys, an empty range.
+
+    Communication: none; where the result is cut, each device makes its block. Without threefry_partitionable the
+    devices exchange words.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> uniform(ts.random.key(42), (3,))
+        Array([0.48870957, 0.6797972 , 0.6162715 ], dtype=float32)
+    """
+    dtype = checked_float("uniform", dtype)
+    check_range("uniform", minval, maxval)
+    low, high = number_of(minval), number_of(maxval)
+    if low is None or high is None:
+        checked_parameters("uniform", tuple(shape), minval=minval, maxval=maxval)
+    data, sizes = checked("uniform", key, shape)
+    if low is not None and high is not None:
+        return unit(data, sizes, dtype, low, high)
+    return floats.scaled(unit(data, sizes, dtype), minval, maxval)
+
+
+def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the standard normal distribution.
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`.
+
+    Communication: as `uniform`.
+
+    In JAX: complex dtypes too; the last bits can differ, by less than 2e-6.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> normal(ts.random.key(0), (2,))
+        Array([1.6226422, 2.0252647], dtype=float32)
+    """
+    dtype = checked_float("normal", dtype)
+    data, sizes = checked("normal", key, shape)
+    return drawn(data, sizes, "normal", dtype)
+
+
+def truncated_normal(
+    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Normal numbers between two bounds.
+
+    Args:
+        key: one Key.
+        lower, upper: the bounds: numbers or tensors.
+        shape: of the result; by default that of the bounds.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        Numbers of the open interval, placed as by `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`, or bounds that do not fit the shape.
+
+    Communication: as `uniform`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> bool((truncated_normal(ts.random.key(0), -1.0, 1.0, (100,)).abs() < 1).all())
+        True
+    """
+    dtype = checked_float("truncated_normal", dtype)
+    check_range("truncated_normal", lower, upper)
+    shape = checked_parameters("truncated_normal", shape, lower=lower, upper=upper)
+    data, sizes = checked("truncated_normal", key, shape)
+    low, high = number_of(lower), number_of(upper)
+    root = math.sqrt(2)
+    if low is not None and high is not None:
+        ends = [rounded(math.erf(rounded(x / root, dtype)), dtype) for x in (low, high)]
+        u = unit(data, sizes, dtype, *ends)
+    else:
+        bounds = [torch.as_tensor(x).to(dtype) for x in (lower, upper)]
+        u = floats.scaled(unit(data, sizes, dtype), *(torch.erf(x / root) for x in bounds))
+    out = floats.erfinv(u) * rounded(root, dtype)
+    inside = [torch.as_tensor(x, dtype=None if isinstance(x, Tensor) else dtype).to(dtype) for x in (lower, upper)]
+    inf = torch.full((), math.inf, dtype=dtype)
+    lowest, highest = torch.nextafter(inside[0].detach(), inf), torch.nextafter(inside[1].detach(), -inf)
+    return torch.minimum(torch.maximum(out, lowest), highest)
+
+
+def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the exponential distribution of rate 1. Arguments, errors and placement: as `normal`.
+
+    Communication: as `uniform`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> exponential(ts.random.key(42), (2,))
+        Array([0.6708175, 1.1388006], dtype=float32)
+    """
+    dtype = checked_float("exponential", dtype)
+    data, sizes = checked("exponential", key, shape)
+    return -torch.log1p(-unit(data, sizes, dtype))
+
+
+def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: str = "low") -> Tensor:
+    """Numbers of the Gumbel distribution.
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+        mode: "low", or "high" to draw twice as many bits: values above 16 then occur.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`, or another mode.
+
+    Communication: as `uniform`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> gumbel(ts.random.key(42), (2,))
+        Array([0.3340934, 0.9520195], dtype=float32)
+    """
+    dtype = checked_float("gumbel", dtype)
+    check_mode("gumbel", mode)
+    data, sizes = checked("gumbel", key, shape)
+    return gumbel_of(data, sizes, dtype, mode)
+
+
+def gumbel_of(data: Tensor, sizes: list[int], dtype: torch.dtype, mode: str) -> Tensor:
+    """Gumbel numbers of a key's words."""
+    tiny = torch.finfo(dtype).tiny
+    if mode == "low":
+        return -torch.log(-torch.log(unit(data, sizes, dtype, tiny, 1.0)))
+    high, low = unit(data, [2, *sizes], dtype).unbind(0)
+    mantissa = floats.FLOATS[dtype].mantissa
+    x = torch.where(high >= 0.5, high, high + 2.0**-mantissa * low + tiny)
+    return -torch.log(-torch.log1p(-x))
+
+
+def check_mode(function: str, mode: str) -> None:
+    """Raise DrawError for a mode that is neither "low" nor "high"."""
+    if mode not in ("low", "high"):
+        raise DrawError(message(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"'))
+
+
+def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the Laplace distribution of scale 1. Arguments, errors and placement: as `normal`.
+
+    Communication: as `uniform`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> laplace(ts.random.key(0), (2,)).shape
+        torch.Size([2])
+    """
+    dtype = checked_float("laplace", dtype)
+    data, sizes = checked("laplace", key, shape)
+    u = unit(data, sizes, dtype, -1 + torch.finfo(dtype).eps / 2, 1.0)
+    return torch.sign(u) * torch.log1p(-u.abs())
+
+
+def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the Cauchy distribution. Arguments, errors and placement: as `normal`.
+
+    Communication: as `uniform`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> cauchy(ts.random.key(0), (2,)).shape
+        torch.Size([2])
+    """
+    dtype = checked_float("cauchy", dtype)
+    data, sizes = checked("cauchy", key, shape)
+    u = unit(data, sizes, dtype, torch.finfo(dtype).eps, 1.0)
+    return torch.tan((u - 0.5) * rounded(math.pi, dtype))
+
+
+def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers of the logistic distribution. Arguments, errors and placement: as `normal`.
+
+    Communication: as `uniform`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> logistic(ts.random.key(0), (2,)).shape
+        torch.Size([2])
+    """
+    dtype = checked_float("logistic", dtype)
+    data, sizes = checked("logistic", key, shape)
+    x = unit(data, sizes, dtype, torch.finfo(dtype).tiny, 1.0)
+    return torch.log(x) - torch.log1p(-x)

@@ -1,0 +1,197 @@
+"""Keys: what a draw takes in place of a hidden state. A key is a value; nothing about it changes when it is used."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import GetAttrKey, register_pytree_node
+
+from tinyshard.array import Array
+from tinyshard.errors import DtypeError, TinyshardError, message
+from tinyshard.random import reuse
+from tinyshard.trace import is_tracing
+
+
+class DrawError(TinyshardError, ValueError):
+    """A draw that cannot be: from several keys at once, of a shape, in a range or a mode that does not exist."""
+
+
+class Key:
+    """One key, or an array of keys. Made by `key`, `split`, `fold_in` and `wrap_key_data`; immutable.
+
+    It is indexed, unpacked and mapped like an array of its shape, and is put on devices by `ts.device_put`; a sharding
+    is for its shape too. To torch's trees it is a container of one int32 tensor; to `ts.tree` it is a leaf.
+
+    Args:
+        data: int32[..., 2], a plain tensor or an Array.
+
+    In JAX: an array of dtype `key<fry>`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.random.key(42)
+        Key() overlaying:
+        [ 0 42]
+        >>> ts.random.split(ts.random.key(42), 3).shape
+        (3,)
+    """
+
+    __slots__ = ("data",)
+    data: Tensor
+
+    def __init__(self, data: Any) -> None:
+        object.__setattr__(self, "data", data)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array of keys; () for one key."""
+        return tuple(self.data.shape[:-1])
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims of the array of keys: mapped axes are counted in these."""
+        return self.data.dim() - 1
+
+    @property
+    def size(self) -> int:
+        """How many keys."""
+        return self.data.numel() // 2
+
+    @property
+    def sharding(self) -> Any:
+        """How the keys lie over devices; None for keys on the host."""
+        if not isinstance(self.data, Array):
+            return None
+        sharding: Any = self.data.sharding
+        return sharding.reshape(*sharding.shape[:-1]) if _is_positional(sharding) else sharding
+
+    def reshape(self, *shape: Any) -> Key:
+        """The same keys under another shape."""
+        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return Key(self.data.reshape(*sizes, 2))
+
+    def _placed(self, put: Any, sharding: Any) -> Key:
+        """The keys where a sharding of their own shape says; `put` places one tensor."""
+        if _is_positional(sharding) and sharding.shape:
+            sharding = sharding.reshape(*sharding.shape, 1)
+        return Key(put(self.data, sharding))
+
+    def block_until_ready(self) -> Key:
+        """Wait until the keys are computed."""
+        if isinstance(self.data, Array):
+            self.data.block_until_ready()
+        return self
+
+    def __getitem__(self, index: Any) -> Key:
+        if self.ndim == 0:
+            raise DrawError(
+                message("one key cannot be indexed", got=f"key[{index!r}]", try_="ts.random.split(key, n)[i]")
+            )
+        index = index if isinstance(index, tuple) else (index,)
+        whole = slice(None)
+        return Key(self.data[(*index, whole) if Ellipsis in index else index])
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise DrawError(
+                message("one key has no length", got="a key of shape ()", try_="a, b = ts.random.split(key)")
+            )
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Key]:
+        return (self[i] for i in range(len(self)))
+
+    def __eq__(self, other: object) -> Any:
+        return (self.data == other.data).all(-1) if isinstance(other, Key) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as an array's: equal keys are told apart by values that may be a future
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise AttributeError(
+            message("a key cannot be changed", got=f"key.{name} = ...", try_="new = ts.random.fold_in(key, i)")
+        )
+
+    def __reduce__(self) -> Any:
+        return Key, (self.data,)
+
+    def __repr__(self) -> str:
+        named = f"Key({', '.join(map(str, self.shape))})"
+        if is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(self.data):
+            return named
+        values = self.data.numpy(force=True) if isinstance(self.data, Array) else self.data.numpy()
+        return f"{named} overlaying:\n{values.view('uint32')}"
+
+
+def _is_positional(sharding: Any) -> bool:
+    return hasattr(sharding, "replicate")
+
+
+register_pytree_node(
+    Key,
+    lambda k: ([k.data], None),
+    lambda children, _: Key(next(iter(children))),
+    serialized_type_name="tinyshard.random.Key",
+    flatten_with_keys_fn=lambda k: ([(GetAttrKey("data"), k.data)], None),
+)
+
+
+# ---- what every function of keys checks -----------------------------------------------------------------------------
+
+
+def checked_key(function: str, key: Any, *, consumes: bool = True) -> Tensor:
+    """The words of one key, int32[2].
+
+    Raises:
+        DtypeError: not a Key.
+        DrawError: several keys.
+        KeyReuseError: with the flag `debug_key_reuse`, the key was used before.
+    """
+    data = checked_keys(function, key).data
+    if key.ndim:
+        raise DrawError(
+            message(
+                f"{function} takes one key",
+                got=f"keys of shape {key.shape}",
+                rule="an array of keys is mapped over",
+                try_=f"torch.func.vmap(lambda k: ts.random.{function}(k, ...))(keys), or keys[0]",
+            )
+        )
+    if consumes:
+        reuse.consume(function, data)
+    return data
+
+
+def checked_keys(function: str, key: Any) -> Key:
+    """The keys. Raises DtypeError for anything else."""
+    if isinstance(key, Key):
+        return key
+    what = f"a tensor of {key.dtype}" if isinstance(key, Tensor) else f"{key!r} ({type(key).__name__})"
+    if isinstance(key, Tensor) and key.dtype in (torch.uint32, torch.int32):
+        try_ = "ts.random.wrap_key_data(data) for the words of a key"
+    elif isinstance(key, int):
+        try_ = f"ts.random.{function}(ts.random.key({key}), ...)"
+    else:
+        try_ = f"ts.random.{function}(ts.random.key(0), ...): the key comes first"
+    raise DtypeError(message(f"ts.random.{function} takes a key", got=what, try_=try_))
+
+
+def checked_shape(function: str, shape: Any) -> list[int]:
+    """A shape as a list of ints.
+
+    Raises:
+        DtypeError: not a sequence of ints.
+        DrawError: a negative size, or too many elements for the counters of the original mode.
+    """
+    try:
+        sizes = [operator.index(n) for n in ((shape,) if isinstance(shape, int) else shape)]
+    except TypeError as error:
+        raise DtypeError(
+            message(f"the shape of {function} is a sequence of ints", got=repr(shape), try_="(3,) or (8, 4)")
+        ) from error
+    if any(n < 0 for n in sizes):
+        raise DrawError(message(f"the shape of {function} has a negative size", got=str(tuple(sizes))))
+    return sizes

@@ -1,0 +1,120 @@
+"""What all distributions share: the checks, and where the numbers are made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+from tinyshard import config, eager
+from tinyshard.array import Array
+from tinyshard.errors import DtypeError, message
+from tinyshard.random.draw import DRAW
+from tinyshard.random.floats import FLOATS, rounded
+from tinyshard.random.keys import DrawError, checked_key, checked_shape
+from tinyshard.random.making import draw_op
+from tinyshard.random.original import DRAW_ORIGINAL, MOST_WORDS, word_count
+from tinyshard.trace import is_tracing
+
+
+def drawn(
+    data: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float = 0.0, high: float = 1.0
+) -> Tensor:
+    """The numbers of one key: on the devices, unless a trace records or a transformation of plain tensors runs.
+
+    Args:
+        data: the words of a key, int32[2].
+        shape: checked.
+        kind: "bits", "uniform" or "normal".
+        dtype: of the numbers.
+        low, high: of "uniform".
+
+    Raises:
+        DrawError: more words than the original mode has counters.
+    """
+    if not config.read("threefry_partitionable") and word_count(shape, kind, dtype) > MOST_WORDS:
+        raise DrawError(
+            message(
+                "too many numbers for one key",
+                got=f"shape {tuple(shape)}",
+                rule="without threefry_partitionable a counter has 32 bits",
+                try_="ts.config.update('threefry_partitionable', True)",
+            )
+        )
+    transformed = torch._C._functorch.is_functorch_wrapped_tensor(data)
+    if is_tracing() or isinstance(data, Array) or transformed:
+        return draw_op(data, shape, kind, dtype, low, high)
+    # inside torch.func.grad torch would wrap whatever is made: the draw is a constant there, made outside
+    with temporarily_clear_interpreter_stack():
+        if config.read("threefry_partitionable"):
+            return eager.dispatch(DRAW, (data, shape, [1] * len(shape), [], kind, dtype, low, high), {})
+        return eager.dispatch(DRAW_ORIGINAL, (data, shape, kind, dtype, low, high), {})
+
+
+def unit(data: Tensor, shape: Sequence[int], dtype: torch.dtype, low: float = 0.0, high: float = 1.0) -> Tensor:
+    """Uniform numbers between two numbers, made in one op."""
+    return drawn(data, shape, "uniform", dtype, rounded(low, dtype), rounded(high, dtype))
+
+
+def checked(function: str, key: Any, shape: Any) -> tuple[Tensor, list[int]]:
+    """The words of the key, and the shape as a list; the shape is looked at first, so that an error uses no key up."""
+    sizes = checked_shape(function, shape)
+    return checked_key(function, key), sizes
+
+
+def checked_float(function: str, dtype: torch.dtype | None) -> torch.dtype:
+    """A float dtype; float32 for None.
+
+    Raises:
+        DtypeError: another.
+    """
+    dtype = torch.float32 if dtype is None else dtype
+    if dtype not in FLOATS:
+        raise DtypeError(
+            message(f"{function} makes floats", got=str(dtype), rule=f"dtype is one of {', '.join(map(str, FLOATS))}")
+        )
+    return dtype
+
+
+def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any) -> list[int]:
+    """The shape of a draw that has parameters; without one, that of the parameters.
+
+    Raises:
+        DrawError: a parameter does not broadcast to the shape.
+    """
+    shapes = {name: tuple(getattr(x, "shape", ())) for name, x in given.items()}
+    try:
+        broadcast = torch.broadcast_shapes(*shapes.values(), *([] if shape is None else [tuple(shape)]))
+    except RuntimeError:
+        broadcast = None
+    if broadcast is None or (shape is not None and tuple(broadcast) != tuple(shape)):
+        named = ", ".join(f"{name} of shape {s}" for name, s in shapes.items())
+        raise DrawError(
+            message(
+                f"the parameters of {function} do not fit its shape",
+                got=f"{named}, shape {None if shape is None else tuple(shape)}",
+                rule="each parameter broadcasts to the shape",
+            )
+        )
+    return list(broadcast)
+
+
+def number_of(value: Any) -> float | None:
+    """A Python number as it is; None for a tensor."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def check_range(function: str, low: Any, high: Any) -> None:
+    """Raise DrawError for numbers that bound nothing; tensors are not looked at, for that would wait."""
+    if (
+        isinstance(low, int | float)
+        and isinstance(high, int | float)
+        and not (low <= high and math.isfinite(high - low))
+    ):
+        raise DrawError(
+            message(f"the range of {function} is empty", got=f"minval={low}, maxval={high}", rule="minval <= maxval")
+        )
