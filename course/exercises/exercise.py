@@ -87,10 +87,10 @@ def is_untouched(answer: object, stub: object = None) -> bool:
 
 def _is_same(answer: Any, stub: Any) -> bool:
     """Whether two values of one type are equal; of tensors, all elements."""
+    if getattr(answer, "shape", None) != getattr(stub, "shape", None):
+        return False
     equal = answer == stub
-    if isinstance(equal, bool):
-        return equal
-    return bool(answer.shape == stub.shape and equal.all())
+    return equal if isinstance(equal, bool) else bool(equal.all())
 
 
 def _code(function: object) -> CodeType | None:
