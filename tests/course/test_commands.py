@@ -1,6 +1,7 @@
 """The command line: which commands there are, what they hand on, and how they end."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,9 @@ import course.lab
 import course.lessons
 from course.errors import MissingLabError
 from course.lab import lab_command, offer_settings
+
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
@@ -74,3 +78,9 @@ def test_missing_lessons_end_with_a_message_not_a_traceback(
     monkeypatch.setattr(course.commands.listing, "shipped_folder", lambda: course.lessons.shipped_folder(tmp_path))
     assert course.__main__.main(["list"]) == 1
     assert capsys.readouterr().err.startswith("the lessons are not here\n")
+
+
+def test_commands_start_without_torch_so_that_the_doctor_can_say_what_is_wrong_with_it() -> None:
+    code = "import course.__main__, sys; print('torch' in sys.modules, 'tinyshard' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False False"
