@@ -15,7 +15,6 @@ import course.lessons
 from course.errors import MissingLabError
 from course.lab import lab_command, offer_settings
 
-
 ROOT = Path(__file__).parents[2]
 
 
