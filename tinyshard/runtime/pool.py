@@ -183,6 +183,7 @@ class ProcessPool:
         overview, board = self._overview, self._board
         if overview is None:
             return False
+        board.hurry()
         try:
             finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told))
         except KeyboardInterrupt:
