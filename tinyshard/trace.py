@@ -253,7 +253,8 @@ def lift_outer(tree: Any) -> Any:
     recorder = _recorder()
     if recorder is None:
         return tree
-    return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
+    with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
+        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
 
 
 def _is_wrapped_outside(x: torch.Tensor) -> bool:
