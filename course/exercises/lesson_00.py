@@ -127,13 +127,14 @@ def judge_keep_going(keep_going: Callable[..., object]) -> Verdict:
         if got != [0.0, 2.0]:
             hint = "The second `compute()` needs a `return`, too." if failures else ""
             return differs(f"{told}it returns {got!r}, not [0.0, 2.0]", hint)
-    for failures, kind in (([ValueError("wrong shape")], ValueError), ([lost, lost], ts.DeviceLostError)):
-        faulty = Faulty(*failures)
+    for others in ((ValueError("wrong shape"),), (lost, lost)):
+        kind = type(others[0])
+        faulty = Faulty(*others)
         try:
             keep_going(faulty.compute, faulty.restart)
         except kind:
-            if faulty.calls.count("compute") != len(failures):
-                return differs(f"{faulty.calls.count('compute')} tries after a {kind.__name__}, not {len(failures)}")
+            if faulty.calls.count("compute") != len(others):
+                return differs(f"{faulty.calls.count('compute')} tries after a {kind.__name__}, not {len(others)}")
             continue
         if kind is ValueError:
             hint = "A ValueError is a mistake in the program, which no restart mends: catch DeviceLostError alone."
