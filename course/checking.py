@@ -40,10 +40,10 @@ def check(id: str, answer: object) -> None:
         01.1: not yet
     """
     exercise = exercise_of(id)
-    if is_untouched(answer, exercise.stub):
+    verdict = judge(exercise, answer)
+    if verdict is None:
         print(f"{id}: not yet")
         return
-    verdict = judge(exercise, answer)
     try:
         record, unkept = note(Path.cwd(), id, verdict.is_passed), ""
     except OSError as error:
@@ -57,11 +57,14 @@ def check(id: str, answer: object) -> None:
         print(f"  {unkept}")
 
 
-def judge(exercise: Exercise, answer: object) -> Verdict:
-    """What the exercise's judge says; an answer that raises, or does not come to an end, is a wrong one."""
+def judge(exercise: Exercise, answer: object) -> Verdict | None:
+    """What the exercise's judge says; None for an untouched answer.
+
+    An answer that raises, also when it is only looked at, or does not come to an end, is a wrong one.
+    """
     try:
         with deadline(LIMIT_S):
-            return exercise.judge(answer)
+            return None if is_untouched(answer, exercise.stub) else exercise.judge(answer)
     except OverdueError:
         return differs(f"it was still running after {LIMIT_S:g} seconds, and was stopped")
     except (Exception, SystemExit) as error:

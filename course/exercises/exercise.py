@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
+from typing import Any
 
 __all__ = ["PASSED", "Exercise", "Verdict", "differs", "is_untouched"]
 
@@ -63,7 +64,8 @@ class Exercise:
 def is_untouched(answer: object, stub: object = None) -> bool:
     """Whether `answer` is what stood in the answer cell from the start.
 
-    None, a function with nothing in it, and `stub` itself are; of functions the code is compared, not the name.
+    None, a function with nothing in it, and `stub` itself are; of functions the code is compared, not the name. Of a
+    tuple or list, such as two answers checked together, all must be untouched.
 
     Example:
         >>> def holders(array, row): ...
@@ -78,7 +80,17 @@ def is_untouched(answer: object, stub: object = None) -> bool:
         return _is_empty(code) or (stub_code is not None and _fingerprint(code) == _fingerprint(stub_code))
     if stub is None or type(answer) is not type(stub):
         return False
-    return (answer == stub) is True  # a tensor's == is a tensor: never a stub
+    if isinstance(answer, list | tuple) and type(answer) in (list, tuple) and isinstance(stub, list | tuple):
+        return len(answer) == len(stub) and all(map(is_untouched, answer, stub))
+    return _is_same(answer, stub)
+
+
+def _is_same(answer: Any, stub: Any) -> bool:
+    """Whether two values of one type are equal; of tensors, all elements."""
+    if getattr(answer, "shape", None) != getattr(stub, "shape", None):
+        return False
+    equal = answer == stub
+    return equal if isinstance(equal, bool) else bool(equal.all())
 
 
 def _code(function: object) -> CodeType | None:

@@ -82,6 +82,18 @@ def test_no_error_of_an_answer_reaches_the_cell(capsys: pytest.CaptureFixture[st
     assert said(capsys, raising)[0].startswith(f"99.1: it raised {type(error).__name__}: ")
 
 
+def test_an_answer_that_cannot_be_compared_is_a_wrong_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            raise RuntimeError("do not ask")
+
+    made = Exercise("99.1", judge_three, ("One?", "Two?"), stub=Odd())
+    monkeypatch.setattr(checking, "exercise_of", lambda id: made)
+    assert said(capsys, Odd())[0] == "99.1: it raised RuntimeError: do not ask"
+
+
 def test_an_answer_without_end_is_stopped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "LIMIT_S", 0.1)
 

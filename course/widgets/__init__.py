@@ -1,0 +1,12 @@
+"""Pictures that answer when they are touched, one for each lesson. Show one as the last line of a cell.
+
+    base       a picture with controls: what a notebook shows, stores and compares
+    card       the sheet on which a picture is drawn, legible on light and dark pages
+    sharding   lesson 03: choose mesh, array and spec; who holds what, and how many bytes
+
+A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
+"""
+
+from course.widgets.sharding import sharding_explorer
+
+__all__ = ["sharding_explorer"]
