@@ -53,12 +53,12 @@ ANSWERS = {
         solution=all_reduce_seconds,
         wrong=(
             Wrong(one_wait, "How many steps are there?"),
-            Wrong(one_load, "a little less than twice as much"),
+            Wrong(one_load, "A little less than twice as much"),
             Wrong(bytes_alone, "what waiting costs"),
         ),
     ),
     "10.2": Answers(
-        solution=128,
+        solution=2048,
         wrong=(
             Wrong(4096, "the ring gets longer"),
             Wrong(8, "how long the products take"),
