@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from course.memory import MemoryLine, memory_line
 from course.widgets.base import Choice, Explorer, Step
 from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
-
-from course.memory import MemoryLine, memory_line
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.program import Program
