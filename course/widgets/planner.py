@@ -11,7 +11,7 @@ from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
 
-__all__ = ["Planned", "describe", "draw", "look", "planner", "seconds", "sized"]
+__all__ = ["Planned", "describe", "draw", "look", "machine_planner", "seconds", "sized"]
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 WHOLE_BATCH, EACH_BATCH = 65_536, 1_024
@@ -48,7 +48,7 @@ class Planned:
         return min(fitting, key=lambda name: self.estimates[name].step_s)
 
 
-def planner() -> Explorer[Planned]:
+def machine_planner() -> Explorer[Planned]:
     """Choose machine, devices and batch; see for each layout where the time of a training step goes.
 
     Returns:
@@ -57,7 +57,7 @@ def planner() -> Explorer[Planned]:
     Communication: none; programs are made and counted, not run.
 
     Example:
-        >>> print(planner().choose(devices=4096).text.splitlines()[0])
+        >>> print(machine_planner().choose(devices=4096).text.splitlines()[0])
         4096 devices of GPU boxes (512 hosts), 65,536 examples, 4 layers of 8192 x 8192
     """
     batches = [(f"{WHOLE_BATCH:,} in all", "all"), (f"{EACH_BATCH:,} each", "each")]

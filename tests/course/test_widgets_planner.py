@@ -6,7 +6,7 @@ import pytest
 
 from course.network import LAYOUTS, step_on
 from course.planner import GPU_BOXES, LAPTOPS, Estimate, Exchange
-from course.widgets.planner import Planned, describe, draw, look, planner, seconds, sized
+from course.widgets.planner import Planned, describe, draw, look, machine_planner, seconds, sized
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -50,7 +50,7 @@ def test_the_words_say_which_is_fastest_of_those_that_fit():
 
 
 def test_it_opens_on_sixty_four_gpus_and_draws_anew_for_every_control():
-    opened = planner()
+    opened = machine_planner()
     assert opened.text.startswith("64 devices of GPU boxes (8 hosts), 65,536 examples")
     pictures = {opened.svg}
     for moved in ({"machine": LAPTOPS}, {"devices": 512}, {"batch": "each"}, {"rounds": "doubling"}):

@@ -7,7 +7,7 @@ import torch
 
 import tinyshard as ts
 from course.memory import MemoryLine, Moment
-from course.widgets.schedule import describe, draw, look, schedule
+from course.widgets.schedule import describe, draw, look, program_schedule
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -63,7 +63,7 @@ def test_it_opens_at_the_peak_and_every_control_draws_anew():
         ts.jit(lambda x: (x + 1, x - 1)).lower(x).compile(),
         ts.jit(lambda x: torch.sin(x) * 2).lower(x).compile(),
     )
-    opened = schedule({"two": up, "one": down}, limit_nbytes=4096)
+    opened = program_schedule({"two": up, "one": down}, limit_nbytes=4096)
     assert opened.choices == {"name": "two", "step": 1}
     pictures = {opened.svg, opened.choose(step=0).svg, opened.choose(name="one").svg}
     assert len(pictures) == 3
