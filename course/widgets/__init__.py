@@ -3,10 +3,13 @@
     base       a picture with controls: what a notebook shows, stores and compares
     card       the sheet on which a picture is drawn, legible on light and dark pages
     sharding   lesson 03: choose mesh, array and spec; who holds what, and how many bytes
+    stepper    lesson 04: step through a collective; who sends what to whom
+    traffic    what is sent in a mapped function, recorded while its Program runs
 
 A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
 """
 
 from course.widgets.sharding import sharding_explorer
+from course.widgets.stepper import collective_stepper
 
-__all__ = ["sharding_explorer"]
+__all__ = ["collective_stepper", "sharding_explorer"]
