@@ -8,6 +8,7 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import traceback
@@ -336,7 +337,7 @@ def trace(
     with _tracing:
         before, _state.recorder = _recorder(), recorder
         try:
-            with torch.no_grad(), both_branches(), _alone(), _Watch():
+            with torch.no_grad(), both_branches(), _alone(), _Watch(), _unlogged():
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
         except RuntimeError as error:
@@ -352,6 +353,21 @@ def trace(
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
     return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept))
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without torch's log of an error in the shapes: it is raised, and its whole stack in the cell besides helps nobody."""
+
+    def has_no_error(record: logging.LogRecord) -> bool:
+        return record.exc_info is None
+
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(has_no_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(has_no_error)
 
 
 @contextlib.contextmanager
