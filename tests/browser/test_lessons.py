@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from course.doctor.machine import NEEDED_BYTES
 from course.lessons import Lesson, find_lessons, shipped_folder
+from tests.browser.jupyterlab import JupyterLab
+from tests.memory import Peak
 
 if TYPE_CHECKING:
     from tests.browser.notebook_page import NotebookPage
@@ -19,7 +22,7 @@ ANSWER_MS = 20_000
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=[lesson.number for lesson in LESSONS])
 def test_a_lesson_runs_to_its_end_and_its_pictures_answer(
-    lesson: Lesson, lesson_page: NotebookPage, screenshots: Path
+    lesson: Lesson, lesson_page: NotebookPage, jupyterlab: JupyterLab, memory: list[str], screenshots: Path
 ) -> None:
     from tests.browser.controls import changes, moves
     from tests.browser.notebook_page import is_visualizer
@@ -27,8 +30,11 @@ def test_a_lesson_runs_to_its_end_and_its_pictures_answer(
     lesson_page.change_theme(is_dark=False)
     lesson_page.open(lesson.path.name)
     try:
-        lesson_page.run_all()
+        with Peak(jupyterlab.pid) as peak:
+            lesson_page.run_all()
+        memory.append(f"{lesson.number} {peak.nbytes / 1e9:.2f} GB")
         assert lesson_page.errors() == []
+        assert peak.nbytes < NEEDED_BYTES, "JupyterLab, kernel and devices together"
         code = [cell for cell in lesson_page.cells() if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
         assert [cell["id"] for cell in code if cell["execution_count"] is None] == []
 
