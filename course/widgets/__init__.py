@@ -5,11 +5,13 @@
     sharding   lesson 03: choose mesh, array and spec; who holds what, and how many bytes
     stepper    lesson 04: step through a collective; who sends what to whom
     traffic    what is sent in a mapped function, recorded while its Program runs
+    layouts    lesson 06: layouts of the operands in; program, layout of the result, bytes and work out
 
 A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
 """
 
+from course.widgets.layouts import layout_table
 from course.widgets.sharding import sharding_explorer
 from course.widgets.stepper import collective_stepper
 
-__all__ = ["collective_stepper", "sharding_explorer"]
+__all__ = ["collective_stepper", "layout_table", "sharding_explorer"]
