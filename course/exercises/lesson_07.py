@@ -172,7 +172,7 @@ EXERCISES = (
         (
             "Which rows are to count, and by how much is the sum to be divided?",
             "`weights` is 1 for 250 rows and 0 for six. Multiply the loss of each *example* by its weight.",
-            "`each = ((predict(params, inputs) - targets) ** 2).sum(-1)`, and `(each * weights).sum() / weights.sum()`.",
+            "`each = ((predict(params, inputs) - targets) ** 2).sum(-1)`; `(each * weights).sum() / weights.sum()`.",
         ),
         stub=(torch.ones(256), unweighted_loss),
     ),

@@ -102,15 +102,13 @@ def judge_pipeline(answer: Answer) -> Verdict:
 # ---- the answer cells before they are touched: right, but wasteful ------------------------------------------------
 
 
-def gathered_attention(q, k, v):  # type: ignore[no-untyped-def]
-    """11.1's answer cell."""
+def _gathered_attention(q, k, v):  # type: ignore[no-untyped-def]
     k = ts.lax.all_gather(k, "ring", tiled=True)
     v = ts.lax.all_gather(v, "ring", tiled=True)
     return torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1) @ v
 
 
-def step_of_whole_matrices(shards, batch):  # type: ignore[no-untyped-def]
-    """11.2's answer cell."""
+def _step_of_whole_matrices(shards, batch):  # type: ignore[no-untyped-def]
     inputs, targets = batch
     whole = [ts.lax.all_gather(shard, "data", tiled=True) for shard in shards]
 
@@ -125,8 +123,7 @@ def step_of_whole_matrices(shards, batch):  # type: ignore[no-untyped-def]
     return ts.lax.pmean(value, "data"), [shard - 0.1 * grad for shard, grad in zip(shards, mine, strict=True)]
 
 
-def one_at_a_time(W, batches):  # type: ignore[no-untyped-def]
-    """11.3's answer cell."""
+def _one_at_a_time(W, batches):  # type: ignore[no-untyped-def]
     right = [(i, i + 1) for i in range(7)]
     results = []
     for value in batches:
@@ -149,7 +146,7 @@ EXERCISES = (
             "When a larger score comes, multiply both sums by exp(old largest - new largest). At the end divide one "
             "by the other. Keys and values move together, in one ppermute of the pair.",
         ),
-        stub=gathered_attention,
+        stub=_gathered_attention,
     ),
     Exercise(
         "11.2",
@@ -161,7 +158,7 @@ EXERCISES = (
             "Backwards, layer by layer: make the gradient of the matrix and scatter it at once; gather the matrix "
             "anew; go on to the layer before, where clamp lets through only what was positive.",
         ),
-        stub=step_of_whole_matrices,
+        stub=_step_of_whole_matrices,
     ),
     Exercise(
         "11.3",
@@ -172,6 +169,6 @@ EXERCISES = (
             "In each tick stage 0 takes batches[min(tick, 15)], the others what they received: "
             "torch.where(me == 0, ...). From tick 7 on, keep what comes out.",
         ),
-        stub=one_at_a_time,
+        stub=_one_at_a_time,
     ),
 )

@@ -9,10 +9,11 @@ from typing import Any
 from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer, Options, Step
-from course.widgets.card import INK, MUTED, PAPER, Piece, beside, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.grid import Entry, band
 from course.widgets.traffic import Held, Message, Moment, Recording, record
 from tinyshard import lax
-from tinyshard.draw.cell import BORDER, Box, cell, number, text
+from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import device_colour
 from tinyshard.platform import device_count
 
@@ -186,30 +187,10 @@ def _all_held(every: tuple[tuple[Held, ...], ...]) -> Piece:
     drawn = []
     for device, held in enumerate(every):
         for k, one in enumerate(held):
-            drawn.append(_cell((k * size, device * ROW + 3, size, ROW - 6), one))
+            names = ", ".join(map(str, one.origins))
+            tip = f"{one.words}, from CPU {names}" if names else f"{one.words}, sent by nobody"
+            drawn.append(band((k * size, device * ROW + 3, size, ROW - 6), Entry(one.words, one.origins, tip)))
     return Piece("".join(drawn), max(map(len, every)) * size, ROW * len(every))
-
-
-def _cell(box: Box, held: Held) -> str:
-    """A cell in its device's colour; a sum on paper, above a band with a place for each device that is in it."""
-    names = ", ".join(map(str, held.origins))
-    tip = f"{held.words}, from CPU {names}" if names else f"{held.words}, sent by nobody"
-    if len(held.origins) == 1:
-        return cell(box, held.origins, (held.words,), 11, tip)
-    x, y, width, height = box
-    style = f'style="fill:{PAPER}" stroke="{INK}"' + ("" if held.origins else ' stroke-dasharray="3 2"')
-    drawn = [f"<g><title>{tip}</title>{_rectangle(box, style)}"]
-    place = (width - 2) / MOST_DEVICES
-    for device in held.origins:
-        slot = (x + 1 + device * place, y + height - 8, place, 7)
-        drawn.append(_rectangle(slot, f'fill="{device_colour(device)}"'))
-    middle = y + height / 2 - (4 if held.origins else 0)
-    return "".join([*drawn, text(held.words, x + width / 2, middle, 11), "</g>"])
-
-
-def _rectangle(box: Box, rest: str) -> str:
-    x, y, width, height = box
-    return f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" {rest}/>'
 
 
 def _arrows(messages: tuple[Message, ...], count: int, follow: int | None) -> Piece:

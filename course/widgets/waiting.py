@@ -90,7 +90,8 @@ def who_waits(what: BaseException | Mapping[int, Sequence[str]] | None = None) -
         what: a CollectiveTimeoutError; or by device id, the names of its meetings in its order; or None for examples.
 
     Returns:
-        An Explorer: choose an example where there are some, and let round after round take place.
+        An Explorer: choose an example where there are some, and let round after round take place. It begins with what
+        comes in the end where `what` is given, else with the beginning.
 
     Raises:
         ValueError: the error names no collective that somebody has not reached.
@@ -98,7 +99,7 @@ def who_waits(what: BaseException | Mapping[int, Sequence[str]] | None = None) -
     Communication: none.
 
     Example:
-        >>> who_waits({0: ["a"], 1: ["a"]}).choose(rounds=1)
+        >>> who_waits({0: ["a"], 1: ["a"]})
         after 1 round: all are done
         CPU 0: a✓  is done
         CPU 1: a✓  is done
@@ -116,7 +117,7 @@ def who_waits(what: BaseException | Mapping[int, Sequence[str]] | None = None) -
             describe=describe,
         )
     moments = steps(from_error(what) if isinstance(what, BaseException) else start(what))
-    control = Step("rounds", "rounds", most=len(moments) - 1)
+    control = Step("rounds", "rounds", most=len(moments) - 1, start=len(moments) - 1)
     return Explorer("who waits for whom", [control], lambda rounds: moments[rounds], draw, describe)
 
 

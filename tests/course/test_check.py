@@ -172,6 +172,7 @@ def test_an_exercise_that_is_not_there_is_an_error_that_names_those_that_are(mon
 
 
 def some_stub(x: int) -> int:
+    """A docstring, which the lesson's cell does not have."""
     y = [i + 1 for i in range(x)]
     return len(y)
 
