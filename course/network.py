@@ -36,13 +36,14 @@ def loss(params: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor], k
 
 
 @functools.lru_cache(maxsize=256)
-def step_on(layout: str, devices: int, examples: int) -> Compiled:
+def step_on(layout: str, devices: int, examples: int, axes: tuple[str, str] = ("data", "model")) -> Compiled:
     """The program of one training step, made without any device.
 
     Args:
         layout: one of `LAYOUTS`.
         devices: how many; a multiple of 8 under "tensor".
         examples: of the whole batch; a multiple of the parts that it is cut in.
+        axes: the order of the mesh axes; devices that differ only along the last one have neighbouring numbers.
 
     Returns:
         What each device runs: read `as_text()`, `cost_analysis()`.
@@ -57,7 +58,8 @@ def step_on(layout: str, devices: int, examples: int) -> Compiled:
         5
     """
     neighbours = NEIGHBOURS if layout == "tensor" else 1
-    mesh = ts.AbstractMesh((devices // neighbours, neighbours), ("data", "model"))
+    sizes = {"data": devices // neighbours, "model": neighbours}
+    mesh = ts.AbstractMesh(tuple(sizes[axis] for axis in axes), axes)
 
     def described(shape: tuple[int, ...], spec: ts.PartitionSpec) -> ts.ShapeDtypeStruct:
         return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))

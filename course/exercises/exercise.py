@@ -77,7 +77,7 @@ def is_untouched(answer: object, stub: object = None) -> bool:
     code = _code(answer)
     if code is not None:
         stub_code = _code(stub)
-        return _is_empty(code) or (stub_code is not None and _fingerprint(code) == _fingerprint(stub_code))
+        return _is_empty(code) or (stub_code is not None and _steps(code) == _steps(stub_code))
     if stub is None or type(answer) is not type(stub):
         return False
     if isinstance(answer, list | tuple) and type(answer) in (list, tuple) and isinstance(stub, list | tuple):
@@ -103,13 +103,25 @@ def _code(function: object) -> CodeType | None:
 
 def _is_empty(code: CodeType) -> bool:
     """Whether it is `...`, `pass`, `return None` or `return ...`, with a docstring or without."""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP")]
-    loads = [step.argval for step in steps if step.opname in ("LOAD_CONST", "RETURN_CONST")]
-    others = {step.opname for step in steps} - {"LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
-    return not others and loads in ([None], [...])
+    steps = _steps(code)
+    loaded = [value for name, value in steps if name != "RETURN_VALUE"]
+    return loaded in (["None"], ["Ellipsis"]) and all("CONST" in name or name == "RETURN_VALUE" for name, _ in steps)
 
 
-def _fingerprint(code: CodeType) -> tuple[object, ...]:
-    """What two functions of the same text share, wherever they stand: a code's own == sees line numbers."""
-    constants = tuple(_fingerprint(each) if isinstance(each, CodeType) else repr(each) for each in code.co_consts)
-    return code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
+def _steps(code: CodeType) -> list[tuple[str, str]]:
+    """What the function does, step by step: not where it stands, nor what its docstring and hints of types say.
+
+    `time.sleep` is compiled in two ways: which one depends on whether `import time` stands in the same file or cell.
+    """
+    found = (step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "PUSH_NULL"))
+    return [
+        (
+            "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname,
+            str(_steps(step.argval)) if _is_code(step.argval) else str(step.argval),
+        )
+        for step in found
+    ]
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, CodeType)

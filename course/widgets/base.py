@@ -29,6 +29,7 @@ Data = TypeVar("Data")
 Choices = Mapping[str, Any]
 Options = Sequence[tuple[str, Any]]
 
+_FIRST: Any = object()  # not None, which may be one of the values
 _LABEL = {"description_width": "initial"}
 
 
@@ -41,13 +42,13 @@ class Choice:
         label: the words before it.
         options: pairs (words, value), or a function from the choices of the controls before this one to such pairs.
             Where the list is empty, the control is hidden and its value is None.
-        start: the value chosen at first, where the list has it; else the first one.
+        start: the value chosen at first, where the list has it; else the first value of the list.
     """
 
     name: str
     label: str
     options: Options | Callable[[Choices], Options]
-    start: Any = None
+    start: Any = _FIRST
 
 
 @dataclass(frozen=True)

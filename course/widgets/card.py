@@ -145,7 +145,8 @@ def card(title: str, piece: Piece) -> str:
     width, height = math.ceil(piece.width + 2 * MARGIN), math.ceil(piece.height + 2 * MARGIN)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label={quoteattr(title)} style="color:{_COLOUR};font-family:sans-serif;max-width:100%">'
+        f'role="img" aria-label={quoteattr(title)} '
+        f'style="color:{_COLOUR};font-family:sans-serif;max-width:100%;height:auto">'
         f"<title>{escape(title)}</title>"
         f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6" '
         f'style="fill:{PAPER};stroke:{_BORDER}"/>{_moved(piece, MARGIN, MARGIN)}</svg>'

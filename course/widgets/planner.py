@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course.widgets.base import Choice, Explorer
-from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
-
 from course.network import LAYOUTS, NEIGHBOURS, WIDTH, step_on
 from course.planner import MACHINES, ROUNDS, Estimate, Machine, estimate
+from course.widgets.base import Choice, Explorer
+from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
 
-__all__ = ["Planned", "describe", "draw", "look", "planner", "seconds", "sized"]
+__all__ = ["Planned", "describe", "draw", "look", "machine_planner", "seconds", "sized"]
 
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 WHOLE_BATCH, EACH_BATCH = 65_536, 1_024
@@ -49,7 +48,7 @@ class Planned:
         return min(fitting, key=lambda name: self.estimates[name].step_s)
 
 
-def planner() -> Explorer[Planned]:
+def machine_planner() -> Explorer[Planned]:
     """Choose machine, devices and batch; see for each layout where the time of a training step goes.
 
     Returns:
@@ -58,8 +57,8 @@ def planner() -> Explorer[Planned]:
     Communication: none; programs are made and counted, not run.
 
     Example:
-        >>> print(planner().choose(devices=4096).text.splitlines()[0])
-        4096 devices of GPU boxes, 65,536 examples, ring
+        >>> print(machine_planner().choose(devices=4096).text.splitlines()[0])
+        4096 devices of GPU boxes (512 hosts), 65,536 examples, 4 layers of 8192 x 8192
     """
     batches = [(f"{WHOLE_BATCH:,} in all", "all"), (f"{EACH_BATCH:,} each", "each")]
     return Explorer(
@@ -149,7 +148,11 @@ def _table(planned: Planned) -> list[str]:
     lines = [f"{'':20} {'step':>9} {'compute':>9} {'inside':>9} {'between':>9} {'memory':>9} {'sent':>9}"]
     for name, total in planned.estimates.items():
         times = (total.step_s, total.compute_s, total.inside_s, total.between_s)
-        cells = [*map(seconds, times), sized(total.memory_nbytes), sized(total.nbytes)]
+        cells = [
+            *(seconds(value) if value else "-" for value in times),
+            sized(total.memory_nbytes),
+            sized(total.nbytes),
+        ]
         note = "" if total.fits else "  does not fit"
         note = "  <- fastest" if name == planned.best and total.fits else note
         lines.append(f"{TITLES[name]:20} " + " ".join(f"{cell:>9}" for cell in cells) + note)

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from course.memory import MemoryLine, memory_line
 from course.widgets.base import Choice, Explorer, Step
 from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
-
-from course.memory import MemoryLine, memory_line
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.program import Program
 
-__all__ = ["Run", "describe", "draw", "look", "schedule"]
+__all__ = ["Run", "describe", "draw", "look", "program_schedule"]
 
 WIDTH, STRIP, HEIGHT, LEFT = 620, 30, 150, 6
 BUCKETS, BAR = 14, 40  # rows of the picture in words, and the length of the longest
@@ -48,7 +47,7 @@ class Run:
         return max(self.line.peak_nbytes, self.limit_nbytes or 0, 1)
 
 
-def schedule(programs: Mapping[str, _HasProgram], limit_nbytes: int | None = None) -> Explorer[Run]:
+def program_schedule(programs: Mapping[str, _HasProgram], limit_nbytes: int | None = None) -> Explorer[Run]:
     """Walk through the steps of programs, and see what is computed, what is sent, and what is held meanwhile.
 
     Args:
@@ -64,7 +63,7 @@ def schedule(programs: Mapping[str, _HasProgram], limit_nbytes: int | None = Non
         >>> import torch
         >>> import tinyshard as ts
         >>> f = ts.jit(lambda x: torch.sin(x) + 1)
-        >>> print(schedule({"sine": f.lower(torch.zeros(256)).compile()}).text.splitlines()[0])
+        >>> print(program_schedule({"sine": f.lower(torch.zeros(256)).compile()}).text.splitlines()[0])
         sine: 2 steps, 0 of them exchanges; at most 3,072 bytes, in step 1
     """
     lines = {name: memory_line(compiled.program) for name, compiled in programs.items()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from course.widgets.base import Choice, Explorer, Options
+from course.widgets.base import Choice, Control, Explorer, Options
 from course.widgets.card import MUTED, beside, card, inset, paragraph, stack
 from tinyshard.draw import mesh_svg, sharding_svg, sharding_text
 from tinyshard.draw.html import human_bytes
@@ -73,7 +73,7 @@ def sharding_explorer() -> Explorer[Placed]:
         Choice(f"dim_{dim}", f"dim {dim} cut by", lambda chosen, dim=dim: _entries(chosen, dim), start=start)  # type: ignore[misc]
         for dim, start in enumerate(["a", "b", None, None])
     ]
-    controls = [
+    controls: list[Control] = [
         Choice("mesh", "mesh", [(_words(mesh), mesh) for mesh in MESHES], start=(4, 2)),
         Choice("shape", "array", [(_words(shape), shape) for shape in SHAPES]),
         *dims,

@@ -35,6 +35,14 @@ def jupyterlab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterLab]
 
 
 @pytest.fixture(scope="session")
+def memory(screenshots: Path) -> Iterator[list[str]]:
+    """The most memory that each lesson took, JupyterLab included; kept beside the screenshots."""
+    lines: list[str] = []
+    yield lines
+    (screenshots / "memory.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+@pytest.fixture(scope="session")
 def lesson_page(jupyterlab: JupyterLab) -> Iterator[object]:
     """JupyterLab in a browser window of a laptop's size."""
     try:
