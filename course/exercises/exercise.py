@@ -109,9 +109,18 @@ def _is_empty(code: CodeType) -> bool:
 
 
 def _steps(code: CodeType) -> list[tuple[str, str]]:
-    """What the function does, step by step: not where it stands, nor what its docstring and hints of types say."""
-    found = (step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP"))
-    return [(step.opname, str(_steps(step.argval)) if _is_code(step.argval) else str(step.argval)) for step in found]
+    """What the function does, step by step: not where it stands, nor what its docstring and hints of types say.
+
+    `time.sleep` is compiled in two ways: which one depends on whether `import time` stands in the same file or cell.
+    """
+    found = (step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "PUSH_NULL"))
+    return [
+        (
+            "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname,
+            str(_steps(step.argval)) if _is_code(step.argval) else str(step.argval),
+        )
+        for step in found
+    ]
 
 
 def _is_code(value: object) -> bool:

@@ -3,6 +3,7 @@
 import json
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -188,6 +189,15 @@ def test_a_function_to_mend_is_untouched_until_its_code_changes() -> None:
 
     assert is_untouched(same, some_stub)
     assert not is_untouched(mended, some_stub)
+
+
+def test_a_function_to_mend_is_known_without_the_imports_around_it() -> None:
+    source = "def watch(x):\n    time.sleep(x)\n    return time.perf_counter()\n"
+    with_import: dict[str, object] = {}
+    without: dict[str, object] = {"time": time}
+    exec("import time\n" + source, with_import)
+    exec(source, without)
+    assert is_untouched(without["watch"], with_import["watch"])
 
 
 def test_functions_with_nothing_in_them_are_untouched_and_others_are_not() -> None:
