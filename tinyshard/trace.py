@@ -357,7 +357,7 @@ def trace(
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Without torch's log of an error in the shapes: it is raised, and its whole stack in the cell besides helps nobody."""
+    """Without torch's log of an error in the shapes: it is raised, and a page of torch's stack beside it helps nobody."""
 
     def has_no_error(record: logging.LogRecord) -> bool:
         return record.exc_info is None
