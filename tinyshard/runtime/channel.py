@@ -62,7 +62,7 @@ class Reader:
                 self._bytes += received
         except (BlockingIOError, InterruptedError):
             return []
-        except ConnectionError:
+        except OSError:  # also that the other machine does not answer any more
             return None
         return self._take_messages() if count else None
 
@@ -106,6 +106,27 @@ def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None 
     """Write one message to a blocking socket."""
     for piece in frame(head, payload):
         sock.sendall(piece)
+
+
+def receive(sock: socket.socket) -> tuple[Any, ...]:
+    """Read one message without a payload from a blocking socket, and not a byte of what follows it.
+
+    Raises:
+        ConnectionError: the stream ends first.
+    """
+
+    def exactly(nbytes: int) -> bytes:
+        got = b""
+        while len(got) < nbytes:
+            part = sock.recv(nbytes - len(got))
+            if not part:
+                raise ConnectionError("the other side ended the connection")
+            got += part
+        return got
+
+    head_size, _ = _LENGTHS.unpack(exactly(_LENGTHS.size))
+    head: tuple[Any, ...] = pickle.loads(exactly(head_size))
+    return head
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
