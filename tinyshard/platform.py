@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from platform import machine
 from typing import TYPE_CHECKING, Any
 
 from tinyshard.devices import Device
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu",)
+COLLECTIVES = ("shared", "gloo")
 DEFAULT_DEVICES = 8
 
 _runtime: ProcessPool | LocalRuntime | None = None
@@ -32,10 +34,11 @@ def init(
         platform: "cpu"; by default TINYSHARD_PLATFORM, or "cpu".
         runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
-        collectives: "gloo", what joins the worker processes.
+        collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
+            TINYSHARD_COLLECTIVES, or "shared" where it can be had (Linux on x86-64), else "gloo".
 
     Raises:
-        RuntimeStateError: no such platform, runtime or collectives, or a device count below 1.
+        RuntimeStateError: no such platform, runtime or collectives here, or a device count below 1.
 
     Communication: none; it returns before the workers are up, and whoever first needs a value waits.
 
@@ -52,7 +55,7 @@ def init(
     where = platform or os.environ.get("TINYSHARD_PLATFORM") or "cpu"
     _check_one_of("runtime", kind, RUNTIMES)
     _check_one_of("platform", where, PLATFORMS)
-    _check_one_of("collectives", collectives or "gloo", ("gloo",))
+    joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
     with _choosing:
         _end_runtime()
         if kind == "local":
@@ -62,7 +65,7 @@ def init(
         else:
             from tinyshard.runtime.pool import ProcessPool
 
-            _runtime = ProcessPool(count, where)
+            _runtime = ProcessPool(count, where, joined)
     _load_rules()
 
 
@@ -84,6 +87,24 @@ def _count(devices: int | None) -> int:
             message("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
         )
     return count
+
+
+def _collectives(given: str | None, count: int) -> str:
+    """What joins so many processes."""
+    from tinyshard.runtime import arena
+
+    name = given or ("shared" if arena.is_possible(count) else "gloo")
+    _check_one_of("collectives", name, COLLECTIVES)
+    if name == "shared" and not arena.is_possible(count):
+        raise RuntimeStateError(
+            message(
+                "the workers cannot share memory here",
+                got=f"collectives='shared' on {sys.platform}, {machine()}",
+                rule="it needs Linux on x86-64, where stores keep their order, and address space without a limit",
+                try_='ts.init(collectives="gloo")',
+            )
+        )
+    return name
 
 
 def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:

@@ -1,7 +1,9 @@
 """How Programs are run: on worker processes (`pool`, `worker`), or in this process (`local`).
 
 controller                                           device i = one worker process
-pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ── execute.py ── fabric.py (gloo)
+pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ── execute.py ── shared.py, or fabric.py (gloo)
+  arena.py     memory that all of them map: blocks that are lent and recycled; its first part is board.py
+  signals.py   waiting for another process by counters in it; progress.py: how far devices are, read from it
   runs.py      which call made a value, and what it depends on
   buffers.py   which values nobody holds any more
   failures.py  what went wrong on a device, as text

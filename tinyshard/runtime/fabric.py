@@ -21,6 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
+from tinyshard.program import Meta
 from tinyshard.runtime.channel import as_bytes
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault
@@ -141,11 +142,14 @@ class Fabric:
             return x
         return _PERFORM[name](self.group(members), place, len(members), x, **params)
 
-    def transfer(self, x: Tensor | None, devices: tuple[int, ...], made: Any, moves: Any) -> Tensor | None:
+    def transfer(
+        self, x: Tensor | None, meta: Meta | None, devices: tuple[int, ...], made: Any, moves: Any
+    ) -> Tensor | None:
         """Move blocks between any devices of the program: what `device_put` needs from one set of devices to another.
 
         Args:
             x: this device's shard; None if it has none.
+            meta: of the shard, wherever there is one.
             made: meta of the result on a device that gets one.
             moves: (source position, target position, slices of the source, slices of the target).
         """

@@ -15,14 +15,17 @@ from tinyshard.runtime.zygote import Zygote
 
 
 @contextmanager
-def rendezvous() -> Iterator[tuple[int, str]]:
+def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
     """A file that the workers share: on Linux one without a name, else one in a folder that only the user may enter.
+
+    Args:
+        arena: a descriptor of memory that they share, which serves as well; closed in the end.
 
     Returns:
         A descriptor to pass on, and the path; the path is empty if the descriptor is the way to it.
     """
-    if hasattr(os, "memfd_create"):
-        store = os.memfd_create("tinyshard rendezvous")
+    if arena >= 0 or hasattr(os, "memfd_create"):
+        store = arena if arena >= 0 else os.memfd_create("tinyshard rendezvous")
         try:
             yield store, ""
         finally:
@@ -41,12 +44,13 @@ def rendezvous() -> Iterator[tuple[int, str]]:
         raise
 
 
-def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str]) -> Link:
+def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str], collectives: str) -> Link:
     """Fork one worker.
 
     Args:
         device: its id, of `count`.
         store: what `rendezvous` gave.
+        collectives: "shared" or "gloo".
 
     Raises:
         RuntimeStateError: the zygote cannot.
@@ -56,8 +60,8 @@ def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str]
     output, write_end = os.pipe()
     try:
         descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
-        pid = zygote.fork({"device": device, "count": count, "store": store[1]}, descriptors)
-        return Link(device, ours, control, output, pid)
+        request = {"device": device, "count": count, "store": store[1], "collectives": collectives}
+        return Link(device, ours, control, output, zygote.fork(request, descriptors))
     except BaseException:
         ours.close()
         control.close()

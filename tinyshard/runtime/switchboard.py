@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import select
 import selectors
 import socket
 import threading
@@ -46,9 +47,11 @@ class Switchboard:
         count: number of devices.
         platform: what they are called.
         buffers: tells which values nobody holds any more.
+        arena: descriptor of the memory that the workers share; -1 where gloo joins them.
     """
 
-    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers) -> None:
+    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers, arena: int = -1) -> None:
+        self._arena = arena
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
@@ -70,6 +73,8 @@ class Switchboard:
         self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
         self._newest = 0  # number of the last call that was handed out
         self._selector = selectors.DefaultSelector()
+        self._outputs = select.poll()
+        self._polling = threading.Lock()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -83,8 +88,8 @@ class Switchboard:
         """Queue a message.
 
         Args:
-            kind: "put" (run, value, blocks), "run" (run, program, inputs, outputs), "forget" (program), "cancel" (the
-                interrupted line), "look", or a question (request, what).
+            kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
+                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a question (request, what).
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
@@ -125,11 +130,11 @@ class Switchboard:
             return True
         if not self.started.is_open:
             return False
-        links = [
-            self.links[d] for d in devices
-        ]  # read after the queue: what moves on meanwhile counts twice, not never
+        # read after the queue: what moves on meanwhile counts twice, not never
+        links = [self.links[d] for d in devices]
         return any(
-            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + nbytes > MAX_NBYTES_AHEAD)
+            not x.lost
+            and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD)
             for x in links
         )
 
@@ -138,6 +143,29 @@ class Switchboard:
         with self.state:
             lines, self._printed = self._printed, []
         return sorted(lines, key=lambda line: line[0])
+
+    def is_quiet(self, told: Sequence[int]) -> bool:
+        """Whether all that devices have said has been taken in.
+
+        Args:
+            told: by device, how many failures it has sent.
+        """
+        if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
+            return False
+        # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
+        with self._polling:  # a poll object serves one thread at a time
+            return not self._outputs.poll(0) and self._is_idle
+
+    def pass_all(self, finished: Sequence[int]) -> None:
+        """Note how far devices are.
+
+        Args:
+            finished: by device, the number of the last call that it has finished.
+        """
+        with self.state:
+            for link in self.links:
+                link.passed(finished[link.device])
+            self._settle()
 
     def close(self) -> None:
         """End the thread and the workers. An interrupt only ends the waiting for it."""
@@ -173,15 +201,17 @@ class Switchboard:
 
     def _start_workers(self) -> None:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        with rendezvous() as store:
+        with rendezvous(self._arena) as store:
             for device in range(self._size):
                 if self.closing:
                     return
-                link = start_worker(self._zygote, device, self._size, store)
+                collectives = "gloo" if self._arena < 0 else "shared"
+                link = start_worker(self._zygote, device, self._size, store, collectives)
                 self.links.append(link)
                 self._selector.register(link.sock, selectors.EVENT_READ, link)
                 self._selector.register(link.control, selectors.EVENT_READ, link)
                 self._selector.register(link.output, selectors.EVENT_READ, link)
+                self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
@@ -283,10 +313,13 @@ class Switchboard:
         self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
-        for device, block in blocks.items():
-            head = ("put", run.number, value, tuple(block.shape), block.dtype)
-            self._send([device], head, channel.tensor_bytes(block))
+        for device, (block, place) in blocks.items():
+            head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
+            self._send([device], head, channel.tensor_bytes(block) if place is None else None)
         self._count(run)
+        for device, (block, place) in blocks.items():
+            if place is not None and self.links[device].lend(run.number, block.nbytes):
+                self._send([device], ("sync", 0, None))
 
     def _count(self, run: Run) -> None:
         """Note that devices have a call before them, and ask now and then how far they have come."""
@@ -338,6 +371,7 @@ class Switchboard:
             _, number, failure = head
             run = next(run for run in link.ahead if run.number == number)
             run.failures.setdefault(link.device, (failure, run.where))
+            link.heard += 1
         elif head[0] == "reply":
             _, number, done, answer = head
             link.passed(done)
@@ -401,9 +435,9 @@ class Switchboard:
             return
         frozen = list(now.started)
         started_by = {link.device: now.started.get(link.device, link.done) for link in self.links}
-        runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
-        skip = left_out(runs, started_by)
-        with self.state:
+        with self.state:  # a thread that waits may settle runs, too
+            runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
+            skip = left_out(runs, started_by)
             for run in runs:
                 for d in run.devices:
                     if run.number in skip[d]:
@@ -417,10 +451,14 @@ class Switchboard:
         if link.output < 0:
             return
         output = link.output
-        lines = link.read_lines(lambda: self._selector.unregister(output))
+        lines = link.read_lines(lambda: self._close_output(output))
         if lines:
             with self.state:
                 self._printed.extend((link.device, line) for line in lines)
+
+    def _close_output(self, output: int) -> None:
+        self._selector.unregister(output)
+        self._outputs.unregister(output)
 
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""

@@ -36,6 +36,7 @@ class Zygote:
             f"import sys; sys.path[:] = {path!r}; from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
         )
         environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[theirs.fileno()],
@@ -201,7 +202,7 @@ def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote:
         channel, control, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
-        worker.main(*lines, output, request["device"], request["count"], path, zygote)
+        worker.main(*lines, output, request["device"], request["count"], path, zygote, request["collectives"])
         code = 0
     except BaseException:
         import traceback
