@@ -21,12 +21,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from tinyshard.runtime import channel, lines
+from tinyshard.runtime import channel, lines, worker
 from tinyshard.runtime.handshake import RefusedError
 from tinyshard.runtime.meeting import LineStore, Meeting
 from tinyshard.runtime.slots import Slot
@@ -34,15 +35,17 @@ from tinyshard.runtime.slots import Slot
 LOOK_AGAIN_S = 0.2
 
 
-def facts() -> dict[str, Any]:
-    """What a controller must know of this process before it sends it programs."""
+def versions() -> dict[str, str]:
+    """What must be the same in a controller and its workers: pickles and programs travel between them."""
     return {
-        "name": socket.gethostname(),
-        "pid": os.getpid(),
         "python": ".".join(system.python_version_tuple()[:2]),
         "torch": torch.__version__.partition("+")[0],
-        "gpus": torch.cuda.device_count(),
     }
+
+
+def facts() -> dict[str, Any]:
+    """What a controller must know of this process before it sends it programs."""
+    return {"name": socket.gethostname(), "gpus": torch.cuda.device_count(), **versions()}
 
 
 def serve(address: tuple[str, int], secret: bytes, slot: Slot, wait_s: float, say: Callable[[str], None]) -> int:
@@ -75,7 +78,7 @@ def serve(address: tuple[str, int], secret: bytes, slot: Slot, wait_s: float, sa
             continue
         lines.watch(sock)
         with sock:
-            if _attend(sock, waker, address, secret, slot):
+            if _attend(sock, waker, address, secret):
                 return 0
         since_s = time.monotonic()
 
@@ -90,7 +93,7 @@ def _notice_children() -> socket.socket:
     return waker
 
 
-def _attend(sock: socket.socket, waker: socket.socket, address: tuple[str, int], secret: bytes, slot: Slot) -> bool:
+def _attend(sock: socket.socket, waker: socket.socket, address: tuple[str, int], secret: bytes) -> bool:
     """Do what the controller says until it is gone; whether it said that this is over."""
     child: _Child | None = None
     reader = channel.Reader(sock)
@@ -108,7 +111,7 @@ def _attend(sock: socket.socket, waker: socket.socket, address: tuple[str, int],
             for head, _ in messages:
                 if head[0] == "start":
                     child = _report(sock, child, child.kill() if child is not None else None)
-                    child = _Child(head[1], _fork(lambda told=head: _work(address, secret, slot, *told[1:])))
+                    child = _Child(head[1], _fork((sock, waker), partial(_work, address, secret, *head[1:])))
                 elif head[0] == "kill" and child is not None and child.pool == head[1]:
                     child = _report(sock, child, child.kill())
                 elif head[0] == "leave":
@@ -144,7 +147,8 @@ class _Child:
         return os.waitpid(self._pid, 0)[1]
 
 
-def _fork(work: Callable[[], None]) -> int:
+def _fork(own: Sequence[socket.socket], work: Callable[[], None]) -> int:
+    """Fork a process that closes what is the agent's own, and works; its id."""
     sys.stdout.flush()
     sys.stderr.flush()
     pid = os.fork()
@@ -153,6 +157,8 @@ def _fork(work: Callable[[], None]) -> int:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
+        for sock in own:
+            sock.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         work()
@@ -165,17 +171,15 @@ def _fork(work: Callable[[], None]) -> int:
         os._exit(code)
 
 
-def _work(address: tuple[str, int], secret: bytes, slot: Slot, pool: str, given: dict[str, Any]) -> None:
+def _work(address: tuple[str, int], secret: bytes, pool: str, given: dict[str, Any]) -> None:
     """What the child does: connect its lines, and be a worker."""
-    from tinyshard.runtime import worker
-
-    agent = os.getppid()
+    agent, device = os.getppid(), given["device"]
     made = {
-        role: lines.connect(address, secret, (role, pool, slot.rank, os.getpid()))
+        role: lines.connect(address, secret, (role, pool, device, os.getpid()))
         for role in ("channel", "control", "output", "store")
     }
     own = made["channel"]
     meeting = Meeting(LineStore(made["store"]), own.getsockname()[0], own.getpeername()[:2])
     worker.main(
-        own, made["control"], made["output"].detach(), slot.rank, given["count"], meeting, agent, given["collectives"]
+        own, made["control"], made["output"].detach(), device, given["count"], meeting, agent, given["collectives"]
     )

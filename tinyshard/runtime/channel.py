@@ -41,6 +41,7 @@ class Reader:
         self._filled = 0
         self._is_dropping = False  # there was no memory for the payload of `_head`
         self._to_drop = 0
+        self.error: OSError | None = None  # what broke the stream, if it did not simply end
 
     def read(self) -> list[Message] | None:
         """Receive once. A blocking socket waits for at least some bytes.
@@ -62,7 +63,8 @@ class Reader:
                 self._bytes += received
         except (BlockingIOError, InterruptedError):
             return []
-        except OSError:  # also that the other machine does not answer any more
+        except OSError as error:  # also that the other machine does not answer any more
+            self.error = error
             return None
         return self._take_messages() if count else None
 

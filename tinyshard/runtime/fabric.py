@@ -23,6 +23,7 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
 from tinyshard.program import Meta
 from tinyshard.runtime.channel import as_bytes
+from tinyshard.runtime.meeting import Meeting
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault
 TIMEOUT = timedelta(days=7)
@@ -70,13 +71,14 @@ class Fabric:
     """This device's way to the others: process groups over any set of them, made when first used.
 
     Args:
-        store: path of a file that all workers share, for gloo's rendezvous.
+        store: path of a file that all workers share, for gloo's rendezvous; or how they meet over a network.
         device: id of this device.
         count: number of devices.
     """
 
-    def __init__(self, store: str, device: int, count: int) -> None:
-        self._store = dist.FileStore(store, count)
+    def __init__(self, store: str | Meeting, device: int, count: int) -> None:
+        self._meeting = store if isinstance(store, Meeting) else None
+        self._store = dist.FileStore(store, count) if isinstance(store, str) else store.store
         self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
         self._is_aborted = False
@@ -88,8 +90,10 @@ class Fabric:
         if members not in self._groups:
             gloo: Any = dist.ProcessGroupGloo
             options = gloo._Options()
-            # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business
-            options._devices = [gloo.create_device(hostname="127.0.0.1")]
+            # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business,
+            # and with others that by which this one reaches the controller
+            host = "127.0.0.1" if self._meeting is None else self._meeting.host
+            options._devices = [gloo.create_device(hostname=host)]
             options._timeout = TIMEOUT
             store = dist.PrefixStore("-".join(map(str, members)), self._store)
             rank = members.index(self._device)
@@ -114,9 +118,13 @@ class Fabric:
                 if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
                     continue
                 with socket.socket(fileno=os.dup(int(name))) as copy:
-                    if copy.family == socket.AF_INET:
-                        copy.getpeername()  # raises for a listening socket, without which gloo would end the process
-                        copy.shutdown(socket.SHUT_RDWR)
+                    if copy.family in (socket.AF_INET, socket.AF_INET6):
+                        # raises for a listening socket, without which gloo would end the process
+                        peer = copy.getpeername()[:2]
+                        if self._meeting is None or peer != self._meeting.controller:
+                            copy.shutdown(socket.SHUT_RDWR)
+        if self._meeting is not None:
+            self._meeting.store.close()
 
     def perform(
         self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],

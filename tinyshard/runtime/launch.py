@@ -7,11 +7,58 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
+from tinyshard.runtime.failures import ending
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.zygote import Zygote
+
+
+class Starter(Protocol):
+    """Who starts the workers of a pool, and ends them."""
+
+    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
+        """Start the workers; a Link to each, in the order of the devices, until they are not wanted any more."""
+
+    def host(self, device: int) -> str | None:
+        """The address of a device's machine; None if it is this one."""
+
+    def end(self, link: Link) -> str:
+        """Kill a worker, stopped or not, and wait until it is gone; how it ended, if something else ended it before."""
+
+
+class Forked:
+    """Starts workers on this machine.
+
+    Args:
+        zygote: what they are forked from.
+        count: how many.
+        arena: descriptor of the memory that they share; -1 where gloo joins them.
+    """
+
+    def __init__(self, zygote: Zygote, count: int, arena: int = -1) -> None:
+        self._zygote = zygote
+        self._count = count
+        self._arena = arena
+
+    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
+        """Fork one after the other."""
+        collectives = "gloo" if self._arena < 0 else "shared"
+        with rendezvous(self._arena) as store:
+            for device in range(self._count):
+                if not is_wanted():
+                    return
+                yield start_worker(self._zygote, device, self._count, store, collectives)
+
+    def host(self, device: int) -> str | None:
+        """Here."""
+        return None
+
+    def end(self, link: Link) -> str:
+        """Kill one."""
+        return ending(self._zygote.kill(link.pid))
 
 
 @contextmanager

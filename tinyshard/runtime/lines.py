@@ -8,14 +8,22 @@ may lie for hours before a device that computes has time for it.
 
 from __future__ import annotations
 
+import array
+import contextlib
+import fcntl
 import socket
+import sys
+import time
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import channel, handshake
 
-# the controller's answer to a hello, before which nothing else is said on a line; the other one is ("refused", why)
+# the controller's answer to a hello, before which nothing else is said on a line. The others are (LATER, why), after
+# which it may be tried again, and (REFUSED, why)
 WELCOME = ("welcome",)
+LATER = "later"
+REFUSED = "refused"
 
 SILENT_S = 1
 QUESTIONS = 2
@@ -44,6 +52,8 @@ def connect(
         handshake.ask(sock, secret)
         channel.send(sock, hello)
         word, *why = channel.receive(sock)
+        if word == LATER:
+            raise ConnectionError(why[0])
         if word != WELCOME[0]:
             raise handshake.RefusedError(why[0])
         tune(sock)
@@ -72,6 +82,21 @@ def watch(sock: socket.socket) -> None:
     """For a line on which little is said: what is sent must be acknowledged soon."""
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * BROKEN_WITHIN_S)
+
+
+def wait_until_there(descriptor: int) -> None:
+    """Wait until all that was written to a line is at the other end: what comes on other lines later is later there."""
+    if sys.platform != "linux":
+        return
+    siocoutq = 0x5411
+    pending = array.array("i", [1])
+    end_s = time.monotonic() + BROKEN_WITHIN_S
+    while time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(descriptor, siocoutq, pending)
+        if not pending[0]:
+            return
+        time.sleep(0.0002)
 
 
 def parse(address: str) -> tuple[str, int]:

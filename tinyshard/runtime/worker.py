@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime import channel
+from tinyshard.runtime import channel, lines
 from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
 from tinyshard.runtime.failures import Failure, failure_of, short
+from tinyshard.runtime.meeting import Meeting
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.turnstile import Turnstile, listen
@@ -45,23 +46,31 @@ class Worker:
         sock: this device's channel to the controller.
         device: its id.
         count: number of devices.
-        store: path of the file that all workers share: their memory, or gloo's rendezvous.
+        store: path of the file that all workers share: their memory, or gloo's rendezvous; or how they meet over a
+            network.
         collectives: "shared" or "gloo".
         turnstile: which calls may start.
     """
 
     def __init__(
-        self, sock: socket.socket, device: int, count: int, store: str, collectives: str, turnstile: Turnstile
+        self,
+        sock: socket.socket,
+        device: int,
+        count: int,
+        store: str | Meeting,
+        collectives: str,
+        turnstile: Turnstile,
     ) -> None:
         self._sock = sock
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
         self._turnstile = turnstile
+        self._is_remote = isinstance(store, Meeting)
         self._arena: Arena | None = None
         self._progress: Progress | None = None
         self._fabric: Fabric | SharedFabric
-        if collectives == "shared":
+        if collectives == "shared" and isinstance(store, str):
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
@@ -123,6 +132,8 @@ class Worker:
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         _flush()
+        if self._is_remote:
+            lines.wait_until_there(1)
         channel.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
 
     def _put(
@@ -249,7 +260,7 @@ def main(
     output: int,
     device: int,
     count: int,
-    store: str,
+    store: str | Meeting,
     zygote: int,
     collectives: str,
 ) -> None:
@@ -260,7 +271,7 @@ def main(
         control: the control line.
         output: file descriptor that takes what the process prints.
         device: its id, of `count`.
-        store: path of the file in which the workers find each other.
+        store: path of the file in which the workers find each other; or how they meet over a network.
         zygote: process id of the parent.
         collectives: "shared" or "gloo".
     """

@@ -145,7 +145,8 @@ def stop() -> None:
 
 def prestart() -> None:
     """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
-    if sys.platform != "win32" and os.environ.get("TINYSHARD_ROLE") != "worker":
+    is_worker = os.environ.get("TINYSHARD_ROLE") == "worker" or "tinyshard.worker" in sys.orig_argv
+    if sys.platform != "win32" and not is_worker:
         if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process"):
             with contextlib.suppress(OSError):
                 start()
