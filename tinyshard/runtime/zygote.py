@@ -147,7 +147,7 @@ def prestart() -> None:
     """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
     is_worker = os.environ.get("TINYSHARD_ROLE") == "worker" or "tinyshard.worker" in sys.orig_argv
     if sys.platform != "win32" and not is_worker:
-        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process"):
+        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process") and not os.environ.get("TINYSHARD_HOSTS"):
             with contextlib.suppress(OSError):
                 start()
 
