@@ -1,4 +1,4 @@
-"""Runs the code cells of lessons, each lesson in a process of its own, and compares what they print and show with what is stored.
+"""Runs the code cells of lessons, each lesson in its own process, and compares what they print and show with the stored.
 
     python tests/workers/lesson_cells.py notebooks/03*.ipynb notebooks/04*.ipynb
 
@@ -16,9 +16,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch  # noqa: F401
 from IPython.core.displayhook import DisplayHook
 from IPython.core.interactiveshell import InteractiveShell
+
+import tinyshard  # noqa: F401
 
 SANITIZE = Path(__file__).parents[1] / "notebooks" / "sanitize.cfg"
 

@@ -14,7 +14,7 @@ CONTROLLER = "10.77.0.1:29400"
 ADDRESSES = {"a": "10.77.0.1", "b": "10.77.0.2"}
 WORKERS_EACH = 4
 # whoever has lost its controller gives up after this; long enough for a wire to be mended
-AGENTS_WAIT_S = 30
+AGENTS_WAIT_S = 200
 
 
 def why_not() -> str:

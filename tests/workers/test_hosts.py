@@ -1,8 +1,6 @@
 """Devices on two machines, four on each: started by torchrun, joined over a network that strangers can reach too."""
 
 import signal
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
