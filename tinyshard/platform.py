@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tinyshard.runtime.pool import ProcessPool
 
 RUNTIMES = ("process", "local")
-PLATFORMS = ("cpu",)
-COLLECTIVES = ("shared", "gloo")
+PLATFORMS = ("cpu", "gpu")
+COLLECTIVES = ("shared", "gloo", "nccl")
 DEFAULT_DEVICES = 8
 
 _runtime: ProcessPool | LocalRuntime | None = None
@@ -34,12 +34,14 @@ def init(
     """Start the devices, or start them afresh; arrays made before are gone. First use calls it with the defaults.
 
     Args:
-        devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their workers.
-        platform: "cpu"; by default TINYSHARD_PLATFORM, or "cpu".
+        devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their workers;
+            on GPUs, one for each.
+        platform: "cpu", or "gpu", CUDA; by default TINYSHARD_PLATFORM, or "cpu".
         runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
         collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
             TINYSHARD_COLLECTIVES, or "shared" where it can be had (Linux on x86-64), else "gloo". With hosts: "gloo".
+            GPUs: "nccl" where each device has one of its own, else "gloo", through the memory of the host.
         hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
             srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for
             the secret by which they know each other). It waits for them, says what to type if nobody comes, and gives
@@ -67,38 +69,61 @@ def init(
     if hosts is not None and kind == "local":
         raise RuntimeStateError(message("the local runtime has no workers on other machines", try_="leave hosts out"))
     address = (hosts or os.environ.get("TINYSHARD_HOSTS")) if kind == "process" else None
+    wanted = _count(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
+    if kind == "local":
+        _check_one_of("platform of the local runtime", where, ("cpu",))
     if address:
-        _check_one_of("collectives between machines", collectives or "gloo", ("gloo",))
-        wanted = _count(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
+        between = "gloo" if where == "cpu" else collectives
+        _check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
         with _choosing:
             _end_runtime()
-            _runtime = _pool_on_hosts(address, wanted, where)
-        _load_rules()
-        return
-    count = _count(devices)
-    joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
-    with _choosing:
-        _end_runtime()
-        if kind == "local":
-            from tinyshard.runtime.local import LocalRuntime
+            _runtime = _pool_on_hosts(address, wanted, where, between)
+    elif where == "gpu":
+        with _choosing:
+            _end_runtime()
+            _runtime = _pool_on_gpus(wanted, collectives)
+    else:
+        count = wanted or DEFAULT_DEVICES
+        joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
+        with _choosing:
+            _end_runtime()
+            if kind == "local":
+                from tinyshard.runtime.local import LocalRuntime
 
-            _runtime = LocalRuntime(count, where)
-        else:
-            from tinyshard.runtime.pool import ProcessPool
+                _runtime = LocalRuntime(count, where)
+            else:
+                from tinyshard.runtime.pool import ProcessPool
 
-            _runtime = ProcessPool(count, where, joined)
+                _runtime = ProcessPool(count, where, joined)
     _load_rules()
 
 
-def _pool_on_hosts(address: str, devices: int | None, platform: str) -> ProcessPool:
+def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
     from tinyshard import config
-    from tinyshard.runtime import hosts
+    from tinyshard.runtime import gpus, hosts
     from tinyshard.runtime.party import Party
     from tinyshard.runtime.pool import ProcessPool
 
     joined = hosts.join(address)
     agents = joined.gather(devices, config.read("hosts_timeout_s"), lambda words: print(words, file=sys.stderr))
-    return ProcessPool(len(agents), platform, "gloo", Party(joined, agents, platform, "gloo"))
+    seats: tuple[int, ...] = ()
+    if platform == "gpu":
+        machines = [(agent.host, agent.told["gpus"]) for agent in agents]
+        seats, collectives = gpus.seats(machines), gpus.collectives(machines, collectives)
+    between = collectives or "gloo"
+    return ProcessPool(len(agents), platform, between, Party(joined, agents, platform, between, seats))
+
+
+def _pool_on_gpus(devices: int | None, collectives: str | None) -> ProcessPool:
+    import torch
+
+    from tinyshard.runtime import gpus
+    from tinyshard.runtime.pool import ProcessPool
+
+    there = torch.cuda.device_count()
+    machines = [("this machine", there)] * (devices or there or 1)
+    joined = gpus.collectives(machines, collectives)
+    return ProcessPool(len(machines), "gpu", joined, gpus=gpus.seats(machines))
 
 
 def _load_rules() -> None:
@@ -125,8 +150,8 @@ def _collectives(given: str | None, count: int) -> str:
     """What joins so many processes."""
     from tinyshard.runtime import arena
 
+    _check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
     name = given or ("shared" if arena.is_possible(count) else "gloo")
-    _check_one_of("collectives", name, COLLECTIVES)
     if name == "shared" and not arena.is_possible(count):
         raise RuntimeStateError(
             message(

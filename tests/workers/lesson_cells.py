@@ -1,4 +1,4 @@
-"""Runs the code cells of lessons, each lesson in its own process, and compares what they print and show with the stored.
+"""Runs the code cells of lessons, each lesson in its own process, and compares what they show with what is stored.
 
     python tests/workers/lesson_cells.py notebooks/03*.ipynb notebooks/04*.ipynb
 

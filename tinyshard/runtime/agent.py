@@ -180,6 +180,5 @@ def _work(address: tuple[str, int], secret: bytes, pool: str, given: dict[str, A
     }
     own = made["channel"]
     meeting = Meeting(LineStore(made["store"]), own.getsockname()[0], own.getpeername()[:2])
-    worker.main(
-        own, made["control"], made["output"].detach(), device, given["count"], meeting, agent, given["collectives"]
-    )
+    facts = given["count"], meeting, agent, given["collectives"], given["gpu"]
+    worker.main(own, made["control"], made["output"].detach(), device, *facts)

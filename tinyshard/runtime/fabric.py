@@ -74,9 +74,11 @@ class Fabric:
         store: path of a file that all workers share, for gloo's rendezvous; or how they meet over a network.
         device: id of this device.
         count: number of devices.
+        place: where blocks are, if not on the CPU.
     """
 
-    def __init__(self, store: str | Meeting, device: int, count: int) -> None:
+    def __init__(self, store: str | Meeting, device: int, count: int, place: torch.device | None = None) -> None:
+        self._place = place
         self._meeting = store if isinstance(store, Meeting) else None
         self._store = dist.FileStore(store, count) if isinstance(store, str) else store.store
         self._device = device
@@ -88,19 +90,22 @@ class Fabric:
     def group(self, members: tuple[int, ...]) -> Any:
         """The gloo group over these device ids, ranks in this order. All members ask for it in the same order."""
         if members not in self._groups:
-            gloo: Any = dist.ProcessGroupGloo
-            options = gloo._Options()
-            # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business,
-            # and with others that by which this one reaches the controller
-            host = "127.0.0.1" if self._meeting is None else self._meeting.host
-            options._devices = [gloo.create_device(hostname=host)]
-            options._timeout = TIMEOUT
             store = dist.PrefixStore("-".join(map(str, members)), self._store)
             rank = members.index(self._device)
             if self._groups:
                 self._meet(store, rank, len(members))
-            self._groups[members] = _Counting(gloo(store, rank, len(members), options), len(members), self.handed)
+            self._groups[members] = _Counting(self._connect(store, rank, len(members)), len(members), self.handed)
         return self._groups[members]
+
+    def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business, and
+        # with others that by which this one reaches the controller
+        host = "127.0.0.1" if self._meeting is None else self._meeting.host
+        options._devices = [gloo.create_device(hostname=host)]
+        options._timeout = TIMEOUT
+        return gloo(store, rank, count, options)
 
     def _meet(self, store: dist.Store, rank: int, count: int) -> None:
         """Wait for the other members: gloo itself would wait for one that is gone, and nothing could end that."""
@@ -162,7 +167,9 @@ class Fabric:
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = devices.index(self._device)
-        out = torch.empty(made.shape, dtype=made.dtype) if any(m[1] == here for m in moves) else None
+        out = (
+            torch.empty(made.shape, dtype=made.dtype, device=self._place) if any(m[1] == here for m in moves) else None
+        )
         waiting: list[tuple[Any, Any]] = []
         for tag, (source, target, cut, place) in enumerate(moves):
             if source == target == here:
@@ -204,7 +211,7 @@ def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Te
 
 def _all_gather(group: Any, place: int, count: int, x: Tensor, *, dim: int) -> Tensor:
     sent = as_bytes(x)
-    got = torch.empty(count * sent.numel(), dtype=torch.uint8)
+    got = torch.empty(count * sent.numel(), dtype=torch.uint8, device=sent.device)
     if sent.numel():
         group._allgather_base(got, sent).wait()
     blocks = [got[i * sent.numel() : (i + 1) * sent.numel()].view(x.dtype).reshape(x.shape) for i in range(count)]

@@ -1,4 +1,4 @@
-"""The controller's end of other machines: it listens where the user said, lets in who knows the secret, and keeps watch.
+"""The controller's end of other machines: it listens where the user said, lets in who knows the secret, and watches.
 
 One thread accepts, hears the agents and answers the boards; whoever comes is greeted by a thread of its own, so that a
 stranger who says nothing holds nobody up.

@@ -31,10 +31,14 @@ class Party:
         hosts: where they come.
         agents: which agents fork, by device.
         platform: what the devices are called.
-        collectives: what joins the workers.
+        collectives: what joins the workers: "gloo" or "nccl".
+        gpus: by device, the number of its GPU on its machine; none for CPUs.
     """
 
-    def __init__(self, hosts: Hosts, agents: Sequence[Agent], platform: str, collectives: str) -> None:
+    def __init__(
+        self, hosts: Hosts, agents: Sequence[Agent], platform: str, collectives: str, gpus: Sequence[int] = ()
+    ) -> None:
+        self._gpus = gpus
         self._hosts = hosts
         self._agents = list(agents)
         self._platform = platform
@@ -68,7 +72,8 @@ class Party:
             yield Link(device, sock, control, output.detach(), self._pids[device])
 
     def _facts(self, device: int) -> dict[str, Any]:
-        return {"device": device, "count": len(self._agents), "collectives": self._collectives}
+        gpu = self._gpus[device] if self._gpus else None
+        return {"device": device, "count": len(self._agents), "collectives": self._collectives, "gpu": gpu}
 
     def _wait_for_lines(self, is_wanted: Callable[[], bool]) -> bool:
         end_s = time.monotonic() + START_WITHIN_S

@@ -42,9 +42,10 @@ class ProcessPool:
 
     Args:
         count: number of devices.
-        platform: "cpu".
-        collectives: "shared", memory that all of them map, or "gloo".
+        platform: "cpu" or "gpu".
+        collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
         starter: starts the workers on other machines; by default they are forked on this one.
+        gpus: by device, the number of its GPU on this machine; none for CPUs.
 
     Communication: socket pairs to the workers; between them shared memory, or gloo on the loopback.
     With a starter: TCP to the workers, gloo between their machines.
@@ -53,7 +54,12 @@ class ProcessPool:
     kind = "process"
 
     def __init__(
-        self, count: int, platform: str = "cpu", collectives: str = "gloo", starter: Starter | None = None
+        self,
+        count: int,
+        platform: str = "cpu",
+        collectives: str = "gloo",
+        starter: Starter | None = None,
+        gpus: Sequence[int] = (),
     ) -> None:
         self.collectives = collectives
         self.devices = tuple(Device(i, platform) for i in range(count))
@@ -65,7 +71,7 @@ class ProcessPool:
         fd = arena.create(count) if collectives == "shared" else -1
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
         self._overview = None if self._arena is None else Overview(self._arena.board)
-        self._starter = starter or Forked(zygote.start(), count, fd)
+        self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
         self._board = Switchboard(self._starter, platform, self._buffers)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
