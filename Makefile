@@ -9,22 +9,22 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test fast format lint types unit workers doctests notebooks course-installed test-installed
+.PHONY: help lab test fast format lint types unit workers doctests notebooks browser course-installed test-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
 help:
 	@echo 'make lab         open JupyterLab on a working copy of the lessons (LAB_ARGS=--no-browser passes on)'
-	@echo 'make test        everything: lint types unit workers doctests notebooks, in this order'
+	@echo 'make test        everything: lint types unit workers doctests notebooks browser'
 	@echo 'make fast        lint, types and unit: what to run while editing'
 	@echo 'make format      rewrite the code in the one format'
-	@echo 'make lint | types | unit | workers | doctests | notebooks    one step of make test'
+	@echo 'make lint | types | unit | workers | doctests | notebooks | browser    one step of make test, in this order'
 	@echo 'The first of them creates .venv. PYTHON=python3.12 chooses another Python (3.11 or newer).'
 
 lab: course-installed
 	@$(BIN)/python -m course lab $(LAB_ARGS)
 
-test: lint types unit workers doctests notebooks
+test: lint types unit workers doctests notebooks browser
 	@echo; echo '== everything passed'
 
 fast: lint types unit
@@ -44,7 +44,7 @@ types: test-installed
 
 unit: test-installed
 	$(call heading,unit tests: no worker processes)
-	@$(BIN)/python -m pytest -q tests --ignore=tests/workers
+	@$(BIN)/python -m pytest -q tests --ignore=tests/workers --ignore=tests/browser
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
 ON_GLOO := test_counts test_failures test_lax_gloo test_expressions_gloo test_network_gloo test_faults_stalls
@@ -63,6 +63,10 @@ notebooks: test-installed
 	$(call heading,notebooks: each lesson once; then corrupted copies of what it stored)
 	@$(BIN)/python -m pytest -q -p tests.notebooks.corrupted --nbval --nbval-current-env \
 		--nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg notebooks
+
+browser: test-installed
+	$(call heading,browser: each lesson in JupyterLab; skipped where there is no Chromium)
+	@$(BIN)/python -m pytest -q -rs tests/browser
 
 course-installed: $(BIN)/pip
 	$(call install,course)

@@ -1,55 +1,36 @@
-"""The commands of the workshop kit: `python -m course lab` and `python -m course list`."""
+"""The commands of the workshop kit, as in `python -m course lab`."""
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 
-from course.lab import MissingLabError, lab_command, offer_settings
-from course.lessons import MissingLessonsError, find_lessons, refresh, shipped_folder, working_folder
+from course.commands.doctor import DOCTOR
+from course.commands.handout import HANDOUT
+from course.commands.lab import LAB
+from course.commands.listing import LIST
+from course.commands.progress import PROGRESS
+from course.commands.resetting import RESET
+from course.errors import CourseError
 
-
-def open_lab(lab_args: Sequence[str]) -> None:
-    """Bring the working copy up to date, then become JupyterLab on it; `lab_args` are handed on.
-
-    Raises:
-        MissingLessonsError: there is no folder of lessons to copy.
-        MissingLabError: JupyterLab is not installed.
-    """
-    working = working_folder()
-    command = lab_command(working, lab_args)
-    for line in refresh(shipped_folder(), working):
-        print(line)
-    print(f"opening JupyterLab on {working}", flush=True)
-    # JupyterLab takes this process's place, so that Ctrl-C and signals reach it alone.
-    offer_settings(os.environ)
-    os.execv(command[0], command)
-
-
-def list_lessons() -> None:
-    """Print number, title and file of each lesson, a line each."""
-    for lesson in find_lessons(shipped_folder()):
-        print(f"{lesson.number}  {lesson.title}  ({lesson.path.name})")
+COMMANDS = (LAB, LIST, PROGRESS, RESET, DOCTOR, HANDOUT)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m course", description=__doc__, allow_abbrev=False)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("lab", help="open JupyterLab on a working copy; other arguments go to JupyterLab")
-    commands.add_parser("list", help="list the lessons")
-    chosen, others = parser.parse_known_args(argv)
-    if others and chosen.command != "lab":
+    subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_arguments(subparsers.add_parser(command.name, help=command.help, allow_abbrev=False))
+    arguments, others = parser.parse_known_args(argv)
+    arguments.others = others
+    chosen = next(command for command in COMMANDS if command.name == arguments.name)
+    if others and not chosen.hands_on:
         parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
-        if chosen.command == "lab":
-            open_lab(others)
-        else:
-            list_lessons()
-    except (MissingLessonsError, MissingLabError) as error:
+        return chosen.run(arguments)
+    except CourseError as error:
         print(error, file=sys.stderr)
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -6,7 +6,9 @@ import sys
 from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 
-__all__ = ["MissingLabError", "lab_command", "offer_settings"]
+from course.errors import MissingLabError
+
+__all__ = ["lab_command", "offer_settings"]
 
 # A workshop has no network, and JupyterLab would ask it for news, for a newer JupyterLab and for extensions.
 OFFLINE = (
@@ -17,10 +19,6 @@ OFFLINE = (
 
 
 SETTINGS = Path(__file__).parent / "jupyter"
-
-
-class MissingLabError(RuntimeError):
-    """JupyterLab is not installed in this environment."""
 
 
 def lab_command(working: Path, lab_args: Sequence[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """The lessons that tinyshard ships, and the working copy in which a learner edits them.
 
 A lesson is copied when the learner has none, or has one that was never edited. What a learner edited is never
-written over: the new version is put beside it, as `01-… (new).ipynb`.
+written over: the new version is put beside it, as `01-… (new).ipynb`; and where the learner asks for the shipped
+lesson back, the edited one is kept as `01-… (mine).ipynb`.
 """
 
 import hashlib
@@ -13,15 +14,13 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-__all__ = ["Lesson", "MissingLessonsError", "find_lessons", "refresh", "shipped_folder", "working_folder"]
+from course.errors import MissingLessonsError, UnknownLessonError
+
+__all__ = ["Lesson", "find_lesson", "find_lessons", "put_back", "refresh", "shipped_folder", "working_folder"]
 
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 # In the working copy: for each file, the hash of the version that it was copied from. Same hash = not edited.
 MANIFEST = ".shipped.json"
-
-
-class MissingLessonsError(FileNotFoundError):
-    """There is no folder of lessons, as in an installation from a wheel."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,53 @@ def find_lessons(folder: Path) -> list[Lesson]:
     return [Lesson(path.name.split("-")[0], _title(path), path) for path in sorted(folder.glob("*.ipynb"))]
 
 
+def find_lesson(folder: Path, name: str) -> Lesson:
+    """The lesson in `folder` that `name` means: "3", "03", "03-where…" or the file's whole name.
+
+    Raises:
+        UnknownLessonError: there is none, or `name` fits more than one.
+    """
+    lessons = find_lessons(folder)
+    wanted = Path(name).name
+    number = wanted.zfill(2) if wanted.isdigit() else None
+    found = [each for each in lessons if number == each.number or (not number and each.path.name.startswith(wanted))]
+    if len(found) != 1 or not wanted:
+        raise UnknownLessonError(
+            f"there is no lesson {name!r}\n"
+            f"  got:  {name!r}, which fits {len(found) if wanted else 'every one'} of the lessons\n"
+            "  rule: a lesson is called by its number or by its file\n"
+            f"  try:  one of {' '.join(lesson.number for lesson in lessons)}"
+        )
+    return found[0]
+
+
+def put_back(lesson: Lesson, working: Path) -> list[str]:
+    """Put the shipped lesson into the working copy; an edited one is moved to `… (mine).ipynb` beside it first.
+
+    Args:
+        lesson: The lesson as it is shipped.
+        working: The folder of the working copy; made where it is missing.
+
+    Returns:
+        One line for the learner about each thing that was done.
+    """
+    working.mkdir(exist_ok=True)
+    known = _read_manifest(working)
+    name = lesson.path.name
+    now = _hash(lesson.path)
+    mine = working / name
+    if mine.exists() and _hash(mine) == now:
+        return [f"{name}: it is as it was shipped"]
+    lines = []
+    if _is_edited(mine, known):
+        kept = next(path for path in _names_beside(mine, "mine") if not path.exists())
+        os.replace(mine, kept)
+        lines.append(f"{name}: yours is kept as {kept.name}")
+    _copy(lesson.path, mine)
+    _write_manifest(working, {**known, name: now})
+    return [*lines, f"{name}: put back; where it is open in JupyterLab, choose File > Reload Notebook from Disk"]
+
+
 def refresh(shipped: Path, working: Path) -> list[str]:
     """Bring the working copy up to date, without writing over what the learner edited.
 
@@ -81,7 +127,7 @@ def refresh(shipped: Path, working: Path) -> list[str]:
         if is_edited and known.get(name) == now:
             continue
         if is_edited:
-            beside = next(path for path in _names_beside(mine) if not _is_edited(path, known))
+            beside = next(path for path in _names_beside(mine, "new") if not _is_edited(path, known))
             _copy(lesson.path, beside)
             known[beside.name] = now
             lines.append(f"{name}: you edited it, so its new version is beside it: {beside.name}")
@@ -102,11 +148,11 @@ def _title(notebook: Path) -> str:
     return notebook.stem.partition("-")[2].replace("-", " ")
 
 
-def _names_beside(mine: Path) -> Iterator[Path]:
-    """`01-a.ipynb` → `01-a (new).ipynb`, `01-a (new 2).ipynb`, …"""
-    yield mine.with_stem(f"{mine.stem} (new)")
+def _names_beside(mine: Path, word: str) -> Iterator[Path]:
+    """`01-a.ipynb`, "new" → `01-a (new).ipynb`, `01-a (new 2).ipynb`, …"""
+    yield mine.with_stem(f"{mine.stem} ({word})")
     for number in count(2):
-        yield mine.with_stem(f"{mine.stem} (new {number})")
+        yield mine.with_stem(f"{mine.stem} ({word} {number})")
 
 
 def _is_edited(path: Path, known: dict[str, str]) -> bool:

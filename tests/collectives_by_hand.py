@@ -17,6 +17,9 @@ import tinyshard as ts
 DTYPES = (
     "bool",
     "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
     "int8",
     "int16",
     "int32",
@@ -120,7 +123,7 @@ def index_groups(draw: Any, n: int) -> list[list[int]]:
 
 def operands(draw: Any, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """Small whole numbers: their sums are exact, so that the order of adding does not matter."""
-    low = 0 if dtype in ("bool", "uint8") else -6
+    low = 0 if dtype == "bool" or dtype.startswith("uint") else -6
     high = 1 if dtype == "bool" else 6
     seed = draw(st.integers(0, 2**16))
     made = np.random.default_rng(seed).integers(low, high + 1, shape).astype(dtype)
@@ -233,3 +236,15 @@ def over_two_axes(case: Case, mesh_shape: tuple[int, int]) -> dict[str, torch.Te
         "vmap of pmap": ts.vmap(ts.pmap(inner, axis_name="b"), axis_name="a")(square).flatten(0, 1),
         "shard_map": both(case.operand),
     }
+
+
+def extremes_keep_nan(mapped: Callable[..., Any]) -> None:
+    """Compare pmax and pmin of rows with nan, infinities and negative numbers with NumPy's, which keep nan."""
+    nan, inf = float("nan"), float("inf")
+    rows = np.array([[1.0, nan, -inf, -2.0, -0.5], [nan, 3.0, -1.0, -3.0, 0.0], [0.0, nan, inf, -2.5, -7.0]])
+    given = [torch.from_numpy(rows).to(d) for d in (torch.float64, torch.float32, torch.float16, torch.bfloat16)]
+    made = mapped(lambda tree: (ts.lax.pmax(tree, "i"), ts.lax.pmin(tree, "i")), axis_name="i")(given)
+    for everyone, by_hand in zip(ts.device_get(made), (rows.max(0), rows.min(0)), strict=True):
+        for x, got in zip(given, everyone, strict=True):
+            assert got.dtype == x.dtype
+            np.testing.assert_array_equal(got.double().numpy(), np.tile(by_hand, (3, 1)))

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 from tinyshard.array import Array, one_call
 from tinyshard.errors import DtypeError, message
 from tinyshard.placement import array
+from tinyshard.trace import lift_outer
 
 Function = Callable[..., Any]
 
@@ -70,6 +71,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = lift_outer((args, kwargs))
         _check_arguments(args, numbers)
         alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
         with one_call():
@@ -100,13 +102,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     """
     _check_function(fun, "vjp")
     alone, whole = _aux_apart(fun, has_aux)
+    primals = lift_outer(primals)
     with one_call():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
     one = len(primals) == 1
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        out = back(cotangent)
+        out = back(lift_outer(cotangent))
         return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
 
     return (value, pull, whole(found[2])) if has_aux else (value, pull)
@@ -146,8 +149,9 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
     alone, whole = _aux_apart(fun, has_aux)
+    primals, tangents = lift_outer((tuple(primals), tuple(tangents)))
     with one_call():
-        found: Any = torch.func.jvp(alone, tuple(primals), tuple(tangents), has_aux=has_aux)
+        found: Any = torch.func.jvp(alone, primals, tangents, has_aux=has_aux)
     return (found[0], found[1], whole(found[2])) if has_aux else found
 
 
@@ -166,6 +170,7 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         tensors, whole = _aux_apart(fun, has_aux)
+        args, kwargs = lift_outer((args, kwargs))
         alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
         with one_call():
             found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
@@ -194,6 +199,7 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         _load_jvp_rules()
         tensors, whole = _aux_apart(fun, has_aux)
+        args, kwargs = lift_outer((args, kwargs))
         alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
         basis, _ = _basis(chosen)
 

@@ -32,11 +32,19 @@ def reduce_stack(shards: Sequence[Tensor], op: str) -> Tensor:
     return reduced(torch.stack(list(shards)), op)
 
 
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
 def reduced(stack: Tensor, op: str) -> Tensor:
     """Combine along dim 0: bool by any/all, the rest by `REDUCTIONS`."""
     if stack.dtype == torch.bool:
         return stack.any(0) if op in ("sum", "max") else stack.all(0)
-    return REDUCTIONS[op](stack)
+    signed = _SIGNED.get(stack.dtype)
+    if signed is None:
+        return REDUCTIONS[op](stack)
+    # torch adds no unsigned ints: as signed ones they wrap alike, and with the first bit flipped they order alike
+    flip = torch.iinfo(signed).min if op in ("max", "min") else 0
+    return (REDUCTIONS[op](stack.view(signed) ^ flip) ^ flip).view(stack.dtype)
 
 
 def all_reduce(stack: Tensor, *, op: str) -> Tensor:

@@ -24,6 +24,7 @@ from tinyshard.explain import explanation
 from tinyshard.layout import Layout, is_same_placement
 from tinyshard.lowered import Compiled, GraphText, Lowered
 from tinyshard.mapped.region import regions_in
+from tinyshard.mesh import AbstractMesh
 from tinyshard.placement import as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.program import Meta
@@ -82,7 +83,7 @@ class Jitted:
         static_argnums: tuple[int, ...],
         static_argnames: tuple[str, ...],
     ) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # a jitted function has attributes of its own
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__)
         self._in_shardings = in_shardings
@@ -110,6 +111,15 @@ class Jitted:
             )
         entry, everything = self._everything(bound, self._in_place(bound))
         home = self._home(entry, everything)
+        if isinstance(home.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
+            raise ShardingError(
+                message(
+                    "a program for an abstract mesh cannot be called",
+                    got=f"{self._name} called, with {home.mesh!r}",
+                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
+                    try_=f"{self._name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
+                )
+            )
         arrays = call(self._recipe(entry, everything, home), everything, home)
         leaves = [arrays[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
         return tree_unflatten(leaves, entry.traced.out_tree)

@@ -14,6 +14,7 @@ from tinyshard.array import Array
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.layout import Layout, coarsest, is_same_placement, refine
+from tinyshard.leaves import is_whole
 from tinyshard.mesh import AbstractMesh, Mesh, current_mesh
 from tinyshard.program import Builder, Meta, Program, Value
 from tinyshard.reshard import Placed, reshard
@@ -48,16 +49,11 @@ def device_put(tree: Any, device: Any = None) -> Any:
     """
     if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
         return _put_with_prefix(tree, device)
-    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=_is_placed_whole)
-
-
-def _is_placed_whole(x: Any) -> bool:
-    """A value that is put as one, though torch's trees see a tensor inside: keys, whose shape leaves out a dim."""
-    return hasattr(x, "_placed")
+    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=is_whole)
 
 
 def _put_leaf(value: Any, device: Any) -> Any:
-    if not _is_placed_whole(value):
+    if not is_whole(value):
         return _put(value, device)
     return value._placed(_put, device if device is None else as_sharding(device))
 

@@ -8,6 +8,7 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import traceback
@@ -253,7 +254,8 @@ def lift_outer(tree: Any) -> Any:
     recorder = _recorder()
     if recorder is None:
         return tree
-    return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
+    with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
+        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
 
 
 def _is_wrapped_outside(x: torch.Tensor) -> bool:
@@ -335,7 +337,7 @@ def trace(
     with _tracing:
         before, _state.recorder = _recorder(), recorder
         try:
-            with torch.no_grad(), both_branches(), _alone(), _Watch():
+            with torch.no_grad(), both_branches(), _alone(), _Watch(), _unlogged():
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
         except RuntimeError as error:
@@ -351,6 +353,21 @@ def trace(
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
     return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept))
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without torch's log of an error in the shapes: it is raised, and a page of torch's stack beside it helps nobody."""
+
+    def has_no_error(record: logging.LogRecord) -> bool:
+        return record.exc_info is None
+
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(has_no_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(has_no_error)
 
 
 @contextlib.contextmanager

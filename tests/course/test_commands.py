@@ -1,14 +1,21 @@
-"""The command line: `python -m course lab` and `python -m course list`."""
+"""The command line: which commands there are, what they hand on, and how they end."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 import course.__main__
+import course.commands.lab
+import course.commands.listing
 import course.lab
-from course.lab import MissingLabError, lab_command, offer_settings
+import course.lessons
+from course.errors import MissingLabError
+from course.lab import lab_command, offer_settings
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
@@ -32,11 +39,11 @@ def test_without_jupyterlab_the_error_says_what_to_install(monkeypatch: pytest.M
 
 def test_lab_hands_options_on_and_becomes_jupyterlab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started = []
-    monkeypatch.setattr(course.__main__, "shipped_folder", lambda: tmp_path)
-    monkeypatch.setattr(course.__main__, "working_folder", lambda: tmp_path / "my-lessons")
+    monkeypatch.setattr(course.commands.lab, "shipped_folder", lambda: tmp_path)
+    monkeypatch.setattr(course.commands.lab, "working_folder", lambda: tmp_path / "my-lessons")
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
     monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))
-    assert course.__main__.main(["lab", "--no-browser", "--port=8900", "--debug"]) == 0
+    course.__main__.main(["lab", "--no-browser", "--port=8900", "--debug"])
     ((program, words),) = started
     assert program == sys.executable
     assert words[-3:] == ["--no-browser", "--port=8900", "--debug"]
@@ -50,6 +57,14 @@ def test_the_courses_settings_come_behind_the_users(tmp_path: Path) -> None:
     assert (Path(ours) / "labconfig/page_config.json").is_file()
 
 
+def test_help_tells_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        course.__main__.main(["--help"])
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    assert all(f"    {command.name} " in printed for command in course.__main__.COMMANDS)
+
+
 def test_list_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         course.__main__.main(["list", "--no-browser"])
@@ -59,6 +74,12 @@ def test_list_refuses_what_it_does_not_know(capsys: pytest.CaptureFixture[str]) 
 def test_missing_lessons_end_with_a_message_not_a_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(course.__main__, "shipped_folder", lambda: course.lessons.shipped_folder(tmp_path))
+    monkeypatch.setattr(course.commands.listing, "shipped_folder", lambda: course.lessons.shipped_folder(tmp_path))
     assert course.__main__.main(["list"]) == 1
     assert capsys.readouterr().err.startswith("the lessons are not here\n")
+
+
+def test_commands_start_without_torch_so_that_the_doctor_can_say_what_is_wrong_with_it() -> None:
+    code = "import course.__main__, sys; print('torch' in sys.modules, 'tinyshard' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False False"

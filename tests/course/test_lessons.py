@@ -5,10 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from course.lessons import MissingLessonsError, find_lessons, refresh, shipped_folder, working_folder
+from course.errors import MissingLessonsError, UnknownLessonError
+from course.lessons import find_lesson, find_lessons, put_back, refresh, shipped_folder, working_folder
 
 NAME = "01-when-is-the-result-there.ipynb"
 BESIDE = "01-when-is-the-result-there (new).ipynb"
+MINE = "01-when-is-the-result-there (mine).ipynb"
+MINE_2 = "01-when-is-the-result-there (mine 2).ipynb"
 BESIDE_2 = "01-when-is-the-result-there (new 2).ipynb"
 
 
@@ -108,3 +111,50 @@ def test_lessons_come_in_order_with_the_heading_or_else_the_file_name_as_title(s
 def test_without_the_lessons_the_error_says_to_clone(tmp_path: Path) -> None:
     with pytest.raises(MissingLessonsError, match="clone tinyshard and run `make lab`"):
         shipped_folder(tmp_path)
+
+
+def test_a_lesson_that_is_put_back_keeps_the_edited_one_beside_it(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    lesson = find_lesson(shipped, "1")
+    for text, kept in (("first answer", MINE), ("second answer", MINE_2)):
+        (working / NAME).write_text(text)
+        lines = put_back(lesson, working)
+        assert kept in lines[0]
+        assert (working / kept).read_text() == text
+        assert (working / NAME).read_bytes() == (shipped / NAME).read_bytes()
+    assert (working / MINE).read_text() == "first answer"
+    assert refresh(shipped, working) == []
+
+
+def test_a_lesson_that_is_as_shipped_is_left_alone(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    assert put_back(find_lesson(shipped, "01"), working) == [f"{NAME}: it is as it was shipped"]
+    assert sorted(path.name for path in working.iterdir()) == [".shipped.json", NAME]
+
+
+def test_an_older_copy_that_was_not_edited_is_replaced_and_not_kept(shipped: Path, working: Path) -> None:
+    refresh(shipped, working)
+    (shipped / NAME).write_text(notebook("# second"))
+    put_back(find_lesson(shipped, "01"), working)
+    assert (working / NAME).read_text() == notebook("# second")
+    assert not (working / MINE).exists()
+
+
+def test_without_a_manifest_what_is_there_is_kept(shipped: Path, working: Path) -> None:
+    working.mkdir()
+    (working / NAME).write_text("mine")
+    put_back(find_lesson(shipped, "01"), working)
+    assert (working / MINE).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["1", "01", NAME, "01-when", f"notebooks/{NAME}"])
+def test_a_lesson_is_found_by_its_number_or_its_file(shipped: Path, name: str) -> None:
+    (shipped / "10-more.ipynb").write_text(notebook("# More"))
+    assert find_lesson(shipped, name).path.name == NAME
+
+
+@pytest.mark.parametrize("name", ["7", "", "0", "when"])
+def test_an_unknown_lesson_is_an_error_that_lists_the_numbers(shipped: Path, name: str) -> None:
+    (shipped / "02-two.ipynb").write_text(notebook("# Two"))
+    with pytest.raises(UnknownLessonError, match="one of 01 02"):
+        find_lesson(shipped, name)

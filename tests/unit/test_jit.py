@@ -1,5 +1,6 @@
 import concurrent.futures
 import functools
+import logging
 import types
 
 import numpy as np
@@ -710,3 +711,18 @@ def test_a_retrace_for_a_closed_over_tensor_names_it_old_against_new(capsys):
     finally:
         ts.config.update("explain_cache_misses", False)
     assert "holder.own, which it closes over: f32[], now f64[2]" in capsys.readouterr().err
+
+
+def test_a_shape_that_does_not_fit_is_torchs_own_error_and_is_not_logged_besides():
+    told = []
+    handler = logging.Handler()
+    handler.emit = told.append
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addHandler(handler)
+    try:
+        with pytest.raises(RuntimeError, match="must have same reduction dim"):
+            ts.jit(lambda v: v @ torch.ones(3, 3))(ts.device_put(torch.ones(8, 2), ts.devices()[0]))
+        log.error("a later one")
+    finally:
+        log.removeHandler(handler)
+    assert [record.getMessage() for record in told] == ["a later one"]

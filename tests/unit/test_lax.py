@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
-from tests.collectives_by_hand import KINDS, LINEAR, MESHES, cases, over_two_axes, same
+from tests.collectives_by_hand import KINDS, LINEAR, MESHES, cases, extremes_keep_nan, over_two_axes, same
 
 pytestmark = pytest.mark.usefixtures("local")
 DIFFERENTIABLE = (*LINEAR, "pmax", "pmin")
@@ -222,6 +222,63 @@ def test_psum_of_a_number_is_a_number_times_the_size(mapped):
     mapped(f, axis_name="i")(torch.zeros(4))
     assert found[0] == (4, 10.0, 4)
     assert isinstance(found[0][0], int)
+
+
+@pytest.mark.parametrize("mapped", [ts.vmap, ts.pmap])
+def test_the_largest_and_the_smallest_of_numbers_and_nan_is_nan(mapped):
+    extremes_keep_nan(mapped)
+
+
+@pytest.mark.parametrize("mapped", [ts.vmap, ts.pmap])
+def test_a_sum_of_ints_that_is_too_large_wraps_around_as_numpys(mapped):
+    limits = [np.iinfo(f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64)]
+    given = [np.array([n.max, n.max - 3, n.min + 1], n.dtype) for n in limits]
+    lax = ts.lax
+    sums, largest, smallest = mapped(lambda t: (lax.psum(t, "i"), lax.pmax(t, "i"), lax.pmin(t, "i")), axis_name="i")(
+        given
+    )
+    for x, total, high, low in zip(given, sums, largest, smallest, strict=True):
+        for values, expected in ((total, x.sum(dtype=x.dtype)), (high, x.max()), (low, x.min())):
+            assert np.asarray(values).dtype == x.dtype
+            np.testing.assert_array_equal(np.asarray(values), [expected] * 3)
+
+
+@pytest.mark.parametrize("mapped", [ts.vmap, ts.pmap])
+def test_bfloat16_goes_through_every_collective_and_its_gradient(mapped):
+    lax, x = ts.lax, torch.arange(16.0).reshape(4, 4)
+    total = np.tile(x.sum(0), (4, 1))
+    calls = {
+        "psum": (lambda v: lax.psum(v, "i"), total),
+        "pmean": (lambda v: lax.pmean(v, "i"), total / 4),
+        "all_gather": (lambda v: lax.all_gather(v, "i"), np.stack([x] * 4)),
+        "psum_scatter": (lambda v: lax.psum_scatter(v, "i"), x.sum(0)),
+        "all_to_all": (lambda v: lax.all_to_all(v, "i", 0, 0), x.T),
+        "pshuffle": (lambda v: lax.pshuffle(v, "i", [1, 2, 3, 0]), np.roll(x, -1, 0)),
+        "pmax": (lambda v: lax.pmax(v, "i"), np.tile(x[3], (4, 1))),
+    }
+    everyone = mapped(lambda v: {name: call(v) for name, (call, _) in calls.items()}, axis_name="i")
+    got = everyone(x.bfloat16())
+    for name, (_, by_hand) in calls.items():
+        assert got[name].dtype == torch.bfloat16, name
+        np.testing.assert_array_equal(ts.device_get(got[name]).float(), by_hand, err_msg=name)
+    back = ts.device_get(ts.grad(lambda v: sum(out.sum() for out in everyone(v).values()))(x.bfloat16()))
+    assert back.dtype == torch.bfloat16
+    slopes = 4 + 1 + 4 + 1 + 1 + 1 + np.array([[0.0], [0.0], [0.0], [4.0]])  # in the order of the calls
+    np.testing.assert_array_equal(back.float(), np.broadcast_to(slopes, (4, 4)))
+
+
+@pytest.mark.parametrize("mapped", [ts.vmap, ts.pmap])
+def test_values_without_elements_are_exchanged(mapped):
+    none = torch.zeros(4, 0, 4)
+    lax = ts.lax
+    shapes = {
+        (4, 0, 4): lambda v: lax.psum(v, "i") + lax.pmax(v, "i") + lax.ppermute(v, "i", [(0, 1)]),
+        (4, 4, 0, 4): lambda v: lax.all_gather(v, "i"),
+        (4, 0, 1): lambda v: lax.psum_scatter(v, "i", scatter_dimension=1, tiled=True),
+        (4, 0, 16): lambda v: lax.all_to_all(v, "i", 0, 1, tiled=True),
+    }
+    for shape, f in shapes.items():
+        assert tuple(mapped(f, axis_name="i")(none).shape) == shape
 
 
 # ---- wrong uses -----------------------------------------------------------------------------------------------------

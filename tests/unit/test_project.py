@@ -1,5 +1,6 @@
 """The files around the code agree with each other and name nothing that only one machine has."""
 
+import json
 import re
 import subprocess
 import tomllib
@@ -7,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+import course.lessons
+
 ROOT = Path(__file__).parents[2]
+
+# conda's names of pip's packages
+CONDA_NAMES = {"pytorch": "torch", "pytorch-cpu": "torch", "playwright-python": "playwright"}
 
 # Where packages come from is for each machine's own settings to say. No pattern here matches itself.
 PRIVATE = {
@@ -18,11 +24,11 @@ PRIVATE = {
 
 
 def requirements_of(words: list[str]) -> dict[str, set[str]]:
-    """["torch>=2.13,<2.14"] → {"torch": {">=2.13", "<2.14"}}; conda's name of torch is pytorch."""
+    """["torch>=2.13,<2.14"] → {"torch": {">=2.13", "<2.14"}}; conda's names are told as pip's."""
     found = {}
     for word in words:
         name, bounds = re.fullmatch(r"([A-Za-z0-9_-]+)(.*)", word).groups()
-        found[{"pytorch": "torch"}.get(name, name)] = set(bounds.split(",")) - {""}
+        found[CONDA_NAMES.get(name, name)] = set(bounds.split(",")) - {""}
     return found
 
 
@@ -45,16 +51,18 @@ def project_files() -> list[Path]:
     return [ROOT / name for name in names.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_conda_and_pip_have_the_same_needs() -> None:
+@pytest.mark.parametrize(
+    "file, wanted", [("environment.yml", ("course", "test")), ("binder/environment.yml", ("course",))]
+)
+def test_conda_and_pip_have_the_same_needs(file: str, wanted: tuple[str, ...]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     for_pip = [
         "python" + project["requires-python"],
         *project["dependencies"],
-        *extras["course"],
-        *extras["test"],
+        *(need for extra in wanted for need in extras[extra]),
     ]
-    for_conda = re.findall(r"^  - ([^:\n]+)$", (ROOT / "environment.yml").read_text(), flags=re.MULTILINE)
+    for_conda = re.findall(r"^  - ([^:\n]+)$", (ROOT / file).read_text(), flags=re.MULTILINE)
     for_conda = [word for word in for_conda if word not in ("conda-forge", "pip")]
     assert requirements_of(for_conda) == requirements_of(for_pip)
 
@@ -96,6 +104,20 @@ def test_every_command_of_contributing_is_one_that_make_knows() -> None:
     named = set(re.findall(r"`make ([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text("utf-8")))
     assert named
     assert named <= targets
+
+
+def test_binder_installs_the_package_and_makes_the_working_copy() -> None:
+    script = ROOT / "binder/postBuild"
+    assert script.stat().st_mode & 0o100
+    (code,) = re.findall(r"python -c '(.*)'", script.read_text("utf-8"))
+    for name in re.search(r"import (.*?);", code)[1].split(", "):
+        assert callable(getattr(course.lessons, name))
+
+
+def test_the_devcontainer_uses_what_make_knows() -> None:
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text("utf-8"))
+    target = container["postCreateCommand"].removeprefix("make ")
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text("utf-8"), flags=re.MULTILINE)
 
 
 def test_the_workflow_runs_what_ci_runs_everywhere() -> None:

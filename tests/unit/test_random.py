@@ -319,6 +319,20 @@ def test_what_cannot_be_is_refused_with_a_way_out(what):
     assert isinstance(caught.value, kind)
 
 
+def test_one_int_is_a_shape_for_every_function_and_numpys_ints_are_bounds():
+    draws = {
+        "uniform": lambda shape: R.uniform(KEY, shape),
+        "truncated_normal": lambda shape: R.truncated_normal(KEY, -1.0, 1.0, shape),
+        "randint": lambda shape: R.randint(KEY, shape, np.int64(-3), np.uint8(9)),
+        "bernoulli": lambda shape: R.bernoulli(KEY, 0.5, shape),
+        "choice": lambda shape: R.choice(KEY, 7, shape),
+        "categorical": lambda shape: R.categorical(KEY, torch.zeros(4), shape=shape),
+    }
+    for name, draw in draws.items():
+        np.testing.assert_array_equal(np.asarray(draw(5)), np.asarray(draw((5,))), err_msg=name)
+    np.testing.assert_array_equal(np.asarray(draws["randint"](5)), np.asarray(R.randint(KEY, (5,), -3, 9)))
+
+
 def test_a_traced_key_cannot_decide_an_if():
     with pytest.raises(TracedValueError):
         ts.jit(lambda k: 1 if ts.random.bernoulli(k) else 0)(KEY)

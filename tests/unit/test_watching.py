@@ -1,5 +1,12 @@
 """Who got on, and who reached a collective: as plain data."""
 
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import tinyshard as ts
+from tinyshard.runtime.stalls import check_progress
 from tinyshard.runtime.watching import Sight, look_again, stalled, who_reached
 
 REDUCE = (7, 3, "all_reduce", (0, 1, 2))
@@ -36,3 +43,19 @@ def test_the_first_collective_is_the_one_that_holds_up_the_others():
     assert who_reached(sights[:2]) == (REDUCE, [0, 1], [2])
     assert who_reached([seen(3)]) is None
     assert who_reached([seen(2, spot=PAIR), seen(3, done=5)]) == (PAIR, [2, 3], [])
+
+
+def test_who_was_asked_a_moment_ago_is_not_said_to_be_silent():
+    """A look has just been asked for when a wait is given up: on a busy machine some have not answered it yet."""
+    now_s = time.monotonic()
+
+    def link(device, seen_s, is_silent):
+        spot = None if device == 2 else REDUCE
+        sight = Sight(device, now_s - 1000, now_s - seen_s, is_silent, 6, spot)
+        return SimpleNamespace(device=device, sight=sight, done=6, lost="", ahead=[])
+
+    links = [link(0, 3, True), link(1, 0.1, False), link(2, 999, True)]
+    with pytest.raises(ts.CollectiveTimeoutError) as told:
+        check_progress(links, [0], now_s - 1000, "cpu")
+    assert "reached by CPU 0,1; not reached by CPU 2" in str(told.value)
+    assert "CPU 2 does not answer" in str(told.value)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
-from tests.collectives_by_hand import KINDS, cases, over_two_axes, same
+from tests.collectives_by_hand import KINDS, cases, extremes_keep_nan, over_two_axes, same
 
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -40,3 +40,11 @@ def test_gradients_on_processes_are_those_of_the_formula(pool):
     np.testing.assert_allclose(np.asarray(inside), 2 * x.numpy() * 8, rtol=1e-12)
     outside = ts.grad(lambda v: ts.pmap(loss, axis_name="i")(v).sum())(x)
     np.testing.assert_allclose(np.asarray(outside), 2 * x.numpy() * 8, rtol=1e-12)
+
+
+def test_the_largest_and_the_smallest_of_numbers_and_nan_is_nan_on_processes(pool):
+    extremes_keep_nan(ts.pmap)
+    x = torch.tensor([1.0, float("nan"), -2.0, 3.0])
+    cut = ts.device_put(x, ts.sharding.PositionalSharding(ts.devices()[:4]))
+    assert np.isnan(cut.max().item())
+    assert np.isnan(cut.min().item())

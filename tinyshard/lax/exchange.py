@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from tinyshard.lax.gather import all_gather, check_cut
 from tinyshard.lax.index import axis_index
-from tinyshard.lax.named import Groups, as_operand, axes_of, collective, dim_of, groups_of, one_by_one
+from tinyshard.lax.named import Groups, axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
 from tinyshard.lax.reduce import axis_total
 
 
@@ -46,10 +45,9 @@ def all_to_all(
     groups = groups_of(axes, axis_index_groups)
     size = axis_total(axes, groups)
 
-    def one(leaf: Any) -> torch.Tensor:
-        leaf = as_operand(leaf)
-        split = dim_of(split_axis, leaf.dim(), "split_axis")
-        join = dim_of(concat_axis, leaf.dim(), "concat_axis")
+    def one(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
+        split = dim_of(split_axis, ndim, "split_axis")
+        join = dim_of(concat_axis, ndim, "concat_axis")
         check_cut(leaf, split, size, tiled, "all_to_all")
         if tiled:
             return _swap(leaf, axes, groups, split, join)
@@ -58,7 +56,7 @@ def all_to_all(
         leaf, split = leaf.unsqueeze(at), split + (at <= split)
         return _swap(leaf, axes, groups, split, at).squeeze(split)
 
-    return tree_map(one, x)
+    return on_leaves(one, x)
 
 
 def _swap(x: torch.Tensor, axes: tuple[str, ...], groups: Groups | None, split: int, join: int) -> torch.Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from tinyshard.errors import MappingError, message
-from tinyshard.lax.named import as_operand, axes_of, collective, dim_of, groups_of, one_by_one
+from tinyshard.lax.named import axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
 from tinyshard.lax.reduce import axis_total
 
 
@@ -40,15 +39,14 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, ax
     axes = axes_of(axis_name)
     groups = groups_of(axes, axis_index_groups)
 
-    def one(leaf: Any) -> torch.Tensor:
-        leaf = as_operand(leaf)
-        dim = dim_of(axis, leaf.dim() + (not tiled), "axis")
+    def one(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
+        dim = dim_of(axis, ndim + (not tiled), "axis")
         leaf = leaf if tiled else leaf.unsqueeze(dim)
         for part in reversed(one_by_one(axes)):
             leaf = collective("all_gather", leaf, part, groups, dim=dim)
         return leaf
 
-    return tree_map(one, x)
+    return on_leaves(one, x)
 
 
 def psum_scatter(
@@ -81,20 +79,21 @@ def psum_scatter(
     groups = groups_of(axes, axis_index_groups)
     size = axis_total(axes, groups)
 
-    def one(leaf: Any) -> torch.Tensor:
-        leaf = as_operand(leaf)
+    def one(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
         leaf = leaf.to(torch.int32) if leaf.dtype == torch.bool else leaf
-        dim = dim_of(scatter_dimension, leaf.dim(), "scatter_dimension")
+        dim = dim_of(scatter_dimension, ndim, "scatter_dimension")
         check_cut(leaf, dim, size, tiled, "psum_scatter")
         for part in one_by_one(axes):
             leaf = collective("reduce_scatter", leaf, part, groups, dim=dim, op="sum")
         return leaf if tiled else leaf.squeeze(dim)
 
-    return tree_map(one, x)
+    return on_leaves(one, x, adds="psum_scatter")
 
 
 def check_cut(x: torch.Tensor, dim: int, size: int, tiled: bool, what: str) -> None:
     """Raise MappingError if the dim cannot be cut in `size` blocks, or for `tiled` false in `size` single slices."""
+    if not size:
+        raise MappingError(message(f"{what} over an axis of size 0", got="nobody who would take a block"))
     if x.shape[dim] % size if tiled else x.shape[dim] != size:
         raise MappingError(
             message(

@@ -16,10 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tinyshard import names
-from tinyshard.collectives import COLLECTIVES, in_groups
-from tinyshard.errors import MappingError, message
+from tinyshard.collectives import COLLECTIVES, in_groups, reduced
+from tinyshard.errors import DtypeError, MappingError, message
+from tinyshard.leaves import is_whole
+from tinyshard.placement import as_tensor
 from tinyshard.program import Meta
 
 Groups = tuple[tuple[int, ...], ...]
@@ -123,7 +126,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: torch.Tensor, number: int) -> Any:
-        return _batched(x.movedim(in_dims[0], 0), _calls[number]), 0
+        return _batched(x.movedim(in_dims[0], 0), _calls[number])
 
 
 class _Extreme(torch.autograd.Function):
@@ -150,7 +153,7 @@ class _Extreme(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: torch.Tensor, number: int) -> Any:
-        return _batched(x.movedim(in_dims[0], 0), _calls[number]), 0
+        return _batched(x.movedim(in_dims[0], 0), _calls[number])
 
 
 def _summed(x: torch.Tensor, number: int) -> torch.Tensor:
@@ -164,14 +167,25 @@ def _share(ctx: Any) -> torch.Tensor:
     return holds / _summed(holds, ctx.number)
 
 
-def _batched(x: torch.Tensor, call: Call) -> torch.Tensor:
-    """The batch rule of the level above the one that runs now; the mapped dim is dim 0."""
+def _batched(x: torch.Tensor, call: Call) -> tuple[torch.Tensor, int | None]:
+    """The batch rule of the level above the one that runs now: x has its mapped dim in front.
+
+    Returns:
+        The result and its mapped dim; None for a result that is the same for all positions.
+    """
     here = names.at_level(names.level() + 1)
     if here is None or here.name not in call.axes:
-        return _apply(x, call.with_batch_dim())
+        return _apply(x, call.with_batch_dim()), 0
+    assert call.axes == (here.name,), "a name that vmap binds stands alone in its call"
+    if call.groups is None and call.kind == "all_reduce":
+        whole = reduced(x, call.arguments["op"])
+        return whole if here.size else torch.zeros_like(whole), None
+    if call.groups is None and call.kind == "all_gather":
+        dim = call.arguments["dim"]
+        return x[: here.size].movedim(0, dim).flatten(dim, dim + 1), None
     form = COLLECTIVES[call.kind].form
-    assert form is not None and call.axes == (here.name,), "a name that vmap binds stands alone in its call"
-    return in_groups(form, x, call.groups, call.arguments)
+    assert form is not None
+    return in_groups(form, x, call.groups, call.arguments), 0
 
 
 def _apply(x: torch.Tensor, call: Call) -> torch.Tensor:
@@ -247,7 +261,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
 def one_by_one(axes: Sequence[str]) -> list[tuple[str, ...]]:
     """The axes in parts that one op can take: those of devices in this region together, every other one alone."""
     found = [names.find(axis) for axis in axes]
-    if all(n.level == 0 and not names.is_free(n) for n in found):
+    if found and all(n.level == 0 and not names.is_free(n) for n in found):
         return [tuple(axes)]
     return [(axis,) for axis in axes]
 
@@ -290,12 +304,26 @@ def dim_of(dim: int, ndim: int, what: str) -> int:
     return dim % ndim
 
 
-def as_operand(x: Any) -> torch.Tensor:
-    """A leaf that is a tensor, or can be made one.
+def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = "") -> Any:
+    """What a collective does to each leaf: `one(leaf, ndim)`, ndim being the dims that its user counts.
+
+    Args:
+        one: of a tensor; of keys it gets the words, whose last dim stays.
+        tree: leaves are tensors, what can be made one, and keys.
+        adds: what the collective is called, if it computes with values: then keys are refused.
 
     Raises:
-        DtypeError: it cannot.
+        DtypeError: a leaf is no tensor, or keys where values are computed with.
     """
-    from tinyshard.placement import as_tensor
 
-    return x if isinstance(x, torch.Tensor) else as_tensor(x)
+    def apply(leaf: Any) -> Any:
+        if not is_whole(leaf):
+            x = leaf if isinstance(leaf, torch.Tensor) else as_tensor(leaf)
+            return one(x, x.dim())
+        if adds:
+            got = f"a {type(leaf).__name__} of shape {leaf.shape} for each of the axis"
+            try_ = "all_gather or ppermute, which move keys; or ts.random.fold_in(key, number) for another key"
+            raise DtypeError(message(f"{adds} computes with numbers, and keys are none", got=got, try_=try_))
+        return type(leaf)(one(leaf.data, leaf.ndim))
+
+    return tree_map(apply, tree, is_leaf=is_whole)

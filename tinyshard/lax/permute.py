@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from tinyshard.errors import MappingError, message
 from tinyshard.lax.gather import all_gather
 from tinyshard.lax.index import axis_index
-from tinyshard.lax.named import as_operand, axes_of, collective, one_by_one
+from tinyshard.lax.named import axes_of, collective, on_leaves, one_by_one
 from tinyshard.lax.reduce import axis_total
 
 
@@ -43,8 +42,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     _check(pairs, size)
     source = {t: s for s, t in pairs}
 
-    def one(leaf: Any) -> torch.Tensor:
-        leaf = as_operand(leaf)
+    def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
         if len(one_by_one(axes)) == 1:
             return collective("collective_permute", leaf, axes, pairs=pairs)
         # over axes of both kinds: everyone looks at all values, and takes its own
@@ -55,7 +53,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         mine = everyone.index_select(0, wanted).squeeze(0)
         return torch.where(gets, mine, torch.zeros_like(mine))
 
-    return tree_map(one, x)
+    return on_leaves(one, x)
 
 
 def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:

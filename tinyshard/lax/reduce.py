@@ -8,7 +8,8 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tinyshard.errors import DtypeError, message
-from tinyshard.lax.named import as_operand, axes_of, collective, groups_of, one_by_one
+from tinyshard.lax.named import axes_of, collective, groups_of, on_leaves, one_by_one
+from tinyshard.leaves import is_whole
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -38,13 +39,13 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     axes = axes_of(axis_name)
     groups = groups_of(axes, axis_index_groups)
 
-    def one(leaf: Any) -> Any:
-        if isinstance(leaf, _NUMBERS):
-            return leaf * axis_total(axes, groups)
-        leaf = as_operand(leaf)
+    def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
         return _reduce(leaf.to(torch.int32) if leaf.dtype == torch.bool else leaf, axes, groups, "sum")
 
-    return tree_map(one, x)
+    def counted(leaf: Any) -> Any:
+        return leaf * axis_total(axes, groups) if isinstance(leaf, _NUMBERS) else on_leaves(one, leaf, adds="psum")
+
+    return tree_map(counted, x, is_leaf=is_whole)
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -94,13 +95,12 @@ def _extreme(x: Any, axis_name: Any, axis_index_groups: Any, op: str) -> Any:
     axes = axes_of(axis_name)
     groups = groups_of(axes, axis_index_groups)
 
-    def one(leaf: Any) -> torch.Tensor:
-        leaf = as_operand(leaf)
+    def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
         if leaf.dtype.is_complex:
             raise DtypeError(message(f"complex numbers have no {op}", got=str(leaf.dtype), try_="reduce x.abs()"))
         return _reduce(leaf, axes, groups, op)
 
-    return tree_map(one, x)
+    return on_leaves(one, x, adds=f"p{op}")
 
 
 def _reduce(x: torch.Tensor, axes: tuple[str, ...], groups: Any, op: str) -> torch.Tensor:

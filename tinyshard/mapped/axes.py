@@ -9,6 +9,8 @@ from typing import Any
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from tinyshard.errors import MappingError, message
+from tinyshard.leaves import is_leaf
+from tinyshard.placement import as_tensor
 
 
 def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
@@ -42,7 +44,9 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
 
 
 def _told(tree: Any) -> str:
-    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple | dict) else type(tree).__name__
+    if isinstance(tree, dict):
+        return f"{type(tree).__name__} of {', '.join(map(repr, tree))}"
+    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple) else type(tree).__name__
 
 
 def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
@@ -50,6 +54,7 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
 
     Raises:
         MappingError: in_axes do not fit, or name a dim that an argument does not have.
+        DtypeError: an argument that is to be mapped is no tensor.
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
         raise MappingError(
@@ -60,18 +65,19 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
             )
         )
     axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
-    leaves = tree_leaves((tuple(args), kwargs), is_leaf=lambda x: x is None)
+    leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
     dims: list[int | None] = []
     for name, leaf, axis in zip(leaf_names(fun, args, kwargs), leaves, axes, strict=True):
         if leaf is None or axis is None:
             dims.append(None)
             continue
-        ndim = leaf.dim()
+        shape = tuple(leaf.shape if hasattr(leaf, "shape") else as_tensor(leaf).shape)
+        ndim = len(shape)
         if not -ndim <= axis < ndim:
             raise MappingError(
                 message(
                     f"{what} is to map an argument over a dim that it does not have",
-                    got=f"axis {axis} of {name}, shape {tuple(leaf.shape)}",
+                    got=f"axis {axis} of {name}, shape {shape}",
                     rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
                     try_="in_axes=None for an argument that all share",
                 )
@@ -85,6 +91,19 @@ def checked_out_axes(what: str, out_axes: Any, out: Any) -> list[int | None]:
     return spread_axes(f"{what}'s out_axes", out_axes, out)
 
 
+def placed_dim(axis: int, ndim: int) -> int:
+    """Where out_axes puts the mapped dim among those of a result of `ndim` dims, counted from the front.
+
+    Raises:
+        MappingError: there is no such place.
+    """
+    if not -ndim - 1 <= axis <= ndim:
+        raise MappingError(
+            message("out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims")
+        )
+    return axis % (ndim + 1)
+
+
 def axis_length(
     what: str, fun: Any, args: Sequence[Any], kwargs: dict[str, Any], dims: Sequence[int | None], asked: int | None
 ) -> int:
@@ -93,7 +112,7 @@ def axis_length(
     Raises:
         MappingError: arguments disagree, or nothing says it.
     """
-    leaves = tree_leaves((tuple(args), kwargs), is_leaf=lambda x: x is None)
+    leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
     sizes: dict[int, str] = {}
     for name, leaf, dim in zip(leaf_names(fun, args, kwargs), leaves, dims, strict=True):
         if dim is not None:
@@ -132,5 +151,5 @@ def leaf_names(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[st
     bases = [*(plain[i] if i < len(plain) else f"args[{i}]" for i in range(len(args))), *kwargs]
     found = []
     for base, tree in zip(bases, [*args, *kwargs.values()], strict=True):
-        found += [base + keystr(path) for path, _ in tree_flatten_with_path(tree, is_leaf=lambda x: x is None)[0]]
+        found += [base + keystr(path) for path, _ in tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
     return found

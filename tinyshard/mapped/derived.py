@@ -25,7 +25,7 @@ Function = Callable[..., Sequence[torch.Tensor]]
 def make_region(
     mesh: Mesh, function: Function, metas: Sequence[Meta], cuts: Sequence[Cut], out_cuts: Sequence[Cut]
 ) -> Region:
-    """Trace a function of shards that closes over nothing."""
+    """Trace a function of shards that closes over constants at most, as the conjugate of 1j in a gradient."""
     with names.mapped_to_devices(mesh.shape):
         traced = trace((), lambda xs: tuple(function(*xs)), metas, lambda: [f"shard {i}" for i in range(len(metas))])
     return Region(traced, mesh, tuple(cuts), tuple(out_cuts))
@@ -36,12 +36,13 @@ def apply_region(region: Region, operands: Sequence[torch.Tensor]) -> tuple[torc
 
     Args:
         region: the region.
-        operands: its inputs, and then what it closes over, as it is now.
+        operands: its inputs, and then what it closes over, as it is now; constants may be left out.
     """
-    first = operands[0]
+    constants = [c.value for c in region.traced.closed[len(operands) - len(region.in_cuts) :]]
+    first, *others = (*operands, *constants)
     for name in _free_names(region):  # its rule is to run at that level, mapped operands or not
         first = lifted(first, name)
-    made: Any = _Mapped.apply(region.number, region, first, *operands[1:])
+    made: Any = _Mapped.apply(region.number, region, first, *others)
     return tuple(made)
 
 
@@ -117,7 +118,9 @@ class _Mapped(torch.autograd.Function):
         dims = in_dims[2:]
         mapped = tuple(d is not None for d in dims)
         here = names.at_level(names.level() + 1)
-        batched = _vmapped(region, mapped, info.batch_size, here.name if here is not None else None)
+        # a mesh axis of the same name was bound inside of the vmap: within the region the name is the mesh's
+        name = here.name if here is not None and here.name not in region.mesh.axis_names else None
+        batched = _vmapped(region, mapped, info.batch_size, name)
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
         return apply_region(batched, fronted), (0,) * len(region.out_cuts)
 

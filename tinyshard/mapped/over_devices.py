@@ -55,7 +55,7 @@ class OverDevices(Jitted):
     def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
         numbers, by_name = static_both_ways(function, tuple(static_numbers), ())
 
-        @functools.wraps(function)
+        @functools.wraps(function, updated=())
         def inline(*args: Any, **kwargs: Any) -> Any:
             return self._inline(args, kwargs)
 
@@ -94,13 +94,17 @@ class OverDevices(Jitted):
                 )
             )
         bound = bind(self._shard_function, self._static_argnums, self._static_argnames, args, kwargs)
-        operands = [lift_outer(x) for x in bound.operands]
-        region, closed = self._region(bound, self._split(bound))
-        made = apply_region(region, [*operands, *closed])
+        operands, split = [lift_outer(x) for x in bound.operands], self._split(bound)
+        if not operands:  # transformations find an op by what it takes
+            operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
+        region, closed = self._region(bound, split, operands)
+        made = apply_region(region, [*operands, *closed]) if region.out_cuts else ()
         leaves = [made[x] if is_tensor else x for is_tensor, x in region.traced.outputs]
         return tree_unflatten(leaves, region.traced.out_tree)
 
-    def _region(self, bound: Bound, split: Split) -> tuple[Region, list[torch.Tensor]]:
+    def _region(
+        self, bound: Bound, split: Split, operands: Sequence[torch.Tensor]
+    ) -> tuple[Region, list[torch.Tensor]]:
         """The region that fits, and what it closes over as it is now."""
         roots = (self._shard_function, *bound.statics)
         scope = tuple((n.name, n.size) for n in names.in_scope())
@@ -125,8 +129,7 @@ class OverDevices(Jitted):
             return tree_unflatten(put_in, form)
 
         shards = [
-            Meta(_shard_shape(m.shape, cut, split.mesh), m.dtype)
-            for m, cut in zip(bound.signature.metas, split.cuts, strict=True)
+            Meta(_shard_shape(x.shape, cut, split.mesh), x.dtype) for x, cut in zip(operands, split.cuts, strict=True)
         ]
         with names.mapped_to_devices(split.mesh.shape):
             traced = trace(roots, call, shards, bound.names)
@@ -138,8 +141,9 @@ class OverDevices(Jitted):
     # ---- where it runs ----------------------------------------------------------------------------------------
 
     def _home(self, entry: Entry, operands: Sequence[Any]) -> Home:
-        home = super()._home(entry, operands)
-        return Home(home.devices, home.platform, regions_in(entry.traced)[0].mesh, True)
+        home, regions = super()._home(entry, operands), regions_in(entry.traced)
+        # a function that returns no tensor leaves no region
+        return Home(home.devices, home.platform, regions[0].mesh, True) if regions else home
 
 
 def _meta(x: torch.Tensor) -> Meta:

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from tinyshard import platform
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, MappingError, message
-from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes
+from tinyshard.leaves import shapes_of
+from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.mapped.over_devices import OverDevices, Split, moved_to
 from tinyshard.mapped.region import Cut
 from tinyshard.mesh import Mesh
@@ -50,7 +51,7 @@ class Pmapped(OverDevices):
         args, kwargs = tree_unflatten(leaves, bound.signature.tree)
         every = checked_in_axes("pmap", self._shard_function, self._axes(bound, args), args, kwargs)
         size = axis_length("pmap", self._shard_function, args, kwargs, every, self._axis_size)
-        all_leaves = tree_leaves((tuple(args), kwargs), is_leaf=lambda x: x is None)
+        all_leaves = tree_leaves((tuple(args), kwargs))
         dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
         cuts = tuple(_cut(x.dim(), d, self._axis_name) for x, d in zip(bound.operands, dims, strict=True))
         return Split(self._mesh(size), cuts, tuple(dims))
@@ -62,6 +63,8 @@ class Pmapped(OverDevices):
         return tuple(a for i, a in enumerate(self._in_axes) if i not in static) if whole else self._in_axes
 
     def _mesh(self, size: int) -> Mesh:
+        if not size:
+            raise MappingError(message("pmap over an axis of size 0", got="no row", rule="each device takes one row"))
         devices = list(self._devices) if self._devices is not None else list(platform.devices())
         if size > len(devices):
             raise MappingError(
@@ -80,20 +83,13 @@ class Pmapped(OverDevices):
 
     def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
         axes = checked_out_axes("pmap", self._out_axes, out)
-        leaves = tree_leaves(out, is_leaf=lambda x: x is None)
         found: list[tuple[Cut, int | None]] = []
-        for x, axis in zip(leaves, axes, strict=True):
-            ndim = 0 if x is None else x.dim()
+        for x, shape, axis in zip(tree_leaves(out), shapes_of(out), axes, strict=True):
             if x is None or axis is None:
-                found.append((((),) * ndim, None))
+                found.append((((),) * (0 if x is None else x.dim()), None))
                 continue
-            if not -ndim - 1 <= axis <= ndim:
-                raise MappingError(
-                    message(
-                        "out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims"
-                    )
-                )
-            found.append((_cut(ndim + 1, axis % (ndim + 1), self._axis_name), axis % (ndim + 1)))
+            dim = placed_dim(axis, len(shape))
+            found.append((_cut(x.dim() + 1, dim, self._axis_name), dim))
         return found
 
     def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:

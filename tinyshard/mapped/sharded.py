@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard.errors import DtypeError, MeshError, message
+from tinyshard.leaves import shapes_of
 from tinyshard.mapped.over_devices import OverDevices, Split
 from tinyshard.mapped.region import Cut
 from tinyshard.mesh import Mesh, current_mesh
@@ -48,14 +49,18 @@ class ShardMapped(OverDevices):
                 )
             )
         specs = self._in_specs if _is_spec(self._in_specs) else tuple(self._in_specs)
-        cuts = [_cut(mesh, p, x.shape) for p, x in zip(spread(specs, tuple(args)), bound.operands, strict=True)]
+        shapes = [shape for x, shape in zip(leaves, shapes_of((args, kwargs)), strict=True) if x is not None]
+        cuts = [
+            _cut(mesh, spec, shape, len(x.shape))
+            for spec, shape, x in zip(spread(specs, tuple(args)), shapes, bound.operands, strict=True)
+        ]
         return Split(mesh, tuple(cuts), (None,) * len(cuts))
 
     def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
-        leaves = tree_leaves(out, is_leaf=lambda x: x is None)
         specs = iter(spread(self._out_specs, out))
         return [
-            ((), None) if x is None else (_cut(mesh, next(specs), tuple(x.shape), local=True), None) for x in leaves
+            ((), None) if x is None else (_cut(mesh, next(specs), shape, x.dim(), local=True), None)
+            for x, shape in zip(tree_leaves(out), shapes_of(out), strict=True)
         ]
 
 
@@ -63,8 +68,8 @@ def _is_spec(specs: Any) -> bool:
     return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
 
 
-def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], *, local: bool = False) -> Cut:
-    """The names of the axes that cut each dim.
+def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> Cut:
+    """The names of the axes that cut each of `ndim` dims, those of a shape and one that its user does not see.
 
     Raises:
         ShardingError: a name that the mesh does not have, more entries than dims, an uneven cut.
@@ -76,7 +81,8 @@ def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], *, local: bool = False) ->
         )
     sharding = NamedSharding(mesh, spec)
     layout = sharding.layout(len(shape)) if local else sharding.checked_layout(shape)
-    return tuple(tuple(mesh.axis_names[a] for a in axes) for axes in layout.dims)
+    cut = tuple(tuple(mesh.axis_names[a] for a in axes) for axes in layout.dims)
+    return cut + ((),) * (ndim - len(shape))
 
 
 def shard_map(

@@ -12,7 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tinyshard import names
 from tinyshard.array import one_call
 from tinyshard.errors import DtypeError, MappingError, message
-from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes
+from tinyshard.leaves import shapes_of
+from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
+from tinyshard.mapped.refused import told_as_ours
 from tinyshard.placement import as_tensor
 from tinyshard.trace import lift_outer
 
@@ -27,7 +29,8 @@ def vmap(
     """Map a function over an axis of its arguments: all examples at once, no loop.
 
     Args:
-        fun: a function of trees of tensors that returns a tree of tensors; written for one example.
+        fun: a function of trees of tensors that returns a tree of tensors; written for one example. What is not mapped
+            and has no shape (a number, a string, a function) it gets as it is.
         in_axes: the dim of each argument that counts the examples: an int (negative ones count from the end), None for
             an argument that all examples share, or a tuple with one entry for each positional argument, each a tree
             that is a prefix of the argument. Arguments by name are mapped over dim 0.
@@ -41,7 +44,9 @@ def vmap(
 
     Raises:
         MappingError: sizes that differ, a dim that is not there, or in_axes that do not fit the arguments.
-        DtypeError: `fun` is no function.
+        TracedValueError: `fun` asks for a value that differs between examples, as `if` does.
+        StatefulRandomError: it draws from torch's own generator.
+        DtypeError: `fun` is no function, or a mapped argument no tensor.
 
     Communication: that of the batched ops; for plain tensors none.
 
@@ -53,16 +58,28 @@ def vmap(
     if not callable(fun):
         raise DtypeError(message("vmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.vmap(f)"))
 
+    if not (axis_name is None or isinstance(axis_name, str)):
+        raise MappingError(message("an axis name is a string", got=f"{axis_name!r} ({type(axis_name).__name__})"))
+    if axis_size is not None and not (type(axis_size) is int and axis_size >= 0):
+        raise MappingError(message("axis_size is a number of examples", got=repr(axis_size)))
+
     @functools.wraps(fun)
     def batched(*args: Any, **kwargs: Any) -> Any:
         leaves, form = tree_flatten((args, kwargs))
-        leaves = [None if x is None else lift_outer(x) if isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
+        leaves = [_operand(x) for x in leaves]
         args, kwargs = tree_unflatten(leaves, form)
         dims = checked_in_axes("vmap", fun, in_axes, args, kwargs)
         size = axis_length("vmap", fun, args, kwargs, dims, axis_size)
         return _run(fun, leaves, form, dims, out_axes, axis_name, size)
 
     return batched
+
+
+def _operand(x: Any) -> Any:
+    """A leaf of the arguments: tensors as they are known here, anything without a shape as it is."""
+    if isinstance(x, torch.Tensor):
+        return lift_outer(x)
+    return as_tensor(x) if hasattr(x, "shape") else x
 
 
 def _run(
@@ -79,33 +96,37 @@ def _run(
                 out = fun(*args, **kwargs)
         results, out_form = tree_flatten(out)
         results = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in results]
-        axes = checked_out_axes("vmap", out_axes, out)
+        axes = _out_dims(out_axes, out)
         for i, (x, axis) in enumerate(zip(results, axes, strict=True)):
             if x is not None and axis is None:
                 _check_same_for_all(x, i)
         found[:] = [results, out_form, axes]
         return tuple(x for x, axis in zip(results, axes, strict=True) if x is not None and axis is not None)
 
-    with one_call():
-        index = torch.arange(size, dtype=torch.int32)
-        mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves) if size else ()
-    if not size:
-        raise MappingError(message("vmap over an axis of size 0", got="no example", try_="at least one example"))
+    if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
+        leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
+    with one_call(), told_as_ours():
+        index = torch.arange(size or 1, dtype=torch.int32)
+        mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
     made = iter(mapped)
     whole = [
-        x if x is None or axis is None else _at(next(made), axis, x.dim())
+        x if x is None or axis is None else next(made)[:size].movedim(0, axis)
         for x, axis in zip(results, axes, strict=True)
     ]
     return tree_unflatten(whole, out_form)
 
 
-def _at(x: torch.Tensor, axis: int, ndim: int) -> torch.Tensor:
-    if not -ndim - 1 <= axis <= ndim:
-        raise MappingError(
-            message("out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims")
-        )
-    return x.movedim(0, axis) if axis else x
+def _one_example(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+
+
+def _out_dims(out_axes: Any, out: Any) -> list[int | None]:
+    """Where the mapped dim of each leaf of the result goes, counted from the front."""
+    dims: list[int | None] = []
+    for axis, shape in zip(checked_out_axes("vmap", out_axes, out), shapes_of(out), strict=True):
+        dims.append(None if axis is None else placed_dim(axis, len(shape)))
+    return dims
 
 
 def _check_same_for_all(x: torch.Tensor, number: int) -> None:

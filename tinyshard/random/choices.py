@@ -12,7 +12,7 @@ from torch import Tensor
 from tinyshard.errors import DtypeError, message
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
-from tinyshard.random.keys import DrawError, checked_key
+from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
 from tinyshard.random.sampling import checked, checked_float, drawn, unit
 
@@ -111,7 +111,7 @@ def choice(
     """
     check_mode("choice", mode)
     population = _population("choice", a)
-    axis = _checked_axis("choice", axis, population)
+    axis, shape = _checked_axis("choice", axis, population), checked_shape("choice", shape)
     count, draws = population.shape[axis], math.prod(shape)
     if not replace and draws > count:
         raise DrawError(
@@ -177,8 +177,7 @@ def categorical(
     dtype = checked_float("categorical", logits.dtype)
     axis = _checked_axis("categorical", axis, logits)
     batch = [n for d, n in enumerate(logits.shape) if d != axis]
-    if shape is None:
-        shape = batch
+    shape = batch if shape is None else checked_shape("categorical", shape)
     lead = len(shape) - len(batch)
     if lead < 0 or any(n not in (1, size) for n, size in zip(batch, shape[lead:], strict=True)):
         raise DrawError(

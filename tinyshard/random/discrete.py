@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -86,15 +87,20 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: torch.dtype
                 try_="randint(...).long() for int64",
             )
         )
-    for name, value in (("minval", minval), ("maxval", maxval)):
-        kind = value.dtype if isinstance(value, Tensor) else type(value)
-        fine = kind is int or (isinstance(value, Tensor) and not (kind.is_floating_point or kind.is_complex))
-        if not fine:
-            raise DtypeError(message(f"{name} of randint is an int", got=f"{value!r}", try_=f"int({name})"))
+    minval, maxval = _bound("minval", minval), _bound("maxval", maxval)
     check_range("randint", minval, maxval)
-    checked_parameters("randint", tuple(shape), minval=minval, maxval=maxval)
+    checked_parameters("randint", shape, minval=minval, maxval=maxval)
     data, sizes = checked("randint", key, shape)
     return randint_of(data, sizes, minval, maxval, dtype)
+
+
+def _bound(name: str, value: Any) -> Any:
+    """An int of Python's, or a tensor of ints."""
+    if isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex()):
+        return value
+    if isinstance(value, Tensor | bool) or not hasattr(value, "__index__"):
+        raise DtypeError(message(f"{name} of randint is an int", got=f"{value!r}", try_=f"int({name})"))
+    return operator.index(value)
 
 
 def randint_of(data: Tensor, sizes: list[int], minval: Any, maxval: Any, dtype: torch.dtype) -> Tensor:

@@ -76,6 +76,8 @@ class Key:
 
     def _placed(self, put: Any, sharding: Any) -> Key:
         """The keys where a sharding of their own shape says; `put` places one tensor."""
+        if sharding is not None:
+            sharding.checked_layout(self.shape)
         if _is_positional(sharding) and sharding.shape:
             sharding = sharding.reshape(*sharding.shape, 1)
         return Key(put(self.data, sharding))

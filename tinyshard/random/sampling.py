@@ -84,8 +84,10 @@ def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any)
     """The shape of a draw that has parameters; without one, that of the parameters.
 
     Raises:
+        DtypeError: the shape is none.
         DrawError: a parameter does not broadcast to the shape.
     """
+    shape = None if shape is None else checked_shape(function, shape)
     shapes = {name: tuple(getattr(x, "shape", ())) for name, x in given.items()}
     try:
         broadcast = torch.broadcast_shapes(*shapes.values(), *([] if shape is None else [tuple(shape)]))

@@ -37,6 +37,9 @@ _GLOO_OPS = {
     "min": dist.ReduceOp.MIN,
 }
 _NARROW_INTS = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
+_BITS = {
+    torch.float64: torch.int64, torch.float32: torch.int32, torch.float16: torch.int16, torch.bfloat16: torch.int16,
+}  # fmt: skip
 _REDUCED_AS_THEY_ARE = {
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int8, torch.uint8,
@@ -200,6 +203,9 @@ def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Te
             return torch.view_as_complex(parts)
         gathered = _all_gather(group, place, count, x.unsqueeze(0), dim=0)
         return reduce_stack(list(gathered), op)
+    if x.dtype in _BITS and op in ("max", "min"):
+        made = _all_reduce(group, place, count, _ordered(x, nan_is_first=op == "min"), op=op)
+        return _flipped(made).view(x.dtype)
     work = x.to(_NARROW_INTS.get(x.dtype, x.dtype), copy=True, memory_format=torch.contiguous_format)
     options: Any = dist.AllreduceOptions()
     options.reduceOp = _GLOO_OPS[op]
@@ -207,6 +213,19 @@ def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Te
     if op == "avg":
         work = work / count
     return work.to(x.dtype)
+
+
+def _ordered(x: Tensor, *, nan_is_first: bool) -> Tensor:
+    """Floats as ints of the same order; nan first or last of all, for gloo's own max and min of floats lose it."""
+    ints = _flipped(x.contiguous().view(_BITS[x.dtype]))
+    limits = torch.iinfo(ints.dtype)
+    return torch.where(x.isnan(), limits.min if nan_is_first else limits.max, ints)
+
+
+def _flipped(bits: Tensor) -> Tensor:
+    """The bits of floats as ints of the same order, and back: those of negative ones count the other way."""
+    limits = torch.iinfo(bits.dtype)
+    return bits ^ ((bits >> (limits.bits - 1)) & limits.max)
 
 
 def _all_gather(group: Any, place: int, count: int, x: Tensor, *, dim: int) -> Tensor:

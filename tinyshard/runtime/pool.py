@@ -303,7 +303,8 @@ class ProcessPool:
         full = next((d for d, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
         if full is None or type(error) is not RemoteError:
             return error
-        alive = alive_text(self._buffers.held_by(full)).replace("\n", "\n    ")
+        kept = [buffer for buffer in self._buffers.held_by(full) if full not in buffer.run.failures]
+        alive = alive_text(kept).replace("\n", "\n    ")
         return OutOfMemoryError(
             f"{error}\n  alive on {self.devices[full]}: {alive}\n"
             "  try:  del what you no longer need (ts.live_arrays() lists it), or cut the array over more devices"

@@ -11,6 +11,9 @@ from tinyshard.errors import CollectiveTimeoutError, message
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.watching import FORGET_S, Sight, stalled, who_reached
 
+# who was asked a moment ago may still answer, on a busy machine seconds after its peers
+ANSWERS_WITHIN_S = 10
+
 
 def check_progress(links: Sequence[Link], waited_for: Sequence[int], since_s: float, platform: str) -> None:
     """Raise CollectiveTimeoutError if none of the devices that a wait depends on gets on.
@@ -30,7 +33,9 @@ def check_progress(links: Sequence[Link], waited_for: Sequence[int], since_s: fl
         return  # not yet, or the look that has been asked for is still to be taken
     stuck = stalled(sights, waited_for, limit_s, now_s)
     if stuck:
-        raise _error(links, sights, stuck, limit_s, platform)
+        patience_s = 0.9 * min(limit_s, ANSWERS_WITHIN_S)  # who is stopped has been silent for the limit, or nearly so
+        silent = [s.device for s in sights.values() if s.is_silent and now_s - s.seen_s > patience_s]
+        raise _error(links, sights, stuck, silent, limit_s, platform)
 
 
 def _present(sight: Sight, done: int) -> Sight:
@@ -39,14 +44,13 @@ def _present(sight: Sight, done: int) -> Sight:
 
 
 def _error(
-    links: Sequence[Link], sights: dict[int, Sight], stuck: list[Sight], limit_s: int, platform: str
+    links: Sequence[Link], sights: dict[int, Sight], stuck: list[Sight], silent: list[int], limit_s: int, platform: str
 ) -> CollectiveTimeoutError:
     def names(ids: Sequence[int]) -> str:
         return f"{platform.upper()} {','.join(map(str, ids))}" if ids else "none"
 
     ids = {sight.device for sight in stuck}
     found = who_reached([s for s in sights.values() if s.device in ids or (s.spot and ids & set(s.spot[3]))])
-    silent = [device for device, sight in sights.items() if sight.is_silent]
     got = (
         f"{names(silent)} does not answer: its process is stopped, or the system does not let it run\n"
         if silent

@@ -1,0 +1,97 @@
+"""`check("04.2", answer)`: what a lesson calls to say at once how an answer does."""
+
+import sys
+import textwrap
+import traceback
+from pathlib import Path
+
+from course.deadline import OverdueError, deadline
+from course.exercises import exercise_of
+from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
+from course.progress import Record, note
+
+__all__ = ["check"]
+
+LIMIT_S = 20.0  # the slowest right answer of the course takes two
+WIDTH = 100
+LIBRARIES = ("course", "tinyshard", "torch")
+
+
+def check(id: str, answer: object) -> None:
+    """Print how `answer` does: "not yet" for an untouched cell, "passed", or what differs and a hint.
+
+    A wrong answer is no error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung of
+    the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
+    into `.progress.json` in the working folder.
+
+    Args:
+        id: lesson and number of the exercise, such as "04.2".
+        answer: what the task asks for: a value, an Array, a function.
+
+    Raises:
+        UnknownExerciseError: there is no such exercise.
+
+    Communication: what running the answer needs.
+
+    In JAX: has no counterpart.
+
+    Example:
+        >>> check("01.1", None)
+        01.1: not yet
+    """
+    exercise = exercise_of(id)
+    verdict = judge(exercise, answer)
+    if verdict is None:
+        print(f"{id}: not yet")
+        return
+    try:
+        record, unkept = note(Path.cwd(), id, verdict.is_passed), ""
+    except OSError as error:
+        record, unkept = Record(wrong=1), f"progress is not kept: {error.strerror}"
+    if verdict.is_passed:
+        print(f"{id}: passed")
+    else:
+        print(f"{id}: {verdict.difference}")
+        print(_hint(exercise, verdict, record.wrong))
+    if unkept:
+        print(f"  {unkept}")
+
+
+def judge(exercise: Exercise, answer: object) -> Verdict | None:
+    """What the exercise's judge says; None for an untouched answer.
+
+    An answer that raises, also when it is only looked at, or does not come to an end, is a wrong one.
+    """
+    try:
+        with deadline(LIMIT_S):
+            return None if is_untouched(answer, exercise.stub) else exercise.judge(answer)
+    except OverdueError:
+        return differs(f"it was still running after {LIMIT_S:g} seconds, and was stopped")
+    except (Exception, SystemExit) as error:
+        return differs(_crash(error))
+
+
+def _crash(error: BaseException) -> str:
+    """One line of the error, and under it the last line of the learner's own."""
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    told = f"it raised {type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
+    theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    if theirs and theirs[-1].line:
+        told += f"\n  at:   {theirs[-1].line}"
+    return told
+
+
+def _is_ours(filename: str) -> bool:
+    """Whether a frame is the kit's or a library's: a learner's cell lies in a file that the kernel makes for it."""
+    homes = [Path(str(sys.modules[name].__file__)).parent for name in LIBRARIES if name in sys.modules]
+    return filename.startswith("<frozen") or any(Path(filename).is_relative_to(home) for home in homes)
+
+
+def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> str:
+    """The hint of a recognised misconception, else the rung that `wrong` answers have earned."""
+    if verdict.hint:
+        label, text = "hint: ", verdict.hint
+    else:
+        rung = min(wrong, len(exercise.hints))
+        label, text = f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1]
+    return textwrap.fill(f"{label}{text}", WIDTH, initial_indent="  ", subsequent_indent="    ")

@@ -1,0 +1,30 @@
+"""What a command is: a name, a line of help, its own arguments, and a function that runs it."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+
+__all__ = ["Command"]
+
+
+def _no_arguments(parser: argparse.ArgumentParser) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of `python -m course`.
+
+    Args:
+        name: The word on the command line.
+        help: One line for `python -m course --help`.
+        run: Does it with the parsed arguments, and returns the exit status.
+        add_arguments: Declares its own arguments on the parser that it is given.
+        hands_on: Whether arguments that nobody knows are its own, as `others`; elsewhere they are an error.
+    """
+
+    name: str
+    help: str
+    run: Callable[[argparse.Namespace], int]
+    add_arguments: Callable[[argparse.ArgumentParser], None] = _no_arguments
+    hands_on: bool = False

@@ -1,0 +1,30 @@
+"""`python -m course handout FOLDER`: the lessons for other hubs, without outputs and without solutions."""
+
+import argparse
+from pathlib import Path
+
+from course.commands.command import Command
+from course.handout import hand_out
+from course.lessons import PROJECT_ROOT
+
+__all__ = ["HANDOUT"]
+
+
+def write_handout(arguments: argparse.Namespace) -> int:
+    """Fill the folder `arguments.folder`, and print what lies in it.
+
+    Raises:
+        HandoutError: the folder holds something already.
+        MissingLessonsError: there are no lessons to hand out.
+    """
+    folder = Path(arguments.folder)
+    for name in hand_out(PROJECT_ROOT, folder):
+        print(folder / name)
+    return 0
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="a new folder")
+
+
+HANDOUT = Command("handout", "put the lessons without outputs into a folder", write_handout, _add_arguments)

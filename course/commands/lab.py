@@ -1,0 +1,30 @@
+"""`python -m course lab`: JupyterLab on the learner's working copy."""
+
+import argparse
+import os
+
+from course.commands.command import Command
+from course.lab import lab_command, offer_settings
+from course.lessons import refresh, shipped_folder, working_folder
+
+__all__ = ["LAB"]
+
+
+def open_lab(arguments: argparse.Namespace) -> int:
+    """Bring the working copy up to date, then become JupyterLab on it; `arguments.others` are handed on.
+
+    Raises:
+        MissingLessonsError: there is no folder of lessons to copy.
+        MissingLabError: JupyterLab is not installed.
+    """
+    working = working_folder()
+    command = lab_command(working, arguments.others)
+    for line in refresh(shipped_folder(), working):
+        print(line)
+    print(f"opening JupyterLab on {working}", flush=True)
+    # JupyterLab takes this process's place, so that Ctrl-C and signals reach it alone.
+    offer_settings(os.environ)
+    os.execv(command[0], command)
+
+
+LAB = Command("lab", "open JupyterLab on a working copy; other arguments go to JupyterLab", open_lab, hands_on=True)

@@ -1,0 +1,70 @@
+"""`python -m course progress`: which exercises the learner has passed, and which comes next."""
+
+import argparse
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from course.commands.command import Command
+from course.lessons import find_lessons, shipped_folder, working_folder
+from course.progress import Record, read_progress
+
+__all__ = ["PROGRESS", "exercises_of", "progress_lines"]
+
+HEADING = re.compile(r"^### Exercise (\d\d\.\d+)", flags=re.MULTILINE)
+
+
+def show_progress(arguments: argparse.Namespace) -> int:
+    """Print a line for each lesson, from what the checks of exercises wrote down in the working copy."""
+    lessons = find_lessons(shipped_folder())
+    exercises = {f"{each.number}  {each.title}": exercises_of(each.path) for each in lessons}
+    print(*progress_lines(exercises, read_progress(working_folder())), sep="\n")
+    return 0
+
+
+def exercises_of(notebook: Path) -> list[str]:
+    """The ids of a lesson's exercises, such as "04.2", from its headings."""
+    cells = json.loads(notebook.read_text("utf-8"))["cells"]
+    return [id for cell in cells if cell["cell_type"] == "markdown" for id in HEADING.findall("".join(cell["source"]))]
+
+
+def progress_lines(exercises: Mapping[str, list[str]], known: Mapping[str, Record]) -> list[str]:
+    """What is passed (■), tried (▪) and untouched (□), a line for each lesson.
+
+    Args:
+        exercises: The ids of each lesson's exercises, by the lesson's name.
+        known: What was written down of each exercise.
+
+    Example:
+        >>> known = {"04.1": Record(wrong=1, is_passed=True), "04.2": Record(wrong=2)}
+        >>> for line in progress_lines({"04  Talking to the others": ["04.1", "04.2", "04.3"]}, known):
+        ...     print(line)
+        ■▪□  1 of 3  04  Talking to the others
+        <BLANKLINE>
+        1 of 3 exercises passed. Next: 04.2, tried 2 times.
+    """
+    width = max((len(ids) for ids in exercises.values()), default=0)
+    lines = []
+    for name, ids in exercises.items():
+        if ids:
+            marks = "".join(_mark(known.get(id, Record())) for id in ids)
+            passed = sum(known.get(id, Record()).is_passed for id in ids)
+            lines.append(f"{marks:{width}}  {passed} of {len(ids)}  {name}")
+    all_ids = [id for ids in exercises.values() for id in ids]
+    still = [id for id in all_ids if not known.get(id, Record()).is_passed]
+    return [*lines, "", f"{len(all_ids) - len(still)} of {len(all_ids)} exercises passed.{_next(still, known)}"]
+
+
+def _mark(record: Record) -> str:
+    return "■" if record.is_passed else "▪" if record.wrong else "□"
+
+
+def _next(still: list[str], known: Mapping[str, Record]) -> str:
+    if not still:
+        return ""
+    tried = known.get(still[0], Record()).wrong
+    return f" Next: {still[0]}" + (f", tried {tried} time{'' if tried == 1 else 's'}." if tried else ".")
+
+
+PROGRESS = Command("progress", "show which exercises are passed", show_progress)

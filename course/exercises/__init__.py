@@ -1,0 +1,55 @@
+"""The exercises: `lesson_NN.py` holds those of lesson NN as `EXERCISES`, and is found by its name alone.
+
+An exercise is an `Exercise` (exercise.py); its solution, and wrong answers with the hints that they must get, stand in
+`course/solutions/lesson_NN.py`.
+"""
+
+import importlib
+import pkgutil
+
+from course.exercises.exercise import Exercise
+
+__all__ = ["UnknownExerciseError", "exercise_of", "exercises_of", "lesson_numbers"]
+
+
+class UnknownExerciseError(LookupError):
+    """No lesson has an exercise of this number."""
+
+
+def lesson_numbers() -> list[str]:
+    """The lessons that have exercises, such as "04", in order."""
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
+
+
+def exercises_of(lesson: str) -> dict[str, Exercise]:
+    """The exercises of one lesson, by their ids, in the lesson's order.
+
+    Args:
+        lesson: its number, such as "04".
+
+    Returns:
+        An empty dict for a lesson that has none.
+    """
+    if lesson not in lesson_numbers():
+        return {}
+    module = importlib.import_module(f"{__name__}.lesson_{lesson}")
+    return {exercise.id: exercise for exercise in module.EXERCISES}
+
+
+def exercise_of(id: str) -> Exercise:
+    """The exercise of this id, such as "04.2".
+
+    Raises:
+        UnknownExerciseError: there is none.
+    """
+    known = exercises_of(id.partition(".")[0]) if isinstance(id, str) else {}
+    if id not in known:
+        names = ", ".join(known) or "lessons " + ", ".join(lesson_numbers())
+        raise UnknownExerciseError(
+            f"there is no exercise {id!r}\n"
+            f"  got:  check({id!r}, ...)\n"
+            f"  rule: the lesson, a point and the exercise's number; there are {names}\n"
+            '  try:  check("04.2", answer)'
+        )
+    return known[id]

@@ -1,0 +1,127 @@
+"""What an exercise is: a number, a judge, a ladder of hints, and its answer cell before it is touched."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+__all__ = ["PASSED", "Exercise", "Verdict", "differs", "is_untouched"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a judge says of an answer.
+
+    Args:
+        is_passed: whether the answer is right.
+        difference: what differs from what was wanted, in a line or a few.
+        hint: the hint that answers the misconception which the judge recognised; empty: the ladder's next rung.
+    """
+
+    is_passed: bool
+    difference: str = ""
+    hint: str = ""
+
+
+PASSED = Verdict(is_passed=True)
+
+
+def differs(difference: str, hint: str = "") -> Verdict:
+    """The verdict on a wrong answer.
+
+    Example:
+        >>> differs("sent 224 bytes, not 56").is_passed
+        False
+    """
+    return Verdict(is_passed=False, difference=difference, hint=hint)
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """One exercise of a lesson.
+
+    Args:
+        id: lesson and number, "04.2".
+        judge: takes the answer, whatever it is. An exception that it lets pass counts as the answer's own.
+        hints: the ladder, from a question to nearly the answer.
+        stub: the untouched answer where it is more than None or an empty function: a value, or the function to mend.
+
+    Example:
+        >>> Exercise("00.1", judge=lambda n: PASSED if n == 8 else differs(f"{n} devices"), hints=("Count.",)).id
+        '00.1'
+    """
+
+    id: str
+    judge: Callable[..., Verdict]
+    hints: tuple[str, ...]
+    stub: object = None
+
+
+def is_untouched(answer: object, stub: object = None) -> bool:
+    """Whether `answer` is what stood in the answer cell from the start.
+
+    None, a function with nothing in it, and `stub` itself are; of functions the code is compared, not the name. Of a
+    tuple or list, such as two answers checked together, all must be untouched.
+
+    Example:
+        >>> def holders(array, row): ...
+        >>> is_untouched(holders), is_untouched([None, None], [None, None]), is_untouched(0)
+        (True, True, False)
+    """
+    if answer is None:
+        return True
+    code = _code(answer)
+    if code is not None:
+        stub_code = _code(stub)
+        return _is_empty(code) or (stub_code is not None and _steps(code) == _steps(stub_code))
+    if stub is None or type(answer) is not type(stub):
+        return False
+    if isinstance(answer, list | tuple) and type(answer) in (list, tuple) and isinstance(stub, list | tuple):
+        return len(answer) == len(stub) and all(map(is_untouched, answer, stub))
+    return _is_same(answer, stub)
+
+
+def _is_same(answer: Any, stub: Any) -> bool:
+    """Whether two values of one type are equal; of tensors, all elements."""
+    if getattr(answer, "shape", None) != getattr(stub, "shape", None):
+        return False
+    equal = answer == stub
+    return equal if isinstance(equal, bool) else bool(equal.all())
+
+
+def _code(function: object) -> CodeType | None:
+    """The code under every decorator that says what it wraps, as jit does."""
+    if not callable(function):
+        return None
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return code if isinstance(code, CodeType) else None
+
+
+def _is_empty(code: CodeType) -> bool:
+    """Whether it is `...`, `pass`, `return None` or `return ...`, with a docstring or without."""
+    steps = _steps(code)
+    loaded = [value for name, value in steps if name != "RETURN_VALUE"]
+    return loaded in (["None"], ["Ellipsis"]) and all("CONST" in name or name == "RETURN_VALUE" for name, _ in steps)
+
+
+def _steps(code: CodeType) -> list[tuple[str, str]]:
+    """What the function does, step by step: not where it stands, nor what its docstring and hints of types say.
+
+    `time.sleep` is compiled in two ways: which one depends on whether `import time` stands in the same file or cell.
+    """
+    found = (step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "PUSH_NULL"))
+    return [
+        (
+            "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname,
+            str(_steps(step.argval)) if _is_code(step.argval) else str(step.argval),
+        )
+        for step in found
+    ]
+
+
+def _is_code(value: object) -> bool:
+    return isinstance(value, CodeType)

@@ -1,0 +1,100 @@
+"""A folder to hand out: lessons without outputs, what they import, and a page that says how to start them.
+
+For hubs and machines where nobody clones the repository. Solutions and the instructor's pages stay behind.
+"""
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from course.errors import HandoutError
+from course.lessons import find_lessons, shipped_folder
+
+__all__ = ["hand_out", "without_outputs"]
+
+# What stays behind of the package `course`: answers, the instructor's pages, and commands that need a clone.
+STAYS_BEHIND = ("solutions", "instructor", "commands", "doctor", "jupyter", "pictures", "__pycache__")
+STAYING_FILES = ("__main__.py", "handout.py", "lab.py")
+# The hub brings JupyterLab; the kernel's side of widgets is the lessons' need.
+OF_THE_HUB = ("jupyterlab",)
+
+PAGE = """# The lessons of tinyshard, to be opened in JupyterLab
+
+Open the lessons below in this folder: they import the packages `tinyshard` and `course`, which lie beside them. Python
+{python} and the packages in `requirements.txt` must be there, in the kernel that JupyterLab starts:
+
+    pip install -r requirements.txt
+
+JupyterLab needs `jupyterlab_widgets` in its own environment, to show controls. Two cores and 1.5 GB of memory serve
+one learner. A learner's progress is kept in `.progress.json` in this folder: each learner needs a copy.
+
+{lessons}
+"""
+
+
+def hand_out(project: Path, folder: Path) -> list[str]:
+    """Write the lessons, without outputs and without solutions, into a new folder, with what they need.
+
+    Args:
+        project: The clone of the repository.
+        folder: The folder to make; it may exist if it is empty.
+
+    Returns:
+        The names of the files and folders that were written there.
+
+    Raises:
+        HandoutError: `folder` holds something already.
+        MissingLessonsError: `project` has no lessons.
+    """
+    lessons = find_lessons(shipped_folder(project))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise HandoutError(
+            "the handout needs a folder of its own\n"
+            f"  got:  {folder}, which holds something already\n"
+            "  rule: nothing is written over\n"
+            "  try:  a folder that does not exist yet"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for lesson in lessons:
+        text = without_outputs(lesson.path.read_text("utf-8"))
+        (folder / lesson.path.name).write_text(text, "utf-8")
+    _copy_package(project / "tinyshard", folder / "tinyshard")
+    _copy_package(project / "course", folder / "course")
+    shutil.copyfile(project / "LICENSE", folder / "LICENSE")
+    needs = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
+    requirements = [*needs["dependencies"], *needs["optional-dependencies"]["course"]]
+    (folder / "requirements.txt").write_text(
+        "".join(f"{each}\n" for each in requirements if not each.startswith(OF_THE_HUB)), "utf-8"
+    )
+    listed = "\n".join(f"- {lesson.number} [{lesson.title}]({lesson.path.name})" for lesson in lessons)
+    (folder / "README.md").write_text(PAGE.format(python=needs["requires-python"], lessons=listed), "utf-8")
+    return sorted(each.name for each in folder.iterdir())
+
+
+def without_outputs(text: str) -> str:
+    """A notebook as it was before its first run.
+
+    Args:
+        text: The notebook, as JSON.
+
+    Returns:
+        The same cells without outputs, counts, and the states of widgets.
+
+    Example:
+        >>> cell = '{"cell_type": "code", "execution_count": 3, "outputs": ["4"], "source": ["2 + 2"], "metadata": {}}'
+        >>> without_outputs(f'{{"cells": [{cell}], "metadata": {{"widgets": 1}}}}').split()
+        ['{', '"cells":', '[', '{', '"cell_type":', '"code",', '"execution_count":', 'null,', '"outputs":', '[],', \
+'"source":', '[', '"2', '+', '2"', '],', '"metadata":', '{}', '}', '],', '"metadata":', '{}', '}']
+    """
+    notebook: dict[str, Any] = json.loads(text)
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell["outputs"], cell["execution_count"] = [], None
+    notebook["metadata"].pop("widgets", None)
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _copy_package(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns(*STAYS_BEHIND, *STAYING_FILES))

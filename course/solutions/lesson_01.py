@@ -1,0 +1,144 @@
+"""Lesson 01: answers."""
+
+import time
+from typing import Any
+
+from course.solutions.answers import Answers, Wrong
+
+__all__ = ["ANSWERS"]
+
+
+def ten_steps(matrix: Any, double: Any) -> list[Any]:
+    """01.2."""
+    numbers = []
+    for _ in range(10):
+        matrix = matrix @ double
+        numbers.append(matrix[0, 0])
+    return numbers
+
+
+def ten_steps_blocking(matrix: Any, double: Any) -> list[Any]:
+    """Wrong: leaves out `.item()` and waits all the same."""
+    numbers = []
+    for _ in range(10):
+        matrix = (matrix @ double).block_until_ready()
+        numbers.append(matrix[0, 0])
+    return numbers
+
+
+def ten_steps_float(matrix: Any, double: Any) -> list[float]:
+    """Wrong: waits at the end of the loop, for a float of each."""
+    return [float(number) for number in ten_steps(matrix, double)]
+
+
+def ten_steps_in_python(matrix: Any, double: Any) -> list[float]:
+    """Wrong: no device computes."""
+    return [2.0**step for step in range(1, 11)]
+
+
+def ten_matrices(matrix: Any, double: Any) -> list[Any]:
+    """Wrong: the matrices in place of one number of each."""
+    return [matrix := matrix @ double for _ in range(10)]
+
+
+def benchmark(matrix: Any) -> float:
+    """01.3."""
+    start = time.perf_counter()
+    (matrix @ matrix).block_until_ready()
+    return time.perf_counter() - start
+
+
+def benchmark_waits_after(matrix: Any) -> float:
+    """Wrong: stops the watch first."""
+    start = time.perf_counter()
+    product = matrix @ matrix
+    seconds = time.perf_counter() - start
+    product.block_until_ready()
+    return seconds
+
+
+def benchmark_waits_for_operand(matrix: Any) -> float:
+    """Wrong: waits for what was there before."""
+    start = time.perf_counter()
+    matrix @ matrix
+    matrix.block_until_ready()
+    return time.perf_counter() - start
+
+
+def benchmark_asks(matrix: Any) -> float:
+    """Wrong: asks, and does not wait for a yes."""
+    start = time.perf_counter()
+    (matrix @ matrix).is_ready()
+    return time.perf_counter() - start
+
+
+def has_failed(array: Any) -> bool:
+    """01.4."""
+    try:
+        array.block_until_ready()
+    except RuntimeError:
+        return True
+    return False
+
+
+def has_failed_unless_ready(array: Any) -> bool:
+    """Wrong: takes "has ended" for "has succeeded"."""
+    return not array.is_ready()
+
+
+def has_failed_without_waiting(array: Any) -> bool:
+    """Wrong: an operation on a failed result is dispatched like any other."""
+    try:
+        array + 0
+    except RuntimeError:
+        return True
+    return False
+
+
+def has_succeeded(array: Any) -> bool:
+    """Wrong: the other way round."""
+    return not has_failed(array)
+
+
+def has_failed_uncaught(array: Any) -> bool:
+    """Wrong: the error strikes the caller."""
+    array.block_until_ready()
+    return False
+
+
+ANSWERS = {
+    "01.1": Answers(
+        solution=[False, True, False],
+        wrong=(
+            Wrong([False, True, True], "Tiny work is not early work"),
+            Wrong([True, True, True], "nothing else"),
+            Wrong([False, False, False], "Draw the two queues"),
+        ),
+    ),
+    "01.2": Answers(
+        solution=ten_steps,
+        wrong=(
+            Wrong(ten_steps_blocking, "asks for the result"),
+            Wrong(ten_steps_float, "Which call needs a number"),
+            Wrong(ten_steps_in_python, "The devices are to compute them"),
+            Wrong(ten_matrices, "In which line"),
+        ),
+    ),
+    "01.3": Answers(
+        solution=benchmark,
+        wrong=(
+            Wrong(benchmark_waits_after, "in this order"),
+            Wrong(benchmark_waits_for_operand, "Which array is the result"),
+            Wrong(benchmark_asks, "What has happened when"),
+        ),
+    ),
+    "01.4": Answers(
+        solution=has_failed,
+        wrong=(
+            Wrong(has_failed_unless_ready, "a failed result is ready as well"),
+            Wrong(has_failed_without_waiting, "Nothing in the `try` waits"),
+            Wrong(has_succeeded, "can *not* be had"),
+            Wrong(has_failed_uncaught, "When does the error"),
+        ),
+    ),
+}

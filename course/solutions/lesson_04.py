@@ -1,0 +1,57 @@
+"""Lesson 04: answers."""
+
+from typing import Any
+
+import torch
+
+import tinyshard as ts
+from course.solutions.answers import Answers, Wrong
+
+__all__ = ["ANSWERS"]
+
+RING = [(i, (i + 1) % 8) for i in range(8)]
+
+
+def only_three(v: Any) -> Any:
+    """Device 3 holds its number, the others 0."""
+    return torch.where(ts.lax.axis_index("i") == 3, v, 0.0)
+
+
+ANSWERS = {
+    "04.1": Answers(
+        solution=lambda v: v - ts.lax.ppermute(v, "i", RING),
+        wrong=(
+            Wrong(lambda v: v - ts.lax.ppermute(v, "i", RING[:-1]), "Who sends to it"),
+            Wrong(lambda v: v - ts.lax.ppermute(v, "i", [(b, a) for a, b in RING]), "the neighbour on the right"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", RING) - v, "the sign is turned"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", RING), "Whom must each device"),
+        ),
+    ),
+    "04.2": Answers(
+        solution=lambda row: ts.lax.all_gather(ts.lax.psum_scatter(row, "i"), "i"),
+        wrong=(
+            Wrong(lambda row: ts.lax.psum(row, "i"), "Which two halves"),
+            Wrong(lambda row: ts.lax.psum_scatter(row, "i"), "The second half"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i").sum(0), "whole rows travel"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i"), "what does it lack"),
+        ),
+    ),
+    "04.3": Answers(
+        solution={"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256},
+        wrong=(
+            Wrong({"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}, "Here n is 4"),
+            Wrong({"psum": 192, "all_gather": 768, "all_to_all": 192, "ppermute": 256}, "counted one"),
+            Wrong({"psum": 384, "all_gather": 1024, "all_to_all": 192, "ppermute": 256}, "Nobody sends to himself"),
+            Wrong({"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": None}, "What are n and k"),
+        ),
+    ),
+    "04.4": Answers(
+        solution=lambda v: ts.lax.psum(only_three(v), "i"),
+        wrong=(
+            Wrong(lambda v: ts.lax.all_gather(v, "i")[3], "seven are thrown away"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
+            Wrong(lambda v: ts.lax.psum(v, "i"), "only device 3 counts"),
+            Wrong(only_three, "Which collectives end like that"),
+        ),
+    ),
+}

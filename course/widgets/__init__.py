@@ -1,0 +1,37 @@
+"""Pictures that answer when they are touched, one for each lesson. Show one as the last line of a cell.
+
+    base          a picture with controls: what a notebook shows, stores and compares
+    card          the sheet on which a picture is drawn, legible on light and dark pages
+    grid          a small table of numbers in the colours of those to whom they belong
+    device_panel  lesson 00: a lamp, a pid and the memory of each device
+    axes          lesson 02: choose in_axes and out_axes; which numbers make up an example
+    sharding      lesson 03: choose mesh, array and spec; who holds what, and how many bytes
+    stepper       lesson 04: step through a collective; who sends what to whom
+    layouts       lesson 06: layouts of the operands in; program, layout of the result, bytes and work out
+    waiting       lesson 09: who waits for whom
+    planner       lesson 10: choose a machine; time, memory and bytes of a training step under three layouts
+    schedule      lesson 11: the steps of programs, and the memory that a device holds during each
+    traffic       what is sent in a mapped function, recorded while its Program runs
+
+A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
+"""
+
+from course.widgets.axes import axis_picker
+from course.widgets.device_panel import device_panel
+from course.widgets.layouts import layout_table
+from course.widgets.planner import machine_planner
+from course.widgets.schedule import program_schedule
+from course.widgets.sharding import sharding_explorer
+from course.widgets.stepper import collective_stepper
+from course.widgets.waiting import who_waits
+
+__all__ = [
+    "axis_picker",
+    "collective_stepper",
+    "device_panel",
+    "layout_table",
+    "machine_planner",
+    "program_schedule",
+    "sharding_explorer",
+    "who_waits",
+]

@@ -1,0 +1,151 @@
+"""Lesson 06: two operand layouts in; out come the program, the result's layout, the bytes and the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course.widgets.base import Choice, Control, Explorer
+from course.widgets.card import MUTED, beside, card, inset, paragraph, stack
+from tinyshard import jit
+from tinyshard.abstract import ShapeDtypeStruct
+from tinyshard.draw import sharding_svg
+from tinyshard.lax import with_sharding_constraint
+from tinyshard.layout import Layout
+from tinyshard.mesh import AbstractMesh
+from tinyshard.sharding import NamedSharding, P, PartitionSpec
+
+__all__ = ["Planned", "describe", "draw", "layout_table", "look"]
+
+MESH = AbstractMesh((4, 2), ("a", "b"))
+SPECS = (
+    P(),
+    P("a"),
+    P("b"),
+    P(None, "a"),
+    P(None, "b"),
+    P("a", "b"),
+    P("b", "a"),
+    P(("a", "b")),
+    P(None, ("a", "b")),
+)
+SIZES = (64, 4096)
+FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "left @ right": lambda left, right: left @ right,
+    "left + right": lambda left, right: left + right,
+    "left @ right.T": lambda left, right: left @ right.T,
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What the partitioner makes of two operands.
+
+    Args:
+        function: the expression.
+        size: rows and columns of each operand.
+        specs: of left, right and the result.
+        layouts: likewise.
+        program: its text.
+        nbytes: what one device sends.
+        flops: what one device computes.
+        traffic: the collectives, as "all_reduce over b, once".
+    """
+
+    function: str
+    size: int
+    specs: tuple[PartitionSpec, PartitionSpec, PartitionSpec]
+    layouts: tuple[Layout, Layout, Layout]
+    program: str
+    nbytes: int
+    flops: int
+    traffic: tuple[str, ...]
+
+
+def layout_table() -> Explorer[Planned]:
+    """Choose how the operands are cut, and read what each device then runs.
+
+    Returns:
+        The explorer; show it as the last line of a cell.
+
+    Communication: none; the programs are planned for a mesh without devices.
+
+    Example:
+        >>> print(layout_table().choose(left=P(None, "b"), right=P("b")).text.splitlines()[0])
+        P(None, 'b') @ P('b') -> P(): 16,384 bytes sent, 262,144 flops by each device; all_reduce over b
+    """
+    specs = [(str(spec), spec) for spec in SPECS]
+    controls: list[Control] = [
+        Choice("function", "function", [(words, words) for words in FUNCTIONS]),
+        Choice("left", "left", specs, start=P("a")),
+        Choice("right", "right", specs, start=P(None, "b")),
+        Choice("result", "result", [("as it comes", None), *specs]),
+        Choice("size", "size", [(f"{size} × {size}", size) for size in SIZES]),
+    ]
+    return Explorer("layouts in, layout and bytes out", controls, look, draw, describe)
+
+
+def look(function: str, left: PartitionSpec, right: PartitionSpec, result: PartitionSpec | None, size: int) -> Planned:
+    """Ask the partitioner.
+
+    Args:
+        function: one of FUNCTIONS.
+        left: how the first operand is cut.
+        right: how the second operand is cut.
+        result: how the result is to be cut; None leaves it to the partitioner.
+        size: rows and columns of each operand.
+
+    Communication: none.
+    """
+
+    def made_of(left: Tensor, right: Tensor) -> Tensor:
+        value = FUNCTIONS[function](left, right)
+        return value if result is None else with_sharding_constraint(value, NamedSharding(MESH, result))
+
+    shardings = [NamedSharding(MESH, spec) for spec in (left, right)]
+    operands = [ShapeDtypeStruct((size, size), torch.float32, sharding=sharding) for sharding in shardings]
+    compiled = jit(made_of).lower(*operands).compile()
+    (made,) = compiled.output_shardings
+    assert isinstance(made, NamedSharding)
+    cost = compiled.cost_analysis()
+    first, second, third = (sharding.layout(2) for sharding in (*shardings, made))
+    return Planned(
+        function,
+        size,
+        (left, right, made.spec),
+        (first, second, third),
+        compiled.as_text(),
+        cost.nbytes,
+        cost.flops,
+        tuple(f"{t.op} over {'*'.join(t.over)}" + (f", {t.count} times" if t.count > 1 else "") for t in cost.traffic),
+    )
+
+
+def draw(planned: Planned) -> str:
+    """Left, right and result side by side; below them what it costs, and the program."""
+    names = ("left", "right", "result")
+    shape = (planned.size, planned.size)
+    boxes = [
+        stack([paragraph([f"{name}: {spec}"]), inset(sharding_svg(layout, shape))], 2)
+        for name, spec, layout in zip(names, planned.specs, planned.layouts, strict=True)
+    ]
+    program = paragraph(planned.program.splitlines(), size=12, is_code=True)
+    heading = paragraph(["the program that each device runs:"], fill=MUTED)
+    cost = paragraph([_cost(planned), *(planned.traffic or ["nobody talks to anybody"])])
+    return card(f"{planned.function}: {_cost(planned)}", stack([beside(boxes), cost, stack([heading, program], 2)]))
+
+
+def describe(planned: Planned) -> str:
+    """One line as in the lesson's table, and the program."""
+    left, right, result = planned.specs
+    sign = "@" if "@" in planned.function else "+"
+    turned = ".T" if planned.function.endswith(".T") else ""
+    talk = "; ".join(planned.traffic) or "nobody talks"
+    return f"{left} {sign} {right}{turned} -> {result}: {_cost(planned)}; {talk}\n{planned.program}"
+
+
+def _cost(planned: Planned) -> str:
+    return f"{planned.nbytes:,} bytes sent, {planned.flops:,} flops by each device"

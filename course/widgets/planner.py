@@ -1,0 +1,189 @@
+"""Lesson 10: choose a machine; see for each layout the time of a step, the memory and the bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course.network import LAYOUTS, NEIGHBOURS, WIDTH, step_on
+from course.planner import MACHINES, ROUNDS, Estimate, Machine, estimate
+from course.widgets.base import Choice, Explorer
+from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from tinyshard.draw.cell import number, text
+from tinyshard.draw.colours import OKABE_ITO
+
+__all__ = ["Planned", "describe", "draw", "look", "machine_planner", "seconds", "sized"]
+
+DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+WHOLE_BATCH, EACH_BATCH = 65_536, 1_024
+TITLES = {
+    "data": "data parallel",
+    "tensor": f"data x tensor ({NEIGHBOURS})",
+    "cut": "parameters cut too",
+}
+# sky blue, orange, vermilion: told apart with any kind of colour vision; each bar also has a height of its own
+KINDS = (("compute", OKABE_ITO[0], 22), ("inside hosts", OKABE_ITO[1], 16), ("between hosts", OKABE_ITO[6], 10))
+NAMES_WIDTH, BAR_WIDTH, ROW = 150, 420, 34
+
+
+@dataclass(frozen=True)
+class Planned:
+    """The three layouts on one machine.
+
+    Args:
+        machine: with its numbers.
+        devices: how many.
+        examples: of the whole batch.
+        estimates: layout → what a step costs.
+    """
+
+    machine: Machine
+    devices: int
+    examples: int
+    estimates: dict[str, Estimate]
+
+    @property
+    def best(self) -> str:
+        """The fastest of the layouts that fit; of all, where none does."""
+        fitting = [name for name, total in self.estimates.items() if total.fits] or list(self.estimates)
+        return min(fitting, key=lambda name: self.estimates[name].step_s)
+
+
+def machine_planner() -> Explorer[Planned]:
+    """Choose machine, devices and batch; see for each layout where the time of a training step goes.
+
+    Returns:
+        The explorer; show it as the last line of a cell.
+
+    Communication: none; programs are made and counted, not run.
+
+    Example:
+        >>> print(machine_planner().choose(devices=4096).text.splitlines()[0])
+        4096 devices of GPU boxes (512 hosts), 65,536 examples, 4 layers of 8192 x 8192
+    """
+    batches = [(f"{WHOLE_BATCH:,} in all", "all"), (f"{EACH_BATCH:,} each", "each")]
+    return Explorer(
+        "planner",
+        [
+            Choice("machine", "machine", [(machine.name, machine) for machine in MACHINES], start=MACHINES[-1]),
+            Choice("devices", "devices", [(f"{count:,}", count) for count in DEVICES], start=64),
+            Choice("batch", "examples", batches, start="all"),
+            Choice("rounds", "all-reduce by", [(way, way) for way in ROUNDS], start="ring"),
+        ],
+        look,
+        draw,
+        describe,
+    )
+
+
+def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
+    """Make the programs of the three layouts, and count.
+
+    Args:
+        machine: with its numbers.
+        devices: how many; a multiple of 8.
+        batch: "all": the batch is of one size; "each": every device adds examples of its own.
+        rounds: "ring" or "doubling".
+
+    Communication: none.
+
+    Example:
+        >>> look(MACHINES[-1], 64, "all", "ring").best
+        'tensor'
+    """
+    examples = WHOLE_BATCH if batch == "all" else EACH_BATCH * devices
+    made = {name: estimate(step_on(name, devices, examples), machine, rounds=rounds) for name in LAYOUTS}
+    return Planned(machine, devices, examples, made)
+
+
+def draw(planned: Planned) -> str:
+    """A bar of three parts for each layout: compute, collectives inside the hosts, and between them."""
+    longest = max(total.step_s for total in planned.estimates.values())
+    rows = [_row(planned, name, BAR_WIDTH / longest) for name in planned.estimates]
+    heading = paragraph([_heading(planned)])
+    numbers = paragraph(_table(planned), is_code=True)
+    title = f"{_heading(planned)}: a step takes {', '.join(_told(planned, name) for name in planned.estimates)}"
+    return card(title, stack([heading, _legend(), *rows, numbers], 6))
+
+
+def describe(planned: Planned) -> str:
+    """The same as a table."""
+    return "\n".join([_heading(planned), *_table(planned)])
+
+
+def seconds(value: float) -> str:
+    """A time in a unit that suits it.
+
+    Example:
+        >>> seconds(0.00213), seconds(4.2), seconds(1511.0)
+        ('2.1 ms', '4.2 s', '25 min')
+    """
+    if value < 1:
+        return f"{value * 1000:.1f} ms"
+    return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
+
+
+def sized(nbytes: float) -> str:
+    """Bytes in MB or GB, a thousand thousand to the MB.
+
+    Example:
+        >>> sized(2_113_929_223), sized(917_504)
+        ('2.11 GB', '0.92 MB')
+    """
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.2f} MB"
+
+
+def _heading(planned: Planned) -> str:
+    hosts = planned.devices // planned.machine.devices_per_host
+    return (
+        f"{planned.devices} devices of {planned.machine.name} ({hosts} host{'s' if hosts > 1 else ''}), "
+        f"{planned.examples:,} examples, 4 layers of {WIDTH} x {WIDTH}"
+    )
+
+
+def _told(planned: Planned, name: str) -> str:
+    return f"{seconds(planned.estimates[name].step_s)} {TITLES[name]}"
+
+
+def _table(planned: Planned) -> list[str]:
+    lines = [f"{'':20} {'step':>9} {'compute':>9} {'inside':>9} {'between':>9} {'memory':>9} {'sent':>9}"]
+    for name, total in planned.estimates.items():
+        times = (total.step_s, total.compute_s, total.inside_s, total.between_s)
+        cells = [
+            *(seconds(value) if value else "-" for value in times),
+            sized(total.memory_nbytes),
+            sized(total.nbytes),
+        ]
+        note = "" if total.fits else "  does not fit"
+        note = "  <- fastest" if name == planned.best and total.fits else note
+        lines.append(f"{TITLES[name]:20} " + " ".join(f"{cell:>9}" for cell in cells) + note)
+    lines.append(f"memory of a device: {sized(planned.machine.memory_nbytes)}")
+    return lines
+
+
+def _row(planned: Planned, name: str, px_per_s: float) -> Piece:
+    total = planned.estimates[name]
+    parts = [text(TITLES[name], 0, ROW / 2, 13, fill=INK, anchor="start")]
+    x = float(NAMES_WIDTH)
+    for (kind, colour, height), value in zip(KINDS, (total.compute_s, total.inside_s, total.between_s), strict=True):
+        width = value * px_per_s
+        if width > 0:
+            parts.append(
+                f'<g><title>{kind}: {seconds(value)}</title><rect x="{number(x)}" y="{number((ROW - height) / 2)}" '
+                f'width="{number(width)}" height="{height}" fill="{colour}" stroke="#222222" stroke-width="0.5"/></g>'
+            )
+        x += width
+    words = seconds(total.step_s) + ("" if total.fits else ", does not fit")
+    parts.append(text(words, x + 8, ROW / 2, 13, fill=INK, anchor="start"))
+    return Piece("".join(parts), NAMES_WIDTH + BAR_WIDTH + 150, ROW)
+
+
+def _legend() -> Piece:
+    parts, x = [], 0.0
+    for kind, colour, height in KINDS:
+        parts.append(
+            f'<rect x="{number(x)}" y="{number((24 - height) / 2)}" width="22" height="{height}" fill="{colour}" '
+            'stroke="#222222" stroke-width="0.5"/>'
+        )
+        parts.append(text(kind, x + 28, 12, 13, fill=MUTED, anchor="start"))
+        x += 28 + 8 * len(kind) + 18
+    return Piece("".join(parts), x, 24)

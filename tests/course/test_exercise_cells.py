@@ -1,0 +1,52 @@
+"""The lessons and the exercises agree: each exercise has its four cells, and each check in a lesson has an exercise."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from course.exercises import exercises_of, lesson_numbers
+from course.lessons import find_lessons, shipped_folder
+
+LESSONS = {lesson.number: lesson.path for lesson in find_lessons(shipped_folder())}
+HEADING = re.compile(r"^### Exercise (\d\d\.\d+): .*\((\d+) minutes?\)", flags=re.MULTILINE)
+CHECK = re.compile(r'^check\("(\d\d\.\d+)", ', flags=re.MULTILINE)
+
+
+def cells_of(path: Path) -> list[dict[str, Any]]:
+    return [{**cell, "source": "".join(cell["source"])} for cell in json.loads(path.read_text("utf-8"))["cells"]]
+
+
+def ids_in(cells: list[dict[str, Any]], cell_type: str, pattern: re.Pattern[str]) -> list[str]:
+    return [found[1] for cell in cells if cell["cell_type"] == cell_type for found in pattern.finditer(cell["source"])]
+
+
+@pytest.mark.parametrize("lesson", lesson_numbers())
+def test_each_exercise_of_a_lesson_has_its_heading_with_minutes_and_its_check(lesson: str) -> None:
+    cells = cells_of(LESSONS[lesson])
+    assert ids_in(cells, "markdown", HEADING) == list(exercises_of(lesson))
+    assert ids_in(cells, "code", CHECK) == list(exercises_of(lesson))
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_no_lesson_checks_an_exercise_that_is_not_there(lesson: str) -> None:
+    assert set(ids_in(cells_of(LESSONS[lesson]), "code", CHECK)) == set(exercises_of(lesson))
+
+
+@pytest.mark.parametrize("lesson", lesson_numbers())
+def test_what_a_lesson_stores_of_a_check_is_not_yet(lesson: str) -> None:
+    for cell in cells_of(LESSONS[lesson]):
+        found = CHECK.search(cell["source"]) if cell["cell_type"] == "code" else None
+        if found:
+            (output,) = cell["outputs"]
+            assert "".join(output["text"]) == f"{found[1]}: not yet\n"
+
+
+@pytest.mark.parametrize("lesson", lesson_numbers())
+def test_a_task_says_its_target_and_the_lesson_no_solution(lesson: str) -> None:
+    for cell in cells_of(LESSONS[lesson]):
+        if HEADING.search(cell["source"]):
+            assert "**Target:**" in cell["source"]
+        assert "<summary>A hint" not in cell["source"]

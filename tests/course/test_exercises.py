@@ -1,0 +1,84 @@
+"""Each exercise: its stub is not accepted, its solution is, and wrong answers are refused with the hint they need."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tinyshard as ts
+from course import check
+from course.exercises import exercises_of, lesson_numbers
+from course.exercises.exercise import Exercise
+from course.solutions.answers import Answers, Made, Wrong
+
+EXERCISES = {id: exercise for lesson in lesson_numbers() for id, exercise in exercises_of(lesson).items()}
+
+
+def answers_of(id: str) -> Answers:
+    lesson = id.partition(".")[0]
+    found = importlib.import_module(f"course.solutions.lesson_{lesson}").ANSWERS[id]
+    assert isinstance(found, Answers)
+    return found
+
+
+WRONG = [
+    pytest.param(id, wrong, id=f"{id}-wrong-{number}")
+    for id in EXERCISES
+    for number, wrong in enumerate(answers_of(id).wrong, start=1)
+]
+
+
+def made(answer: object) -> object:
+    return answer.make() if isinstance(answer, Made) else answer
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local() -> Iterator[None]:
+    ts.init(devices=8, runtime="local")
+    yield
+    ts.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("id", EXERCISES)
+def test_the_solution_is_passed(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check(id, made(answers_of(id).solution))
+    assert capsys.readouterr().out == f"{id}: passed\n"
+
+
+@pytest.mark.parametrize("id, wrong", WRONG)
+def test_a_wrong_answer_is_refused_with_its_hint(id: str, wrong: Wrong, capsys: pytest.CaptureFixture[str]) -> None:
+    check(id, made(wrong.answer))
+    told, _, hint = capsys.readouterr().out.partition("\n  hint")
+    assert told.startswith(f"{id}: ")
+    assert told not in (f"{id}: passed", f"{id}: not yet", f"{id}: ")
+    assert wrong.hint in " ".join(hint.split())
+
+
+@pytest.mark.parametrize("id", EXERCISES)
+def test_the_stub_is_not_yet_and_leaves_no_trace(
+    id: str, capsys: pytest.CaptureFixture[str], working_folder: Path
+) -> None:
+    check(id, None)
+    check(id, EXERCISES[id].stub)
+    assert capsys.readouterr().out == f"{id}: not yet\n" * 2
+    assert list(working_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("exercise", EXERCISES.values(), ids=EXERCISES)
+def test_a_ladder_has_two_rungs_or_three_and_an_exercise_two_wrong_answers_or_more(exercise: Exercise) -> None:
+    assert 2 <= len(exercise.hints) <= 3
+    assert len(answers_of(exercise.id).wrong) >= 2
+
+
+@pytest.mark.parametrize("lesson", lesson_numbers())
+def test_exercises_are_numbered_in_the_order_of_their_lesson(lesson: str) -> None:
+    ids = list(exercises_of(lesson))
+    assert ids == [f"{lesson}.{number}" for number in range(1, len(ids) + 1)]
+    assert list(importlib.import_module(f"course.solutions.lesson_{lesson}").ANSWERS) == ids

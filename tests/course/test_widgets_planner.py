@@ -1,0 +1,85 @@
+"""The planner's picture: what it says of a layout is what the cost model says, and every control changes it."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from course.network import LAYOUTS, step_on
+from course.planner import GPU_BOXES, LAPTOPS, Estimate, Exchange
+from course.widgets.planner import Planned, describe, draw, look, machine_planner, seconds, sized
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def planned(**seconds_of):
+    """Layouts with so many seconds of compute and, between hosts, ten times as many; only "data" fits."""
+    made = {
+        name: Estimate(16, value, (Exchange("all_reduce", 16, 1000, 1000, 10 * value),), 10**9, name == "data")
+        for name, value in seconds_of.items()
+    }
+    return Planned(LAPTOPS, 16, 4096, made)
+
+
+def bars(svg):
+    """(what, width in px) of each bar."""
+    found = []
+    for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
+        title, bar = group.find(f"{SVG}title"), group.find(f"{SVG}rect")
+        if title is not None and bar is not None:
+            found.append((title.text, float(bar.get("width"))))
+    return found
+
+
+def test_a_bar_is_as_long_as_its_part_of_the_slowest_step():
+    svg = draw(planned(data=1.0, tensor=2.0, cut=4.0))
+    # 420 px stand for 44 s
+    assert bars(svg) == [
+        ("compute: 1.0 s", 9.55),
+        ("between hosts: 10.0 s", 95.45),
+        ("compute: 2.0 s", 19.09),
+        ("between hosts: 20.0 s", 190.91),
+        ("compute: 4.0 s", 38.18),
+        ("between hosts: 40.0 s", 381.82),
+    ]
+
+
+def test_the_words_say_which_is_fastest_of_those_that_fit():
+    lines = describe(planned(data=4.0, tensor=2.0, cut=1.0)).splitlines()
+    assert lines[2].endswith("<- fastest")
+    assert [line.endswith("does not fit") for line in lines[2:5]] == [False, True, True]
+
+
+def test_it_opens_on_sixty_four_gpus_and_draws_anew_for_every_control():
+    opened = machine_planner()
+    assert opened.text.startswith("64 devices of GPU boxes (8 hosts), 65,536 examples")
+    pictures = {opened.svg}
+    for moved in ({"machine": LAPTOPS}, {"devices": 512}, {"batch": "each"}, {"rounds": "doubling"}):
+        pictures.add(opened.choose(**moved).svg)
+    assert len(pictures) == 5
+
+
+def test_tensor_parallelism_wins_where_data_parallelism_waits_for_the_ring():
+    assert look(GPU_BOXES, 64, "all", "ring").best == "tensor"
+    assert look(GPU_BOXES, 8, "all", "ring").best == "data"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_step_has_the_work_of_the_whole_network_over_its_devices(layout):
+    # forwards one product a layer, backwards two, but one for the first layer: 11 of 2 * 1024 * 8192^2
+    assert step_on(layout, 64, 1024).cost_analysis().flops * 64 == 11 * 2 * 1024 * 8192**2
+
+
+def test_parameters_that_are_cut_are_held_in_parts():
+    whole, cut = (step_on(layout, 64, 1024).program.metas for layout in ("data", "cut"))
+    assert (whole[0].shape, cut[0].shape) == ((8192, 8192), (128, 8192))
+
+
+@pytest.mark.parametrize(
+    "value, words", [(0.00213, "2.1 ms"), (0.9994, "999.4 ms"), (4.2, "4.2 s"), (1511.0, "25 min")]
+)
+def test_times_have_a_unit_that_suits_them(value, words):
+    assert seconds(value) == words
+
+
+def test_bytes_are_counted_in_thousands():
+    assert (sized(2_113_929_223), sized(917_504)) == ("2.11 GB", "0.92 MB")
