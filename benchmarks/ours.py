@@ -91,9 +91,9 @@ def collective(name: str, nbytes: int) -> Generator:
     pool = platform.current()
     generator = torch.Generator().manual_seed(1)
     hosts = [[torch.rand(shape, generator=generator) for _ in range(N)] for _ in range(2)]
-    run = TABLE[op].run
-    assert run is not None
-    wanted = [run(h, **params)[3] for h in hosts]
+    form = TABLE[op].form
+    assert form is not None
+    wanted = [form(torch.stack(h), **params)[3] for h in hosts]
     inputs = [pool.put(dict(enumerate(h)), users_line()) for h in hosts]
     for i in itertools.count():
 
