@@ -63,7 +63,7 @@ def init(
     """
     global _runtime
     kind = runtime or os.environ.get("TINYSHARD_RUNTIME") or ("local" if sys.platform == "win32" else "process")
-    where = platform or os.environ.get("TINYSHARD_PLATFORM") or "cpu"
+    where = platform or (os.environ.get("TINYSHARD_PLATFORM") if kind == "process" else None) or "cpu"
     _check_one_of("runtime", kind, RUNTIMES)
     _check_one_of("platform", where, PLATFORMS)
     if hosts is not None and kind == "local":
@@ -73,15 +73,19 @@ def init(
     if kind == "local":
         _check_one_of("platform of the local runtime", where, ("cpu",))
     if address:
+        _check_address(address)
         between = "gloo" if where == "cpu" else collectives
         _check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
         with _choosing:
             _end_runtime()
             _runtime = _pool_on_hosts(address, wanted, where, between)
     elif where == "gpu":
+        from tinyshard.runtime.pool import ProcessPool
+
+        joined, seats = _on_gpus(wanted, collectives)
         with _choosing:
             _end_runtime()
-            _runtime = _pool_on_gpus(wanted, collectives)
+            _runtime = ProcessPool(len(seats), where, joined, gpus=seats)
     else:
         count = wanted or DEFAULT_DEVICES
         joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
@@ -96,6 +100,12 @@ def init(
 
                 _runtime = ProcessPool(count, where, joined)
     _load_rules()
+
+
+def _check_address(address: str) -> None:
+    from tinyshard.runtime import lines
+
+    lines.parse(address)
 
 
 def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
@@ -114,16 +124,15 @@ def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives
     return ProcessPool(len(agents), platform, between, Party(joined, agents, platform, between, seats))
 
 
-def _pool_on_gpus(devices: int | None, collectives: str | None) -> ProcessPool:
+def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[int, ...]]:
+    """What joins the devices, and the GPU of each."""
     import torch
 
     from tinyshard.runtime import gpus
-    from tinyshard.runtime.pool import ProcessPool
 
     there = torch.cuda.device_count()
     machines = [("this machine", there)] * (devices or there or 1)
-    joined = gpus.collectives(machines, collectives)
-    return ProcessPool(len(machines), "gpu", joined, gpus=gpus.seats(machines))
+    return gpus.collectives(machines, collectives), gpus.seats(machines)
 
 
 def _load_rules() -> None:

@@ -1,5 +1,6 @@
 """Who knows the secret gets in, who does not learns nothing; with real sockets, without a pool."""
 
+import contextlib
 import os
 import socket
 import threading
@@ -40,11 +41,11 @@ def both(worker: Callable[[socket.socket], Any], controller: Callable[[socket.so
 
 
 def test_two_that_know_the_secret_believe_each_other() -> None:
-    assert both(lambda s: handshake.ask(s, SECRET), lambda s: handshake.answer(s, SECRET)) == (None, None)
+    assert both(lambda s: handshake.ask(s, SECRET, 20), lambda s: handshake.answer(s, SECRET, 20)) == (None, None)
 
 
 def test_a_worker_refuses_a_controller_that_does_not_know_the_secret() -> None:
-    worker, controller = both(lambda s: handshake.ask(s, SECRET), lambda s: handshake.answer(s, b"another"))
+    worker, controller = both(lambda s: handshake.ask(s, SECRET, 20), lambda s: handshake.answer(s, b"another", 20))
     assert isinstance(worker, handshake.RefusedError) and "controller does not know" in str(worker)
     assert isinstance(controller, ConnectionError)
 
@@ -57,7 +58,7 @@ def test_a_controller_refuses_a_worker_that_does_not_know_the_secret() -> None:
         assert sock.recv(1000) == b""
         return said
 
-    said, controller = both(lie, lambda s: handshake.answer(s, SECRET))
+    said, controller = both(lie, lambda s: handshake.answer(s, SECRET, 20))
     assert isinstance(controller, handshake.RefusedError) and "does not know the secret" in str(controller)
     assert SECRET not in said
 
@@ -68,8 +69,22 @@ def test_what_the_controller_proves_cannot_be_played_back_to_it() -> None:
         said = sock.recv(1000)
         sock.sendall(said[handshake.NONCE_NBYTES :])
 
-    _, controller = both(reflect, lambda s: handshake.answer(s, SECRET))
+    _, controller = both(reflect, lambda s: handshake.answer(s, SECRET, 20))
     assert isinstance(controller, handshake.RefusedError)
+
+
+def test_who_sends_a_byte_now_and_then_is_refused_in_time() -> None:
+    def dawdle(sock: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            for byte in handshake.MAGIC * 100:
+                sock.sendall(bytes([byte]))
+                sock.settimeout(0.05)
+                with contextlib.suppress(TimeoutError):
+                    if not sock.recv(1):
+                        return
+
+    _, controller = both(dawdle, lambda s: handshake.answer(s, SECRET, 0.3))
+    assert isinstance(controller, OSError)
 
 
 def test_a_proof_holds_for_its_own_nonces_alone() -> None:
@@ -86,7 +101,7 @@ def test_who_speaks_another_language_gets_no_answer(words: bytes) -> None:
         except ConnectionResetError:
             return b""
 
-    got, controller = both(speak, lambda s: handshake.answer(s, SECRET))
+    got, controller = both(speak, lambda s: handshake.answer(s, SECRET, 20))
     assert got == b""
     assert isinstance(controller, handshake.RefusedError) and "language" in str(controller)
 

@@ -17,6 +17,7 @@ import os
 import secrets
 import socket
 import stat
+import time
 from pathlib import Path
 
 from tinyshard.errors import RuntimeStateError, message
@@ -38,39 +39,46 @@ def proof(secret: bytes, who: str, worker_nonce: bytes, controller_nonce: bytes)
     return hmac.digest(secret, who.encode() + b"|" + worker_nonce + controller_nonce, "sha256")
 
 
-def ask(sock: socket.socket, secret: bytes) -> None:
-    """The worker's side. The socket has a timeout.
+def ask(sock: socket.socket, secret: bytes, within_s: float) -> None:
+    """The worker's side.
+
+    Args:
+        sock: a blocking socket.
+        secret: what it should know.
+        within_s: how long all of it may take.
 
     Raises:
         RefusedError: whoever listens there is not the controller, or refuses this worker.
     """
     mine = secrets.token_bytes(NONCE_NBYTES)
     sock.sendall(MAGIC + mine)
-    answer = _receive(sock, NONCE_NBYTES + _PROOF_NBYTES)
+    answer = _receive(sock, NONCE_NBYTES + _PROOF_NBYTES, time.monotonic() + within_s)
     theirs, shown = answer[:NONCE_NBYTES], answer[NONCE_NBYTES:]
     if not hmac.compare_digest(shown, proof(secret, "controller", mine, theirs)):
         raise RefusedError("the controller does not know the secret")
     sock.sendall(proof(secret, "worker", mine, theirs))
 
 
-def answer(sock: socket.socket, secret: bytes) -> None:
-    """The controller's side. The socket has a timeout.
+def answer(sock: socket.socket, secret: bytes, within_s: float) -> None:
+    """The controller's side; the arguments are those of `ask`.
 
     Raises:
         RefusedError: the other side is no worker that knows the secret.
     """
-    asked = _receive(sock, len(MAGIC) + NONCE_NBYTES)
+    end_s = time.monotonic() + within_s
+    asked = _receive(sock, len(MAGIC) + NONCE_NBYTES, end_s)
     if asked[: len(MAGIC)] != MAGIC:
         raise RefusedError("it does not speak this language")
     theirs, mine = asked[len(MAGIC) :], secrets.token_bytes(NONCE_NBYTES)
     sock.sendall(mine + proof(secret, "controller", theirs, mine))
-    if not hmac.compare_digest(_receive(sock, _PROOF_NBYTES), proof(secret, "worker", theirs, mine)):
+    if not hmac.compare_digest(_receive(sock, _PROOF_NBYTES, end_s), proof(secret, "worker", theirs, mine)):
         raise RefusedError("it does not know the secret")
 
 
-def _receive(sock: socket.socket, nbytes: int) -> bytes:
+def _receive(sock: socket.socket, nbytes: int, end_s: float) -> bytes:
     got = b""
     while len(got) < nbytes:
+        sock.settimeout(max(0.001, end_s - time.monotonic()))  # who sends a byte now and then gains nothing
         part = sock.recv(nbytes - len(got))
         if not part:
             raise ConnectionError("the other side ended the connection")

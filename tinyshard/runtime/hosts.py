@@ -191,10 +191,13 @@ class Hosts:
     # ---- the thread ---------------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while not self.is_closed:
-            for key, _ in self._selector.select():
-                key.data()
-        self._close_all()
+        try:
+            while not self.is_closed:
+                for key, _ in self._selector.select():
+                    key.data()
+        finally:
+            self.is_closed = True
+            self._close_all()
 
     def _close_all(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -247,7 +250,7 @@ class Hosts:
         """Let in who proves that it knows the secret; whoever does not has changed nothing but the list of refused."""
         try:
             sock.settimeout(lines.SPEAK_WITHIN_S)
-            handshake.answer(sock, self._secret)
+            handshake.answer(sock, self._secret, lines.SPEAK_WITHIN_S)
             hello = channel.receive(sock)
             with self._greeting:
                 refusal = self._objection(hello, host)

@@ -49,7 +49,7 @@ def connect(
     """
     sock = socket.create_connection(address, timeout=timeout_s)
     try:
-        handshake.ask(sock, secret)
+        handshake.ask(sock, secret, timeout_s)
         channel.send(sock, hello)
         word, *why = channel.receive(sock)
         if word == LATER:

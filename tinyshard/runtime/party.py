@@ -65,11 +65,23 @@ class Party:
         self._hosts.expect(self)
         for device, agent in enumerate(self._agents):
             agent.tell("start", self._name, self._facts(device))
-        if not self._wait_for_lines(is_wanted):
-            return
-        for device, by_role in self._lines.items():
+        are_up = False
+        try:
+            are_up = self._wait_for_lines(is_wanted)
+        finally:
+            if not are_up:
+                self._call_off()
+        for device, by_role in self._lines.items() if are_up else ():
             sock, control, output, _ = (by_role[role] for role in ROLES)
             yield Link(device, sock, control, output.detach(), self._pids[device])
+
+    def _call_off(self) -> None:
+        self._hosts.expect(None)
+        for agent in self._agents:
+            agent.tell("kill", self._name)
+        for by_role in self._lines.values():
+            for sock in by_role.values():
+                sock.close()
 
     def _facts(self, device: int) -> dict[str, Any]:
         gpu = self._gpus[device] if self._gpus else None
