@@ -100,8 +100,9 @@ def test_a_killed_worker_is_named_with_its_signal_and_its_machine(
     tell(victim, ts.devices()[victim].pid)
     input()
     try:
-        for _ in range(1000): x = x + x.sum()
-        x.block_until_ready()
+        while True:
+            x = x + x.sum()
+            x.block_until_ready()
     except ts.DeviceLostError as error:
         tell(str(error).splitlines()[0])
     ts.init()
