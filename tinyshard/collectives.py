@@ -108,7 +108,7 @@ def own_block(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
 
 def own_index(shard: Tensor, place: int, count: int) -> Tensor:
     """Where the device stands in its group, int32[]; of the operand it needs nothing."""
-    return torch.tensor(place, dtype=torch.int32)
+    return torch.tensor(place, dtype=torch.int32, device=shard.device)
 
 
 @dataclass(frozen=True, slots=True)

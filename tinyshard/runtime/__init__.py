@@ -10,4 +10,8 @@ pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ─
   failures.py  what went wrong on a device, as text
   gate.py      waiting that Ctrl-C may interrupt
   launch.py    starts the workers, by zygote.py, which forks them; forks.py: when user code forks the controller
+  on_gpu.py    a device that is a GPU; gpus.py: which one, and what joins them
+
+controller                                           another machine: torchrun ─► agent.py ─► worker.py
+hosts.py ─ party.py ── lines.py, handshake.py ─────►     slots.py: which device it is; meeting.py: how workers meet
 """

@@ -170,6 +170,8 @@ class Link:
                 received = os.read(self.output, _OUTPUT_NBYTES)
             except (BlockingIOError, InterruptedError):
                 break
+            except OSError:  # it comes over a network, and the connection broke
+                received = b""
             self._line += received or (b"\n" if self._line else b"")  # the end also ends a line
             if not received:
                 at_end()

@@ -180,6 +180,10 @@ class LocalRuntime:
         """Drop a program that will not be called again."""
         self._programs.pop(program.number, None)
 
+    def host(self, device: int) -> str | None:
+        """None: this machine."""
+        return None
+
     def pid(self, device: int) -> int | None:
         """None: the devices have no process of their own."""
         return None

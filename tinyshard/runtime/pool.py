@@ -22,6 +22,7 @@ from tinyshard.runtime.buffers import Buffers, put_together
 from tinyshard.runtime.cells import after_interrupted_cells
 from tinyshard.runtime.failures import Failure, lost_error, remote_error
 from tinyshard.runtime.gate import Gate
+from tinyshard.runtime.launch import Forked, Starter
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.memory import alive_text, is_out_of_memory
 from tinyshard.runtime.progress import Overview
@@ -41,15 +42,25 @@ class ProcessPool:
 
     Args:
         count: number of devices.
-        platform: "cpu".
-        collectives: "shared", memory that all of them map, or "gloo".
+        platform: "cpu" or "gpu".
+        collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
+        starter: starts the workers on other machines; by default they are forked on this one.
+        gpus: by device, the number of its GPU on this machine; none for CPUs.
 
     Communication: socket pairs to the workers; between them shared memory, or gloo on the loopback.
+    With a starter: TCP to the workers, gloo between their machines.
     """
 
     kind = "process"
 
-    def __init__(self, count: int, platform: str = "cpu", collectives: str = "gloo") -> None:
+    def __init__(
+        self,
+        count: int,
+        platform: str = "cpu",
+        collectives: str = "gloo",
+        starter: Starter | None = None,
+        gpus: Sequence[int] = (),
+    ) -> None:
         self.collectives = collectives
         self.devices = tuple(Device(i, platform) for i in range(count))
         self._platform = platform
@@ -60,7 +71,8 @@ class ProcessPool:
         fd = arena.create(count) if collectives == "shared" else -1
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
         self._overview = None if self._arena is None else Overview(self._arena.board)
-        self._board = Switchboard(zygote.start(), count, platform, self._buffers, fd)
+        self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
+        self._board = Switchboard(self._starter, platform, self._buffers)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
@@ -242,6 +254,10 @@ class ProcessPool:
         if link.lost:
             raise lost_error(device, link.lost, self._platform)
         return link.pid
+
+    def host(self, device: int) -> str | None:
+        """The address of a device's machine; None if it is this one."""
+        return self._starter.host(device)
 
     @property
     def is_alive(self) -> bool:

@@ -24,14 +24,13 @@ from tinyshard.program import Program
 from tinyshard.runtime import channel
 from tinyshard.runtime.buffers import Buffers
 from tinyshard.runtime.cancelling import left_out
-from tinyshard.runtime.failures import ending, gone, interrupted, lost_error
+from tinyshard.runtime.failures import gone, interrupted, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
-from tinyshard.runtime.launch import rendezvous, start_worker
+from tinyshard.runtime.launch import Starter
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.runs import Run, settle
 from tinyshard.runtime.watching import look_again
-from tinyshard.runtime.zygote import Zygote
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
 MAX_RUNS_AHEAD = 1024
@@ -46,15 +45,12 @@ class Switchboard:
     """Starts the workers and carries messages. What several threads touch is guarded by `state`, the queues apart.
 
     Args:
-        zygote: forks the workers.
-        count: number of devices.
+        starter: starts the workers, and ends them.
         platform: what they are called.
         buffers: tells which values nobody holds any more.
-        arena: descriptor of the memory that the workers share; -1 where gloo joins them.
     """
 
-    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers, arena: int = -1) -> None:
-        self._arena = arena
+    def __init__(self, starter: Starter, platform: str, buffers: Buffers) -> None:
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
@@ -62,8 +58,7 @@ class Switchboard:
         self.broken: TinyshardError | None = None
         self.closing = False
         self._printed: list[tuple[int, str]] = []
-        self._zygote = zygote
-        self._size = count
+        self._starter = starter
         self._platform = platform
         self._buffers = buffers
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
@@ -210,17 +205,12 @@ class Switchboard:
 
     def _start_workers(self) -> None:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        with rendezvous(self._arena) as store:
-            for device in range(self._size):
-                if self.closing:
-                    return
-                collectives = "gloo" if self._arena < 0 else "shared"
-                link = start_worker(self._zygote, device, self._size, store, collectives)
-                self.links.append(link)
-                self._selector.register(link.sock, selectors.EVENT_READ, link)
-                self._selector.register(link.control, selectors.EVENT_READ, link)
-                self._selector.register(link.output, selectors.EVENT_READ, link)
-                self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
+        for link in self._starter.links(lambda: not self.closing):
+            self.links.append(link)
+            self._selector.register(link.sock, selectors.EVENT_READ, link)
+            self._selector.register(link.control, selectors.EVENT_READ, link)
+            self._selector.register(link.output, selectors.EVENT_READ, link)
+            self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
@@ -258,7 +248,7 @@ class Switchboard:
         for link in self.links:
             self._take_lines(link)
         for link in self.links:
-            self._zygote.kill(link.pid)
+            self._starter.end(link)
             link.close()
         self._close_own_ends()
         self._unsettled.clear()
@@ -477,7 +467,7 @@ class Switchboard:
         self._selector.unregister(link.sock)
         self._close_control(link)
         self._take_lines(link)
-        lost = ending(self._zygote.kill(link.pid))
+        lost = self._starter.end(link)
         with self.state:
             link.lost = lost
             link.drop()

@@ -17,12 +17,13 @@ from typing import Any
 
 import torch
 
-from tinyshard.program import Meta
-from tinyshard.runtime import channel
+from tinyshard.program import Meta, Program
+from tinyshard.runtime import channel, lines
 from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
 from tinyshard.runtime.failures import Failure, failure_of, short
+from tinyshard.runtime.meeting import Meeting
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.turnstile import Turnstile, listen
@@ -45,23 +46,39 @@ class Worker:
         sock: this device's channel to the controller.
         device: its id.
         count: number of devices.
-        store: path of the file that all workers share: their memory, or gloo's rendezvous.
-        collectives: "shared" or "gloo".
+        store: path of the file that all workers share: their memory, or gloo's rendezvous; or how they meet over a
+            network.
+        collectives: "shared", "gloo" or "nccl".
         turnstile: which calls may start.
+        gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
     """
 
     def __init__(
-        self, sock: socket.socket, device: int, count: int, store: str, collectives: str, turnstile: Turnstile
+        self,
+        sock: socket.socket,
+        device: int,
+        count: int,
+        store: str | Meeting,
+        collectives: str,
+        turnstile: Turnstile,
+        gpu: int | None = None,
     ) -> None:
         self._sock = sock
+        self._place = None if gpu is None else torch.device("cuda", gpu)
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
         self._turnstile = turnstile
+        self._is_remote = isinstance(store, Meeting)
         self._arena: Arena | None = None
         self._progress: Progress | None = None
-        self._fabric: Fabric | SharedFabric
-        if collectives == "shared":
+        self._fabric: Any  # with the methods of Fabric
+        if self._place is not None:
+            from tinyshard.runtime.on_gpu import fabric_on
+
+            torch.cuda.set_device(self._place)
+            self._fabric = fabric_on(self._place, collectives, store, device, count)
+        elif collectives == "shared" and isinstance(store, str):
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
@@ -102,7 +119,7 @@ class Worker:
             self._put(number, value, shape, dtype, block, payload)
             self._turnstile.done = number
         elif kind == "program":
-            self._programs[head[1]] = make_ready(head[2])
+            self._programs[head[1]] = make_ready(head[2], self._place)
         elif kind == "free":
             for value in head[1]:
                 self._values.pop(value, None)
@@ -123,6 +140,8 @@ class Worker:
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         _flush()
+        if self._is_remote:
+            lines.wait_until_there(1)
         channel.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
 
     def _put(
@@ -137,7 +156,7 @@ class Worker:
             failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
             self._values[value] = self._fail(number, failure)
         else:
-            self._values[value] = channel.tensor_of(payload, shape, dtype)
+            self._values[value] = channel.tensor_of(payload, shape, dtype).to(self._place)
 
     def _fail(self, number: int, failure: Failure) -> Failed:
         channel.send(self._sock, ("failed", number, failure))
@@ -155,7 +174,7 @@ class Worker:
         payload = None
         try:
             if wanted is None:
-                payload = channel.tensor_bytes(tensor)
+                payload = channel.tensor_bytes(tensor.cpu())
             else:
                 assert self._arena is not None
                 block, shape, places = wanted
@@ -189,7 +208,7 @@ class Worker:
                     name, named, params = step.collective
                     operand, meta = step.operand
                     turnstile.reach(number, ready, step)
-                    x = zeros_for(meta) if failed else values[operand]
+                    x = zeros_for(meta, self._place) if failed else values[operand]
                     if name == "transfer":
                         made = self._fabric.transfer(x, meta, program.devices, program.metas[step.results[0]], **params)
                     else:
@@ -208,11 +227,22 @@ class Worker:
             turnstile.spot = None
             for slot in step.dead:
                 values[slot] = None
+        if self._place is not None and not failed:
+            failed = not self._is_computed(number, program)
         for value, slot in zip(outputs, program.outputs, strict=True):
             if failed:
                 self._values[value] = Failed(number)
             elif values[slot] is not None:
                 self._values[value] = values[slot]
+
+    def _is_computed(self, number: int, program: Program) -> bool:
+        """Wait until the GPU has done what it was told, so that what counts as done is, and its errors have a call."""
+        try:
+            torch.cuda.synchronize(self._place)
+        except Exception as error:
+            self._fail(number, failure_of(self._device, f"{len(program.steps)} steps on {self._place}", error))
+            return False
+        return True
 
 
 def _meta(value: Any) -> Meta | None:
@@ -249,9 +279,10 @@ def main(
     output: int,
     device: int,
     count: int,
-    store: str,
+    store: str | Meeting,
     zygote: int,
     collectives: str,
+    gpu: int | None = None,
 ) -> None:
     """What a freshly forked worker does until it exits.
 
@@ -260,9 +291,10 @@ def main(
         control: the control line.
         output: file descriptor that takes what the process prints.
         device: its id, of `count`.
-        store: path of the file in which the workers find each other.
+        store: path of the file in which the workers find each other; or how they meet over a network.
         zygote: process id of the parent.
-        collectives: "shared" or "gloo".
+        collectives: "shared", "gloo" or "nccl".
+        gpu: the number of its GPU; None for the CPU.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
     os.dup2(output, 1)
@@ -282,5 +314,5 @@ def main(
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, turnstile))
+    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu))
     made[0].serve()

@@ -145,8 +145,9 @@ def stop() -> None:
 
 def prestart() -> None:
     """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
-    if sys.platform != "win32" and os.environ.get("TINYSHARD_ROLE") != "worker":
-        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process"):
+    is_worker = os.environ.get("TINYSHARD_ROLE") == "worker" or "tinyshard.worker" in sys.orig_argv
+    if sys.platform != "win32" and not is_worker:
+        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process") and not os.environ.get("TINYSHARD_HOSTS"):
             with contextlib.suppress(OSError):
                 start()
 
@@ -202,7 +203,8 @@ def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote:
         channel, control, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
-        worker.main(*lines, output, request["device"], request["count"], path, zygote, request["collectives"])
+        given = request["collectives"], request["gpu"]
+        worker.main(*lines, output, request["device"], request["count"], path, zygote, *given)
         code = 0
     except BaseException:
         import traceback
