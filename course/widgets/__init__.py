@@ -4,10 +4,14 @@
     card          the sheet on which a picture is drawn, legible on light and dark pages
     grid          a small table of numbers in the colours of those to whom they belong
     device_panel  lesson 00: a lamp, a pid and the memory of each device
+    spans         lesson 01: dispatch, queue, compute and wait, from the times of real calls
     axes          lesson 02: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 03: choose mesh, array and spec; who holds what, and how many bytes
     stepper       lesson 04: step through a collective; who sends what to whom
+    views         lesson 05: the whole beside one device, under pmap and shard_map
     layouts       lesson 06: layouts of the operands in; program, layout of the result, bytes and work out
+    costs         lesson 07: memory, traffic and work of a training step under a layout
+    counters      lesson 08: which counter makes which number, on which device
     waiting       lesson 09: who waits for whom
     planner       lesson 10: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 11: the steps of programs, and the memory that a device holds during each
@@ -17,21 +21,29 @@ A lesson says `from course import widgets`, and then for example `widgets.shardi
 """
 
 from course.widgets.axes import axis_picker
+from course.widgets.costs import layout_costs
+from course.widgets.counters import counter_map
 from course.widgets.device_panel import device_panel
 from course.widgets.layouts import layout_table
 from course.widgets.planner import machine_planner
 from course.widgets.schedule import program_schedule
 from course.widgets.sharding import sharding_explorer
+from course.widgets.spans import time_line
 from course.widgets.stepper import collective_stepper
+from course.widgets.views import two_views
 from course.widgets.waiting import who_waits
 
 __all__ = [
     "axis_picker",
     "collective_stepper",
+    "counter_map",
     "device_panel",
+    "layout_costs",
     "layout_table",
     "machine_planner",
     "program_schedule",
     "sharding_explorer",
+    "time_line",
+    "two_views",
     "who_waits",
 ]

@@ -25,7 +25,7 @@ from tinyshard.platform import devices
 from tinyshard.program import Program
 from tinyshard.runtime.execute import make_ready
 
-__all__ = ["Held", "Message", "Moment", "Recording", "record"]
+__all__ = ["Held", "Message", "Moment", "Recording", "in_lockstep", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def record(function: Callable[[Tensor], Tensor], count: int) -> Recording:
     bits = (2.0 ** torch.arange(count)).reshape(count, 1).expand(count, count)
     compiled = pmap(function, axis_name="i", devices=devices()[:count]).lower(table).compile()
     program = compiled.program
-    numbers, whose = (_run(program, [row[None] for row in rows]) for rows in (table, bits))
+    numbers, whose = (in_lockstep(program, [[row[None]] for row in rows]) for rows in (table, bits))
     moments: list[Moment] = []
     for (op, params, before, after), (_, _, before_bits, after_bits) in zip(numbers[0], whose[0], strict=True):
         moments += _moments(op, params, list(zip(before, before_bits, strict=True)), (after, after_bits))
@@ -116,10 +116,21 @@ Pair = tuple[Tensor, Tensor]  # numbers, and whose they are in bits
 Exchange = tuple[str, dict[str, Any], list[Tensor], list[Tensor]]
 
 
-def _run(program: Program, shards: Sequence[Tensor]) -> tuple[list[Exchange], list[Tensor]]:
-    """Run the program on these shards: its exchanges as (op, parameters, before, after), and what it returns."""
+def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[list[Exchange], list[Tensor]]:
+    """Run a program in this process, step by step on all devices.
+
+    Args:
+        program: as `compile().program` gives it; all its devices are one group of its collectives.
+        inputs: for each device the program's inputs.
+
+    Returns:
+        The exchanges as (op, parameters, for each device what it brings, what it gets), and for each device the first
+        result.
+
+    Communication: none.
+    """
     ready = make_ready(program)
-    values: list[list[Any]] = [[shard, *[None] * (ready.size - 1)] for shard in shards]
+    values: list[list[Any]] = [[*shards, *[None] * (ready.size - len(shards))] for shards in inputs]
     exchanges: list[Exchange] = []
     for step in ready.steps:
         if step.call is not None:

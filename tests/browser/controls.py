@@ -2,7 +2,24 @@
 
 from collections.abc import Callable, Iterator
 
-from playwright.sync_api import ElementHandle, TimeoutError
+from playwright.sync_api import ElementHandle
+
+ANSWER_MS = 30_000
+PICTURE = "Array.from(output.querySelectorAll('svg')).map(svg => svg.outerHTML).join()"
+
+# Notes when the kernel was last done with something; the picture comes within moments of it, or not at all.
+LISTEN = """() => {
+    window.idleAt = undefined;
+    const context = window.jupyterapp.shell.currentWidget.sessionContext;
+    const note = (_, status) => { window.idleAt = status === 'idle' ? performance.now() : undefined; };
+    if (window.noted) { window.noted(); }
+    context.statusChanged.connect(note);
+    window.noted = () => context.statusChanged.disconnect(note);
+}"""
+HAS_ANSWERED = f"""([output, before]) => {{
+    const now = {PICTURE};
+    return (now !== '' && now !== before) || performance.now() - window.idleAt > 1000;
+}}"""
 
 # Words in place of the picture are not a change of the picture.
 IN_WORDS = "in words"
@@ -45,24 +62,15 @@ def label_of(control: ElementHandle) -> str:
 
 def picture_of(output: ElementHandle) -> str:
     """The pictures in an output, as text."""
-    return output.evaluate("output => Array.from(output.querySelectorAll('svg')).map(svg => svg.outerHTML).join()")
+    return output.evaluate(f"output => {PICTURE}")
 
 
-def changes(output: ElementHandle, move: Callable[[], None], within_ms: int) -> bool:
-    """Whether the picture is another one after the move."""
+def changes(output: ElementHandle, move: Callable[[], None]) -> bool:
+    """Whether the picture is another one after the move: it has changed, or the kernel has answered and it has not."""
+    page = output.owner_frame()
+    assert page is not None
     before = picture_of(output)
+    page.evaluate(LISTEN)
     move()
-    frame = output.owner_frame()
-    assert frame is not None
-    try:
-        frame.wait_for_function(
-            """([output, before]) => {
-                const now = Array.from(output.querySelectorAll('svg')).map(svg => svg.outerHTML).join();
-                return now !== '' && now !== before;
-            }""",
-            arg=[output, before],
-            timeout=within_ms,
-        )
-    except TimeoutError:
-        return False
-    return True
+    page.wait_for_function(HAS_ANSWERED, arg=[output, before], timeout=ANSWER_MS, polling=100)
+    return picture_of(output) not in ("", before)

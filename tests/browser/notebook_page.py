@@ -113,11 +113,8 @@ class NotebookPage:
         element.screenshot(path=path)
 
     def close(self) -> None:
-        """End the kernel, and with it the devices; then close the tab without saving."""
-        self.page.evaluate(
-            f"() => {PANEL}.sessionContext.shutdown().then(() => {{ {PANEL}.context.model.dirty = false; }})"
-        )
-        self.command("application:close")
+        """End the kernel, and with it the devices; then close the tab without saving, and without a question."""
+        self.page.evaluate(f"() => {PANEL}.sessionContext.shutdown().then(() => {{ {PANEL}.dispose(); }})")
 
     def command(self, name: str, arguments: dict[str, Any] | None = None) -> None:
         """Do what one of JupyterLab's commands does, and wait until it is done."""

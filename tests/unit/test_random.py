@@ -328,8 +328,8 @@ def test_one_int_is_a_shape_for_every_function_and_numpys_ints_are_bounds():
         "choice": lambda shape: R.choice(KEY, 7, shape),
         "categorical": lambda shape: R.categorical(KEY, torch.zeros(4), shape=shape),
     }
-    for name, draw in draws.items():
-        np.testing.assert_array_equal(np.asarray(draw(5)), np.asarray(draw((5,))), err_msg=name)
+    for name, call in draws.items():
+        np.testing.assert_array_equal(np.asarray(call(5)), np.asarray(call((5,))), err_msg=name)
     np.testing.assert_array_equal(np.asarray(draws["randint"](5)), np.asarray(R.randint(KEY, (5,), -3, 9)))
 
 

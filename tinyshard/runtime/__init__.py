@@ -3,7 +3,8 @@
 controller                                           device i = one worker process
 pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ── execute.py ── shared.py, or fabric.py (gloo)
   arena.py     memory that all of them map: blocks that are lent and recycled; its first part is board.py
-  signals.py   waiting for another process by counters in it; progress.py: how far devices are, read from it
+  signals.py   waiting for another process by counters in it (futex.py); progress.py: how far devices are, read from it
+  room.py      how much memory the machine has left
   runs.py      which call made a value, and what it depends on
   buffers.py   which values nobody holds any more
   failures.py  what went wrong on a device, as text

@@ -36,6 +36,7 @@ class Board:
         ready_sleeping, done_sleeping: who sleeps for whom.
         pids: process ids.
         finished: the number of the last call that a device has finished.
+        awaited: in the controller's line: 1 + the device for whose `finished` it sleeps.
         told: how many failures a device has told the controller of.
         letters: a few numbers to all readers of an exchange.
         numbers: by writer, reader and parity of their signals: in which note the writer's operand is.
@@ -54,7 +55,7 @@ class Board:
         self.ready_sleeping, self.done_sleeping = sleeping[:, 0], sleeping[:, 1]
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
         self.finished, self.told = lines[:, 0], lines[:, 1]
-        self.pids = own[:, 0]
+        self.pids, self.awaited = own[:, 0], own[:, 1]
         self.letters = self._take(np.int64, members, LETTER_WORDS)
         self.numbers = self._take(np.uint8, members, members, 2)
         self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES

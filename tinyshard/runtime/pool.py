@@ -195,7 +195,12 @@ class ProcessPool:
         overview, board = self._overview, self._board
         if overview is None:
             return False
-        finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told))
+        board.hurry()
+        try:
+            finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told))
+        except KeyboardInterrupt:
+            self.cancel(users_line())
+            raise
         if finished is None:
             return False
         board.pass_all(finished)

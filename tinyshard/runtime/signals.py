@@ -1,33 +1,26 @@
 """How processes that share memory wait for each other, without a compiler and without atomic instructions.
 
 Each ordered pair of members has a counter that only the first of the two writes: how many signals it has sent to the
-second. Who waits yields the processor a few times, for the others are about to come, and then sleeps in the kernel (a
-futex) until the one that it waits for has come. Who signals wakes it only if it says that it sleeps.
+second. Who waits yields the processor for a moment, for the others are about to come, and then sleeps in the kernel
+(`futex`) until the one that it waits for has come. Who signals wakes it only if it says that it sleeps.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
-import threading
 from collections.abc import Sequence
+from time import perf_counter
 
 import numpy as np
 
-YIELDS = 20
+from tinyshard.runtime import futex
+
+# on a busy machine whoever yields waits for strangers to use up their time, and whoever sleeps is woken soon
+YIELD_FOR_S = 1e-4
 # how long to sleep before looking whether the other one still lives
 LOOK_AGAIN_S = 0.1
 
-_SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAKE = 202, 0, 1
-_syscall = ctypes.CDLL(None).syscall
-_EVERYONE = ctypes.c_int(2**31 - 1)
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
-
-
-_LOOK_AGAIN = ctypes.byref(_Timespec(0, int(LOOK_AGAIN_S * 1e9)))
+_LOOK_AGAIN = futex.timespec(LOOK_AGAIN_S)
 
 
 class PeerLostError(RuntimeError):
@@ -57,10 +50,8 @@ class Signals:
         self._sleeping = sleeping.data
         self._pids = pids
         self._member = member
-        # a futex is 32 bits wide: the lower half of a counter, which comes first on the machines that this runs on
         self._heard = [counters[p, member:].ctypes.data for p in range(count)]
         self._said = [counters[member, p:].ctypes.data for p in range(count)]
-        self._fence = threading.Lock()
         self._lost: set[int] = set()
         self._is_aborted = False
 
@@ -69,11 +60,10 @@ class Signals:
         row, sent, sleeping, me = self._row, self.sent, self._sleeping, self._member + 1
         for other in others:
             sent[other] = row[other] = sent[other] + 1
-        with self._fence:  # a locked instruction: the counters are seen before the next line looks
-            pass
+        futex.fence()
         for other in others:
             if sleeping[other] == me:
-                _syscall(_SYS_FUTEX, ctypes.c_void_p(self._said[other]), _FUTEX_WAKE, _EVERYONE, None, None, 0)
+                futex.wake(self._said[other])
 
     def expect(self, others: Sequence[int]) -> list[int]:
         """Count one more signal as due from each of these members; returns the counters to `wait` for."""
@@ -88,13 +78,15 @@ class Signals:
         Raises:
             PeerLostError: one of them is gone.
         """
-        column, yields = self._column, YIELDS
+        column, end_s = self._column, 0.0
         for other, number in zip(others, due, strict=True):
             while column[other] < number:
-                if not yields:
+                now_s = perf_counter()
+                if not end_s:
+                    end_s = now_s + YIELD_FOR_S
+                elif now_s > end_s:
                     self._sleep_for(other, number)
                     break
-                yields -= 1
                 os.sched_yield()
 
     def abort(self) -> None:
@@ -106,11 +98,8 @@ class Signals:
             if other in self._lost or self._is_aborted:
                 raise PeerLostError(f"device {other} does not come: it, or one that it waits for, is gone")
             self._sleeping[self._member] = other + 1
-            with self._fence:
-                pass
-            if self._column[other] == seen:
-                where, low = ctypes.c_void_p(self._heard[other]), ctypes.c_uint32(seen & 0xFFFFFFFF)
-                _syscall(_SYS_FUTEX, where, _FUTEX_WAIT, low, _LOOK_AGAIN, None, 0)
+            futex.fence()
+            futex.sleep(self._heard[other], seen, _LOOK_AGAIN)
             self._sleeping[self._member] = 0
             if self._column[other] == seen:
                 self._look_after(other)

@@ -36,6 +36,9 @@ from tinyshard.runtime.watching import look_again
 MAX_RUNS_AHEAD = 1024
 MAX_NBYTES_AHEAD = 128 << 20
 RUNS_BETWEEN_REPORTS = 64
+# a loop that dispatches would otherwise wake the I/O thread for each call, and wait each time until it gives way again
+LINGER_S = 0.001
+_UNHURRIED = ("run", "put", "forget")
 
 
 class Switchboard:
@@ -62,7 +65,8 @@ class Switchboard:
         self._unsettled: collections.deque[Run] = collections.deque()
         self._known: dict[int, set[int]] = {}
         self._held_back: collections.deque[Gate] = collections.deque()
-        self._is_idle = False
+        self._is_idle = False  # it sleeps until somebody wakes it
+        self._is_listening = False  # likewise, or for `LINGER_S`
         self._cancelled_upto = 0
         self._cancelling: _Cancelling | None = None
         self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
@@ -88,7 +92,12 @@ class Switchboard:
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
-        if self._is_idle:
+        if self._is_idle or (self._is_listening and kind not in _UNHURRIED):
+            self._wake()
+
+    def hurry(self) -> None:
+        """Let what is queued go out now: somebody is about to wait for it."""
+        if self._queue and self._is_listening:
             self._wake()
 
     def check_open(self) -> None:
@@ -149,7 +158,7 @@ class Switchboard:
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
         with self._polling:  # a poll object serves one thread at a time
-            return not self._outputs.poll(0) and self._is_idle
+            return not self._outputs.poll(0) and self._is_listening
 
     def pass_all(self, finished: Sequence[int]) -> None:
         """Note how far devices are.
@@ -205,15 +214,16 @@ class Switchboard:
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
-        self._distribute()
+        was_busy = self._distribute()
         for link in self.links:
             if link.has_output:
                 link.write()
                 self._watch(link)
         self._let_on()
-        self._is_idle = True  # from here on, whoever posts also wakes
-        events = self._selector.select(0 if self._queue else None)
-        self._is_idle = False
+        self._is_listening = True
+        self._is_idle = not was_busy  # from here on, whoever posts also wakes
+        events = self._selector.select(0 if self._queue else LINGER_S if was_busy else None)
+        self._is_idle = self._is_listening = False
         for key, mask in events:
             link = key.data
             if link is None:
@@ -264,8 +274,9 @@ class Switchboard:
 
     # ---- the I/O thread: to the workers -----------------------------------------------------------------------
 
-    def _distribute(self) -> None:
-        """Give every queued item to its devices, then tell them what was released before."""
+    def _distribute(self) -> bool:
+        """Give every queued item to its devices, then tell them what was released before; whether there was any."""
+        was_busy = bool(self._queue)
         released = self._buffers.take_released()  # all that uses them is queued by now, and is sent before
         while self._queue:
             kind, _, *item = self._queue[0]
@@ -285,6 +296,7 @@ class Switchboard:
             self._queue.popleft()  # only now: until the links have it, it counts here
         for devices, values in released.items():
             self._send(devices, ("free", values))
+        return was_busy
 
     def _send_run(self, run: Run, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         lost = next((link for link in self.links if link.lost), None)

@@ -1,0 +1,225 @@
+"""Lesson 01: dispatch, queue, compute and wait, drawn from the times of real calls."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from course.widgets.base import Choice, Control, Explorer, Press, Step
+from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from tinyshard.draw.cell import BORDER, number, text
+from tinyshard.draw.colours import OKABE_ITO, ink
+from tinyshard.placement import device_put
+from tinyshard.platform import devices
+
+__all__ = ["Call", "TimeLine", "describe", "draw", "look", "measure", "time_line"]
+
+MOST_CALLS = 4
+SIZES = (200, 2000)
+WIDTH, ROW, NAMES_WIDTH = 560, 34, 90
+# orange, grey, sky blue, vermilion: told apart with any kind of colour vision; the words stand beside them too
+KINDS = {
+    "dispatch": OKABE_ITO[1],
+    "queue": OKABE_ITO[7],
+    "compute": OKABE_ITO[0],
+    "wait": OKABE_ITO[6],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The times of one product, in ms after the first line began.
+
+    Args:
+        dispatched_ms: when its line began.
+        returned_ms: when the line came back with a future.
+        ready_ms: when the result was there.
+    """
+
+    dispatched_ms: float
+    returned_ms: float
+    ready_ms: float
+
+
+@dataclass(frozen=True)
+class TimeLine:
+    """Products one after the other on CPU 0.
+
+    Args:
+        size: rows and columns of the matrices.
+        waits_each: whether the cell waits after each product, or once at the end.
+        calls: their times.
+        origin: where the times come from, in words.
+    """
+
+    size: int
+    waits_each: bool
+    calls: tuple[Call, ...]
+    origin: str
+
+    def spans(self) -> list[tuple[str, str, int, float, float]]:
+        """Each part as (lane, kind, number of the call, from, to); the times in ms."""
+        found = []
+        free_ms = 0.0
+        for k, call in enumerate(self.calls, 1):
+            started_ms = max(call.returned_ms, free_ms)
+            found.append(("your cell", "dispatch", k, call.dispatched_ms, call.returned_ms))
+            if started_ms > call.returned_ms:
+                found.append(("queue", "queue", k, call.returned_ms, started_ms))
+            found.append(("CPU 0", "compute", k, started_ms, call.ready_ms))
+            if self.waits_each or k == len(self.calls):
+                found.append(("your cell", "wait", k, call.returned_ms, call.ready_ms))
+            free_ms = call.ready_ms
+        return found
+
+
+def time_line() -> Explorer[TimeLine]:
+    """Choose how many products, how large, and when to wait; see where the time goes.
+
+    Until the button is pressed the picture shows times that were recorded once, by the same function, on a machine with
+    two cores. The button measures here and now.
+
+    Returns:
+        The explorer; show it as the last line of a cell.
+
+    Communication: none until the button is pressed; then CPU 0 computes the products.
+
+    Example:
+        >>> print(time_line().choose(calls=2).text.splitlines()[0])
+        2 products of 2000 × 2000, then one wait
+    """
+    controls: list[Control] = [
+        Step("calls", "products", most=MOST_CALLS, start=3),
+        Choice("size", "size", [(f"{size} × {size}", size) for size in SIZES], start=2000),
+        Choice("waits_each", "wait", [("once, at the end", False), ("after each product", True)]),
+        Press("measured", "measure here"),
+    ]
+    return Explorer("time line of asynchronous calls", controls, look, draw, describe)
+
+
+def look(calls: int, size: int, waits_each: bool, measured: int) -> TimeLine:
+    """Take the recorded times, or measure.
+
+    Args:
+        calls: how many products; 0 counts as 1.
+        size: rows and columns of the matrices.
+        waits_each: whether to wait after each product.
+        measured: 0 for the recorded times.
+
+    Communication: none; CPU 0 computes the products, if `measured`.
+    """
+    count = max(calls, 1)
+    if measured:
+        return TimeLine(size, waits_each, measure(count, size, waits_each), "measured here")
+    times = RECORDED[size, waits_each][:count]
+    return TimeLine(size, waits_each, tuple(Call(*call) for call in times), "recorded once, on two cores")
+
+
+def measure(count: int, size: int, waits_each: bool) -> tuple[Call, ...]:
+    """Dispatch products on CPU 0, wait for them in order, and look at the clock.
+
+    Args:
+        count: how many.
+        size: rows and columns of the matrices.
+        waits_each: whether to wait after each one, or after the last.
+
+    Returns:
+        The times.
+
+    Communication: none.
+    """
+    x = device_put(torch.ones(size, size), devices()[0])
+    (x @ x).block_until_ready()  # what happens only once is not part of the picture
+    begin = time.perf_counter()
+
+    def now_ms() -> float:
+        return (time.perf_counter() - begin) * 1000
+
+    lines, products, ready = [], [], []
+    for _ in range(count):
+        dispatched = now_ms()
+        products.append(x @ x)
+        lines.append((dispatched, now_ms()))
+        if waits_each:
+            products[-1].block_until_ready()
+            ready.append(now_ms())
+    # one queue: they come to be ready in the order in which they were dispatched
+    for product in products[len(ready) :]:
+        product.block_until_ready()
+        ready.append(now_ms())
+    return tuple(Call(*line, at) for line, at in zip(lines, ready, strict=True))
+
+
+def draw(line: TimeLine) -> str:
+    """Three lanes: your cell, the queue, CPU 0; to scale, time runs to the right."""
+    whole_ms = line.calls[-1].ready_ms
+    lanes = ("your cell", "queue", "CPU 0")
+    parts = [text(lane, 0, ROW * (k + 0.5), 13, fill=INK, anchor="start") for k, lane in enumerate(lanes)]
+    for lane, kind, call, start_ms, end_ms in line.spans():
+        x, width = (ms / whole_ms * WIDTH for ms in (start_ms, end_ms - start_ms))
+        # several calls may stand in the queue at once: each has a line of its own there
+        height = ROW - 10 if lane != "queue" else (ROW - 8) / MOST_CALLS
+        y = ROW * lanes.index(lane) + (5 if lane != "queue" else 4 + (call - 1) * height)
+        tip = f"{kind} of product {call}: from {start_ms:.1f} to {end_ms:.1f} ms"
+        parts.append(
+            f'<g><title>{tip}</title><rect x="{number(NAMES_WIDTH + x)}" y="{number(y)}" '
+            f'width="{number(max(width, 1))}" height="{number(height)}" fill="{KINDS[kind]}" stroke="{BORDER}" '
+            'stroke-width="0.5"/>'
+        )
+        words = f"{kind} {call}"
+        if lane != "queue" and width > 7 * len(words):
+            parts.append(text(words, NAMES_WIDTH + x + width / 2, y + height / 2, 12, fill=ink(KINDS[kind])))
+        parts.append("</g>")
+    lanes_piece = Piece("".join(parts), NAMES_WIDTH + WIDTH, ROW * len(lanes))
+    pieces = [paragraph([_heading(line)]), lanes_piece, _scale(whole_ms), _legend(), paragraph(_told(line))]
+    return card(f"{_heading(line)}: {_told(line)[0]}", stack([*pieces, paragraph([line.origin], size=11, fill=MUTED)]))
+
+
+def describe(line: TimeLine) -> str:
+    """Each part with its times."""
+    parts = [
+        f"{lane:9}  {kind:8} {call}  {start_ms:7.1f} to {end_ms:7.1f} ms"
+        for lane, kind, call, start_ms, end_ms in line.spans()
+    ]
+    return "\n".join([_heading(line), *parts, *_told(line), line.origin])
+
+
+def _heading(line: TimeLine) -> str:
+    count = len(line.calls)
+    wait = "a wait after each" if line.waits_each else "then one wait"
+    return f"{count} product{'s' if count > 1 else ''} of {line.size} × {line.size}, {wait}"
+
+
+def _told(line: TimeLine) -> list[str]:
+    dispatch, wait = (
+        sum(end - start for _, kind, _, start, end in line.spans() if kind == wanted) for wanted in ("dispatch", "wait")
+    )
+    whole_ms = line.calls[-1].ready_ms
+    return [
+        f"all ready after {whole_ms:.1f} ms; your cell dispatches for {dispatch:.1f} ms and waits for {wait:.1f} ms",
+    ]
+
+
+def _scale(whole_ms: float) -> Piece:
+    drawn = [f'<line x1="{NAMES_WIDTH}" y1="2" x2="{NAMES_WIDTH + WIDTH}" y2="2" stroke="{INK}"/>']
+    for k in range(5):
+        x = NAMES_WIDTH + WIDTH * k / 4
+        drawn.append(f'<line x1="{number(x)}" y1="2" x2="{number(x)}" y2="7" stroke="{INK}"/>')
+        drawn.append(text(f"{whole_ms * k / 4:.3g} ms", x, 15, 11))
+    return Piece("".join(drawn), NAMES_WIDTH + WIDTH + 25, 22)
+
+
+def _legend() -> Piece:
+    drawn, x = [], 0.0
+    for kind, colour in KINDS.items():
+        drawn.append(f'<rect x="{number(x)}" y="3" width="18" height="14" fill="{colour}" stroke="{BORDER}"/>')
+        drawn.append(text(kind, x + 24, 10, 12, fill=MUTED, anchor="start"))
+        x += 24 + 7 * len(kind) + 20
+    return Piece("".join(drawn), x, 20)
+
+
+# (size, waits_each) → for each call when its line began, when it returned, and when the result was there, in ms.
+# Made by measure(4, size, waits_each), the fastest of twenty.
+RECORDED: dict[tuple[int, bool], tuple[tuple[float, float, float], ...]] = {}

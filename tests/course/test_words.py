@@ -1,0 +1,53 @@
+"""The glossary and the dictionary: every word is in the lesson that it names, every name of tinyshard exists."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import tinyshard as ts
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+
+
+def rows(name):
+    """The cells of each line of each table of a file, headings left out."""
+    lines = (NOTEBOOKS / name).read_text("utf-8").splitlines()
+    table = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+    return [cells for cells, after in zip(table, [*table[1:], [""]], strict=True) if "---" not in cells[0] + after[0]]
+
+
+def text_of(number):
+    """All that a reader of a lesson sees, in small letters, without marks; code too."""
+    (path,) = NOTEBOOKS.glob(f"{number}-*.ipynb")
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    return re.sub(r"[*`\s]+", " ", " ".join("".join(cell["source"]) for cell in cells)).lower()
+
+
+GLOSSARY = [pytest.param(word, lessons, id=word) for word, _, lessons in rows("GLOSSARY.md")]
+
+
+@pytest.mark.parametrize("words, lessons", GLOSSARY)
+def test_a_word_of_the_glossary_is_used_in_each_lesson_that_it_names(words, lessons):
+    for number in lessons.split(", "):
+        text = text_of(number).replace("-", " ")
+        assert any(word.replace("-", " ") in text for word in re.sub("`", "", words).lower().split(", ")), number
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    words = [cells[0].lower().replace("-", " ") for cells in rows("GLOSSARY.md")]
+    assert words == sorted(words)
+
+
+def test_every_name_of_tinyshard_in_the_dictionary_exists():
+    text = (NOTEBOOKS / "DICTIONARY.md").read_text("utf-8")
+    names = set(re.findall(r"`ts\.([A-Za-z_.]+[a-zA-Z])", text)) | {
+        f"lax.{name}" for name in re.findall(r"^\| `lax\.(\w+)", text, flags=re.MULTILINE)
+    }
+    assert len(names) > 20
+    for name in names:
+        found = ts
+        for part in name.split("."):
+            assert hasattr(found, part), name
+            found = getattr(found, part)

@@ -1,0 +1,44 @@
+"""What the checks say where learners ask them: on real processes, where results are late."""
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from course import check, checking
+from course.exercises import exercises_of
+from course.solutions.answers import Answers, Made, Wrong
+from tinyshard.runtime.pool import ProcessPool
+
+# The lessons whose checks run the answer on the devices that the lesson has started.
+LESSONS = ("01", "02", "03", "04", "05", "06", "07", "08")
+IDS = [id for lesson in LESSONS for id in exercises_of(lesson)]
+
+
+def answers_of(id: str) -> Answers:
+    found = importlib.import_module(f"course.solutions.lesson_{id.partition('.')[0]}").ANSWERS[id]
+    assert isinstance(found, Answers)
+    return found
+
+
+def made(answer: object) -> object:
+    return answer.make() if isinstance(answer, Made) else answer
+
+
+@pytest.fixture(autouse=True)
+def working_folder(pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "LIMIT_S", 250.0)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_solution_is_passed(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check(id, made(answers_of(id).solution))
+    assert capsys.readouterr().out == f"{id}: passed\n"
+
+
+# Lesson 01 is about waiting: only here does an answer that does not wait get a result that is not there.
+@pytest.mark.parametrize("id, wrong", [(id, wrong) for id in exercises_of("01") for wrong in answers_of(id).wrong])
+def test_an_answer_about_waiting_gets_its_hint(id: str, wrong: Wrong, capsys: pytest.CaptureFixture[str]) -> None:
+    check(id, made(wrong.answer))
+    assert wrong.hint in " ".join(capsys.readouterr().out.partition("\n  hint")[2].split())
