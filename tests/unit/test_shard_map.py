@@ -57,6 +57,14 @@ def test_a_tuple_of_axes_counts_the_last_fastest_in_specs_and_in_axis_index():
     equal(shuffled, np.arange(8).reshape(4, 2).T.reshape(-1))
 
 
+def test_a_block_that_is_returned_as_it_is_lies_as_out_specs_say():
+    for x in (torch.arange(8), ts.device_put(torch.arange(8), ts.NamedSharding(mesh(), P("a")))):
+        first, rows = over(lambda v: (v, v), P("a"), (P(), P("a")))(x)
+        assert tuple(first.shape) == (2,)
+        equal(first.addressable_shards[0].data, [0, 1])
+        equal(rows, np.arange(8))
+
+
 def test_specs_are_tree_prefixes_of_arguments_and_results():
     def f(params, pair):
         return {"y": pair[0] @ params["w"], "z": (pair[1], params["b"])}
