@@ -46,9 +46,14 @@ unit: test-installed
 	$(call heading,unit tests: no worker processes)
 	@$(BIN)/python -m pytest -q tests --ignore=tests/workers --ignore=tests/browser
 
+# What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
+ON_GLOO := test_counts test_failures test_lax_gloo test_expressions_gloo test_network_gloo test_faults_stalls
+
 workers: test-installed
 	$(call heading,worker tests: real processes)
 	@$(BIN)/python -m pytest -q tests/workers
+	$(call heading,worker tests that exchange data: on gloo)
+	@TINYSHARD_COLLECTIVES=gloo $(BIN)/python -m pytest -q $(ON_GLOO:%=tests/workers/%.py)
 
 doctests: test-installed
 	$(call heading,doctests: the examples in the docstrings)

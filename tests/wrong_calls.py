@@ -35,6 +35,21 @@ CALLS: list[tuple[str, type[Exception], tuple[str, ...]]] = [
     ("ts.init(runtime='threads')", ts.RuntimeStateError, ("no runtime 'threads'", "'process', 'local'")),
     ("ts.init(platform='tpu')", ts.RuntimeStateError, ("no platform 'tpu'", "'cpu'")),
     ("ts.init(collectives='mpi')", ts.RuntimeStateError, ("no collectives 'mpi'", "'gloo'")),
+    (
+        "ts.init(hosts='nowhere', runtime='process')",
+        ts.RuntimeStateError,
+        ("address of the controller is a host and a port", "'nowhere'"),
+    ),
+    (
+        "ts.init(hosts='10.0.0.1:29400', runtime='local')",
+        ts.RuntimeStateError,
+        ("local runtime has no workers on other machines",),
+    ),
+    (
+        "ts.init(platform='gpu', runtime='local')",
+        ts.RuntimeStateError,
+        ("no platform of the local runtime 'gpu'", "'cpu'"),
+    ),
     # ---- meshes ----
     ("ts.make_mesh((2, 2), ('a', 'a'))", ts.MeshError, ("duplicate axis name", "('a', 'a')")),
     ("ts.make_mesh((2, 3), ('a', 'b'))", ts.MeshError, ("does not fit the number of devices", "(2, 3)", "4 devices")),

@@ -153,15 +153,9 @@ class Array(torch.Tensor):
     def _gather(self) -> torch.Tensor:
         """The whole values as a plain tensor: waits, and copies one of each block here."""
         layout, shape = self._layout, tuple(self.shape)
-        holders = layout.positions()
-        ids = [layout.devices[p] for p in holders.values()]
-        blocks = self._buffer.runtime.fetch(self._buffer, ids)
-        if len(ids) == 1:
-            return blocks[ids[0]].reshape(shape)
-        out = torch.empty(shape, dtype=self.dtype)
-        for position in holders.values():
-            out[layout.index(position, shape)] = blocks[layout.devices[position]]
-        return out
+        places = {layout.devices[p]: layout.index(p, shape) for p in layout.positions().values()}
+        whole: torch.Tensor = self._buffer.runtime.gather(self._buffer, places, shape, self.dtype)
+        return whole
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The whole array as a NumPy array of its own. Waits.

@@ -1,7 +1,8 @@
 """The collectives: what each one means, as a function from the shards of a group to their new shards.
 
 A group is the devices that differ only along the named axes, in the order of their coordinates there. The local runtime
-runs these functions as they stand; the gloo fabric does the same between processes. To add one is to add a row.
+runs these functions as they stand; `runtime.shared` and `runtime.fabric` do the same between processes. To add one is
+to add a row.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def own_block(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
 
 def own_index(shard: Tensor, place: int, count: int) -> Tensor:
     """Where the device stands in its group, int32[]; of the operand it needs nothing."""
-    return torch.tensor(place, dtype=torch.int32)
+    return torch.tensor(place, dtype=torch.int32, device=shard.device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
         True,
     ),
     "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
+    "hosts_timeout_s": (120, "how long ts.init(hosts=...) waits for the workers of other machines", False),
     "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),
 }
 

@@ -37,6 +37,13 @@ class Device:
 
         return platform.worker_pid(self.id)
 
+    @property
+    def host(self) -> str:
+        """The machine that its worker runs on: the address from which it came, or "localhost" for this one."""
+        from tinyshard import platform
+
+        return platform.worker_host(self.id) or "localhost"
+
     def __repr__(self) -> str:
         return f"{self.platform.upper()} {self.id}"
 

@@ -168,15 +168,15 @@ def _not_numeric(value: Any) -> DtypeError:
 def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
     """Copy a host tensor and send each device its block."""
     shape = tuple(host.shape)
+    runtime = platform.current()
     copies: dict[tuple[int, ...], torch.Tensor] = {}
     blocks = {}
     for position, device in enumerate(layout.devices):
         block = layout.block(position)
         if block not in copies:  # copies of a block share one snapshot here
-            cut = host[layout.index(position, shape)]
-            copies[block] = cut.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+            copies[block] = runtime.snapshot(host[layout.index(position, shape)])
         blocks[device] = copies[block]
-    buffer = platform.current().put(blocks, users_line())
+    buffer = runtime.put(blocks, users_line())
     return Array(buffer, layout, shape, host.dtype, committed, mesh)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from platform import machine
 from typing import TYPE_CHECKING, Any
 
 from tinyshard.devices import Device
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
     from tinyshard.runtime.pool import ProcessPool
 
 RUNTIMES = ("process", "local")
-PLATFORMS = ("cpu",)
+PLATFORMS = ("cpu", "gpu")
+COLLECTIVES = ("shared", "gloo", "nccl")
 DEFAULT_DEVICES = 8
 
 _runtime: ProcessPool | LocalRuntime | None = None
@@ -23,21 +25,34 @@ _choosing = threading.RLock()  # two threads that use the devices first start on
 
 
 def init(
-    devices: int | None = None, platform: str | None = None, runtime: str | None = None, collectives: str | None = None
+    devices: int | None = None,
+    platform: str | None = None,
+    runtime: str | None = None,
+    collectives: str | None = None,
+    hosts: str | None = None,
 ) -> None:
     """Start the devices, or start them afresh; arrays made before are gone. First use calls it with the defaults.
 
     Args:
-        devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8.
-        platform: "cpu"; by default TINYSHARD_PLATFORM, or "cpu".
+        devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their workers;
+            on GPUs, one for each.
+        platform: "cpu", or "gpu", CUDA; by default TINYSHARD_PLATFORM, or "cpu".
         runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
-        collectives: "gloo", what joins the worker processes.
+        collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
+            TINYSHARD_COLLECTIVES, or "shared" where it can be had (Linux on x86-64), else "gloo". With hosts: "gloo".
+            GPUs: "nccl" where each device has one of its own, else "gloo", through the memory of the host.
+        hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
+            srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for
+            the secret by which they know each other). It waits for them, says what to type if nobody comes, and gives
+            up after the flag "hosts_timeout_s". By default TINYSHARD_HOSTS, or none: all devices on this machine.
 
     Raises:
-        RuntimeStateError: no such platform, runtime or collectives, or a device count below 1.
+        RuntimeStateError: no such platform, runtime or collectives here, or a device count below 1; or the workers of
+            other machines have not all come: the message says who has.
 
-    Communication: none; it returns before the workers are up, and whoever first needs a value waits.
+    Communication: none; it returns before the workers are up, and whoever first needs a value waits. With hosts, TCP
+        to their workers, once each has proved that it knows the secret.
 
     In JAX: devices are there on import, as many as XLA_FLAGS said.
 
@@ -47,23 +62,77 @@ def init(
         [CPU 0, CPU 1]
     """
     global _runtime
-    count = _count(devices)
     kind = runtime or os.environ.get("TINYSHARD_RUNTIME") or ("local" if sys.platform == "win32" else "process")
-    where = platform or os.environ.get("TINYSHARD_PLATFORM") or "cpu"
+    where = platform or (os.environ.get("TINYSHARD_PLATFORM") if kind == "process" else None) or "cpu"
     _check_one_of("runtime", kind, RUNTIMES)
     _check_one_of("platform", where, PLATFORMS)
-    _check_one_of("collectives", collectives or "gloo", ("gloo",))
-    with _choosing:
-        _end_runtime()
-        if kind == "local":
-            from tinyshard.runtime.local import LocalRuntime
+    if hosts is not None and kind == "local":
+        raise RuntimeStateError(message("the local runtime has no workers on other machines", try_="leave hosts out"))
+    address = (hosts or os.environ.get("TINYSHARD_HOSTS")) if kind == "process" else None
+    wanted = _count(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
+    if kind == "local":
+        _check_one_of("platform of the local runtime", where, ("cpu",))
+    if address:
+        _check_address(address)
+        between = "gloo" if where == "cpu" else collectives
+        _check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
+        with _choosing:
+            _end_runtime()
+            _runtime = _pool_on_hosts(address, wanted, where, between)
+    elif where == "gpu":
+        from tinyshard.runtime.pool import ProcessPool
 
-            _runtime = LocalRuntime(count, where)
-        else:
-            from tinyshard.runtime.pool import ProcessPool
+        joined, seats = _on_gpus(wanted, collectives)
+        with _choosing:
+            _end_runtime()
+            _runtime = ProcessPool(len(seats), where, joined, gpus=seats)
+    else:
+        count = wanted or DEFAULT_DEVICES
+        joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
+        with _choosing:
+            _end_runtime()
+            if kind == "local":
+                from tinyshard.runtime.local import LocalRuntime
 
-            _runtime = ProcessPool(count, where)
+                _runtime = LocalRuntime(count, where)
+            else:
+                from tinyshard.runtime.pool import ProcessPool
+
+                _runtime = ProcessPool(count, where, joined)
     _load_rules()
+
+
+def _check_address(address: str) -> None:
+    from tinyshard.runtime import lines
+
+    lines.parse(address)
+
+
+def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
+    from tinyshard import config
+    from tinyshard.runtime import gpus, hosts
+    from tinyshard.runtime.party import Party
+    from tinyshard.runtime.pool import ProcessPool
+
+    joined = hosts.join(address)
+    agents = joined.gather(devices, config.read("hosts_timeout_s"), lambda words: print(words, file=sys.stderr))
+    seats: tuple[int, ...] = ()
+    if platform == "gpu":
+        machines = [(agent.host, agent.told["gpus"]) for agent in agents]
+        seats, collectives = gpus.seats(machines), gpus.collectives(machines, collectives)
+    between = collectives or "gloo"
+    return ProcessPool(len(agents), platform, between, Party(joined, agents, platform, between, seats))
+
+
+def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[int, ...]]:
+    """What joins the devices, and the GPU of each."""
+    import torch
+
+    from tinyshard.runtime import gpus
+
+    there = torch.cuda.device_count()
+    machines = [("this machine", there)] * (devices or there or 1)
+    return gpus.collectives(machines, collectives), gpus.seats(machines)
 
 
 def _load_rules() -> None:
@@ -86,6 +155,24 @@ def _count(devices: int | None) -> int:
     return count
 
 
+def _collectives(given: str | None, count: int) -> str:
+    """What joins so many processes."""
+    from tinyshard.runtime import arena
+
+    _check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
+    name = given or ("shared" if arena.is_possible(count) else "gloo")
+    if name == "shared" and not arena.is_possible(count):
+        raise RuntimeStateError(
+            message(
+                "the workers cannot share memory here",
+                got=f"collectives='shared' on {sys.platform}, {machine()}",
+                rule="it needs Linux on x86-64, where stores keep their order, and address space without a limit",
+                try_='ts.init(collectives="gloo")',
+            )
+        )
+    return name
+
+
 def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
     if value not in legal:
         raise RuntimeStateError(
@@ -94,7 +181,7 @@ def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
 
 
 def shutdown() -> None:
-    """End the devices, and the helper process that they were forked from: no process is left.
+    """End the devices, and the processes that they were forked from, also on other machines: no process is left.
 
     Arrays that lived there say so when touched; the next use starts fresh devices.
 
@@ -105,6 +192,8 @@ def shutdown() -> None:
     with _choosing:
         _end_runtime()
         zygote.stop()
+        if "tinyshard.runtime.hosts" in sys.modules:
+            sys.modules["tinyshard.runtime.hosts"].leave()
 
 
 def _end_runtime() -> None:
@@ -153,13 +242,18 @@ def devices() -> list[Device]:
 
 
 def local_devices() -> list[Device]:
-    """The devices on this machine: today all of them."""
+    """The devices that this process drives: all of them, on whichever machine they are."""
     return devices()
 
 
 def device_count() -> int:
     """How many devices there are."""
     return len(current().devices)
+
+
+def worker_host(device: int) -> str | None:
+    """The address of the machine on which a device's worker runs; None where that is this one."""
+    return _runtime.host(device) if _runtime is not None and device < len(_runtime.devices) else None
 
 
 def worker_pid(device: int) -> int | None:

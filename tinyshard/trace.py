@@ -357,7 +357,7 @@ def trace(
 
 @contextlib.contextmanager
 def _unlogged() -> Iterator[None]:
-    """Without torch's log of an error in the shapes: it is raised, and a page of torch's stack beside it helps nobody."""
+    """Without torch's log of an error in the shapes: the error is raised, and a page of its stack helps nobody."""
 
     def has_no_error(record: logging.LogRecord) -> bool:
         return record.exc_info is None

@@ -245,8 +245,9 @@ def _bar(name: str, parts: list[tuple[str, int, str, int]], px_per_byte: float, 
         width = nbytes * px_per_byte
         if width > 0:
             drawn.append(
-                f'<g><title>{part}: {human_bytes(nbytes)}</title><rect x="{number(x)}" y="{number((ROW - height) / 2)}" '
-                f'width="{number(width)}" height="{height}" fill="{colour}" stroke="{BORDER}" stroke-width="0.5"/></g>'
+                f"<g><title>{part}: {human_bytes(nbytes)}</title>"
+                f'<rect x="{number(x)}" y="{number((ROW - height) / 2)}" width="{number(width)}" height="{height}" '
+                f'fill="{colour}" stroke="{BORDER}" stroke-width="0.5"/></g>'
             )
         x += width
     drawn.append(text(words, x + 8, ROW / 2, 13, fill=INK, anchor="start"))

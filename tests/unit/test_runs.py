@@ -7,7 +7,7 @@ import torch
 
 import tinyshard as ts
 from tinyshard.runtime.failures import ending, failure_of, gone, remote_error, short
-from tinyshard.runtime.runs import Run, Where, ancestry, settle, users_line
+from tinyshard.runtime.runs import Run, Where, ancestry, settle, users_line, users_line_of
 
 HERE = Where("<cell>", 2)
 
@@ -112,3 +112,11 @@ def test_the_users_line_is_the_innermost_outside_of_tinyshard_and_torch():
     where = users_line()
     assert where.file == __file__
     assert "where = users_line()" in str(where)
+
+
+def test_an_interrupt_in_a_compiled_library_is_told_of_the_users_line():
+    """zmq's own frames name their file from the folder in which they were built."""
+    code = compile("raise KeyboardInterrupt", "zmq/backend/cython/_zmq.py", "exec")
+    with pytest.raises(KeyboardInterrupt) as caught:
+        exec(code)
+    assert users_line_of(caught.value).file == __file__

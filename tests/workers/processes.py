@@ -6,9 +6,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -41,15 +42,30 @@ class Controller:
     Args:
         code: what it runs; `tell(*words)` gives this side a line, `input()` waits for `release`.
         path: its PYTHONPATH.
+        before: what to put before the command.
+        environment: its further variables.
     """
 
-    def __init__(self, code: str, tmp_path: Path, path: str = str(ROOT)) -> None:
+    def __init__(
+        self,
+        code: str,
+        tmp_path: Path,
+        path: str = str(ROOT),
+        before: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         start = "import tinyshard as ts, torch, os, signal, sys\ndef tell(*words): print(*words, flush=True)\n"
         self.folder = tmp_path
         self.process = subprocess.Popen(
-            [sys.executable, "-c", start + textwrap.dedent(code)],
+            [*before, sys.executable, "-c", start + textwrap.dedent(code)],
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "TINYSHARD_RUNTIME": "process"},
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "TMPDIR": str(tmp_path),
+                "TINYSHARD_RUNTIME": "process",
+                **environment,
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -57,5 +57,5 @@ def test_all_listening_sockets_are_on_the_loopback(pool):
     helper = psutil.Process(zygote.start().pid)
     family = [psutil.Process(), helper, *helper.children(recursive=True)]
     listening = [c for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
-    assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
+    assert {c.laddr.ip for c in listening} == ({"127.0.0.1"} if pool.collectives == "gloo" else set())
     assert all(c.family == socket.AF_INET for c in listening)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import collections
 import itertools
 import weakref
+from collections.abc import Mapping
 from typing import Any
+
+import torch
 
 from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer, Run
@@ -53,3 +56,18 @@ class Buffers:
             self._held.pop(watch.number, None)
             released.setdefault(watch.devices, []).append(watch.number)
         return released
+
+
+def put_together(
+    blocks: Mapping[int, torch.Tensor],
+    places: Mapping[int, tuple[slice, ...]],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """One tensor of its blocks, each at its place."""
+    if len(blocks) == 1:
+        return next(iter(blocks.values())).reshape(shape)
+    out = torch.empty(shape, dtype=dtype)
+    for device, block in blocks.items():
+        out[places[device]] = block
+    return out

@@ -41,6 +41,7 @@ class Reader:
         self._filled = 0
         self._is_dropping = False  # there was no memory for the payload of `_head`
         self._to_drop = 0
+        self.error: OSError | None = None  # what broke the stream, if it did not simply end
 
     def read(self) -> list[Message] | None:
         """Receive once. A blocking socket waits for at least some bytes.
@@ -62,7 +63,8 @@ class Reader:
                 self._bytes += received
         except (BlockingIOError, InterruptedError):
             return []
-        except ConnectionError:
+        except OSError as error:  # also that the other machine does not answer any more
+            self.error = error
             return None
         return self._take_messages() if count else None
 
@@ -106,6 +108,27 @@ def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None 
     """Write one message to a blocking socket."""
     for piece in frame(head, payload):
         sock.sendall(piece)
+
+
+def receive(sock: socket.socket) -> tuple[Any, ...]:
+    """Read one message without a payload from a blocking socket, and not a byte of what follows it.
+
+    Raises:
+        ConnectionError: the stream ends first.
+    """
+
+    def exactly(nbytes: int) -> bytes:
+        got = b""
+        while len(got) < nbytes:
+            part = sock.recv(nbytes - len(got))
+            if not part:
+                raise ConnectionError("the other side ended the connection")
+            got += part
+        return got
+
+    head_size, _ = _LENGTHS.unpack(exactly(_LENGTHS.size))
+    head: tuple[Any, ...] = pickle.loads(exactly(head_size))
+    return head
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

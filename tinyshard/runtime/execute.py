@@ -55,8 +55,13 @@ class ReadyProgram:
         return len(self.program.metas)
 
 
-def make_ready(program: Program) -> ReadyProgram:
-    """Look up every op of the program once."""
+def make_ready(program: Program, place: torch.device | None = None) -> ReadyProgram:
+    """Look up every op of the program once.
+
+    Args:
+        program: what is to be run.
+        place: where the values are, and where ops are to make new ones, if that is not the CPU.
+    """
     last: dict[int, int] = {}
     for k, step in enumerate(program.steps):
         for value in values_in((step.args, step.kwargs)):
@@ -69,20 +74,20 @@ def make_ready(program: Program) -> ReadyProgram:
         if number not in keep and number >= 0:
             dead[k].append(number)
     return ReadyProgram(
-        program, tuple(_ready_step(s, program, tuple(d)) for s, d in zip(program.steps, dead, strict=True))
+        program, tuple(_ready_step(s, program, tuple(d), place) for s, d in zip(program.steps, dead, strict=True))
     )
 
 
-def _ready_step(step: Step, program: Program, dead: tuple[int, ...]) -> ReadyStep:
+def _ready_step(step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None) -> ReadyStep:
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         named = (step.op, tuple(step.kwargs.get("axes", ())), params)
         return ReadyStep(step.op, None, step, named, (operand, program.metas[operand]), step.results, dead)
     if step.op == "literal":
-        made = (step.args[0].values,)
+        made = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: made, step, None, (-1, None), step.results, dead)
-    return ReadyStep(step.op, _caller(step), step, None, (-1, None), step.results, dead)
+    return ReadyStep(step.op, _caller(step, place), step, None, (-1, None), step.results, dead)
 
 
 def find_op(name: str) -> Any:
@@ -91,10 +96,12 @@ def find_op(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def _caller(step: Step) -> Callable[[list[Any]], Sequence[Any]]:
+def _caller(step: Step, place: torch.device | None) -> Callable[[list[Any]], Sequence[Any]]:
     op = find_op(step.op)
     template = list(step.args)
     kwargs = step.kwargs
+    if place is not None and any(argument.name == "device" for argument in op._schema.arguments):
+        kwargs = {**kwargs, "device": place}
     plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
     nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
@@ -120,7 +127,7 @@ def _filled(tree: Any, values: list[Any]) -> Any:
     return tree
 
 
-def zeros_for(meta: Meta | None) -> torch.Tensor:
+def zeros_for(meta: Meta | None, place: torch.device | None = None) -> torch.Tensor:
     """What a failed device sends in its place, so that the others do not wait for it."""
     assert meta is not None, "a collective's operand has a known shape"
-    return torch.zeros(meta.shape, dtype=meta.dtype)
+    return torch.zeros(meta.shape, dtype=meta.dtype, device=place)

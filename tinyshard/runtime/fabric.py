@@ -21,7 +21,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
+from tinyshard.program import Meta
 from tinyshard.runtime.channel import as_bytes
+from tinyshard.runtime.meeting import Meeting
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault
 TIMEOUT = timedelta(days=7)
@@ -72,13 +74,16 @@ class Fabric:
     """This device's way to the others: process groups over any set of them, made when first used.
 
     Args:
-        store: path of a file that all workers share, for gloo's rendezvous.
+        store: path of a file that all workers share, for gloo's rendezvous; or how they meet over a network.
         device: id of this device.
         count: number of devices.
+        place: where blocks are, if not on the CPU.
     """
 
-    def __init__(self, store: str, device: int, count: int) -> None:
-        self._store = dist.FileStore(store, count)
+    def __init__(self, store: str | Meeting, device: int, count: int, place: torch.device | None = None) -> None:
+        self._place = place
+        self._meeting = store if isinstance(store, Meeting) else None
+        self._store = dist.FileStore(store, count) if isinstance(store, str) else store.store
         self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
         self._is_aborted = False
@@ -88,17 +93,22 @@ class Fabric:
     def group(self, members: tuple[int, ...]) -> Any:
         """The gloo group over these device ids, ranks in this order. All members ask for it in the same order."""
         if members not in self._groups:
-            gloo: Any = dist.ProcessGroupGloo
-            options = gloo._Options()
-            # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business
-            options._devices = [gloo.create_device(hostname="127.0.0.1")]
-            options._timeout = TIMEOUT
             store = dist.PrefixStore("-".join(map(str, members)), self._store)
             rank = members.index(self._device)
             if self._groups:
                 self._meet(store, rank, len(members))
-            self._groups[members] = _Counting(gloo(store, rank, len(members), options), len(members), self.handed)
+            self._groups[members] = _Counting(self._connect(store, rank, len(members)), len(members), self.handed)
         return self._groups[members]
+
+    def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
+        gloo: Any = dist.ProcessGroupGloo
+        options = gloo._Options()
+        # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business, and
+        # with others that by which this one reaches the controller
+        host = "127.0.0.1" if self._meeting is None else self._meeting.host
+        options._devices = [gloo.create_device(hostname=host)]
+        options._timeout = TIMEOUT
+        return gloo(store, rank, count, options)
 
     def _meet(self, store: dist.Store, rank: int, count: int) -> None:
         """Wait for the other members: gloo itself would wait for one that is gone, and nothing could end that."""
@@ -116,9 +126,13 @@ class Fabric:
                 if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
                     continue
                 with socket.socket(fileno=os.dup(int(name))) as copy:
-                    if copy.family == socket.AF_INET:
-                        copy.getpeername()  # raises for a listening socket, without which gloo would end the process
-                        copy.shutdown(socket.SHUT_RDWR)
+                    if copy.family in (socket.AF_INET, socket.AF_INET6):
+                        # raises for a listening socket, without which gloo would end the process
+                        peer = copy.getpeername()[:2]
+                        if self._meeting is None or peer != self._meeting.controller:
+                            copy.shutdown(socket.SHUT_RDWR)
+        if self._meeting is not None:
+            self._meeting.store.close()
 
     def perform(
         self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
@@ -144,16 +158,21 @@ class Fabric:
             return x
         return _PERFORM[name](self.group(members), place, len(members), x, **params)
 
-    def transfer(self, x: Tensor | None, devices: tuple[int, ...], made: Any, moves: Any) -> Tensor | None:
+    def transfer(
+        self, x: Tensor | None, meta: Meta | None, devices: tuple[int, ...], made: Any, moves: Any
+    ) -> Tensor | None:
         """Move blocks between any devices of the program: what `device_put` needs from one set of devices to another.
 
         Args:
             x: this device's shard; None if it has none.
+            meta: of the shard, wherever there is one.
             made: meta of the result on a device that gets one.
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = devices.index(self._device)
-        out = torch.empty(made.shape, dtype=made.dtype) if any(m[1] == here for m in moves) else None
+        out = (
+            torch.empty(made.shape, dtype=made.dtype, device=self._place) if any(m[1] == here for m in moves) else None
+        )
         waiting: list[tuple[Any, Any]] = []
         for tag, (source, target, cut, place) in enumerate(moves):
             if source == target == here:
@@ -211,7 +230,7 @@ def _flipped(bits: Tensor) -> Tensor:
 
 def _all_gather(group: Any, place: int, count: int, x: Tensor, *, dim: int) -> Tensor:
     sent = as_bytes(x)
-    got = torch.empty(count * sent.numel(), dtype=torch.uint8)
+    got = torch.empty(count * sent.numel(), dtype=torch.uint8, device=sent.device)
     if sent.numel():
         group._allgather_base(got, sent).wait()
     blocks = [got[i * sent.numel() : (i + 1) * sent.numel()].view(x.dtype).reshape(x.shape) for i in range(count)]

@@ -7,22 +7,76 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
+from tinyshard.runtime.failures import ending
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.zygote import Zygote
 
 
+class Starter(Protocol):
+    """Who starts the workers of a pool, and ends them."""
+
+    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
+        """Start the workers; a Link to each, in the order of the devices, until they are not wanted any more."""
+
+    def host(self, device: int) -> str | None:
+        """The address of a device's machine; None if it is this one."""
+
+    def end(self, link: Link) -> str:
+        """Kill a worker, stopped or not, and wait until it is gone; how it ended, if something else ended it before."""
+
+
+class Forked:
+    """Starts workers on this machine.
+
+    Args:
+        zygote: what they are forked from.
+        count: how many.
+        collectives: what joins them: "shared", "gloo" or "nccl".
+        arena: descriptor of the memory that they share, if that joins them.
+        gpus: by device, the number of its GPU; none for CPUs.
+    """
+
+    def __init__(self, zygote: Zygote, count: int, collectives: str, arena: int = -1, gpus: Sequence[int] = ()) -> None:
+        self._zygote = zygote
+        self._count = count
+        self._collectives = collectives
+        self._arena = arena
+        self._gpus = gpus
+
+    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
+        """Fork one after the other."""
+        with rendezvous(self._arena) as store:
+            for device in range(self._count):
+                if not is_wanted():
+                    return
+                gpu = self._gpus[device] if self._gpus else None
+                yield start_worker(self._zygote, device, self._count, store, self._collectives, gpu)
+
+    def host(self, device: int) -> str | None:
+        """Here."""
+        return None
+
+    def end(self, link: Link) -> str:
+        """Kill one."""
+        return ending(self._zygote.kill(link.pid))
+
+
 @contextmanager
-def rendezvous() -> Iterator[tuple[int, str]]:
+def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
     """A file that the workers share: on Linux one without a name, else one in a folder that only the user may enter.
+
+    Args:
+        arena: a descriptor of memory that they share, which serves as well; closed in the end.
 
     Returns:
         A descriptor to pass on, and the path; the path is empty if the descriptor is the way to it.
     """
-    if hasattr(os, "memfd_create"):
-        store = os.memfd_create("tinyshard rendezvous")
+    if arena >= 0 or hasattr(os, "memfd_create"):
+        store = arena if arena >= 0 else os.memfd_create("tinyshard rendezvous")
         try:
             yield store, ""
         finally:
@@ -41,12 +95,16 @@ def rendezvous() -> Iterator[tuple[int, str]]:
         raise
 
 
-def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str]) -> Link:
+def start_worker(
+    zygote: Zygote, device: int, count: int, store: tuple[int, str], collectives: str, gpu: int | None
+) -> Link:
     """Fork one worker.
 
     Args:
         device: its id, of `count`.
         store: what `rendezvous` gave.
+        collectives: "shared", "gloo" or "nccl".
+        gpu: the number of its GPU; None for the CPU.
 
     Raises:
         RuntimeStateError: the zygote cannot.
@@ -56,8 +114,8 @@ def start_worker(zygote: Zygote, device: int, count: int, store: tuple[int, str]
     output, write_end = os.pipe()
     try:
         descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
-        pid = zygote.fork({"device": device, "count": count, "store": store[1]}, descriptors)
-        return Link(device, ours, control, output, pid)
+        request = {"device": device, "count": count, "store": store[1], "collectives": collectives, "gpu": gpu}
+        return Link(device, ours, control, output, zygote.fork(request, descriptors))
     except BaseException:
         ours.close()
         control.close()

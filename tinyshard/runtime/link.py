@@ -21,6 +21,7 @@ from tinyshard.runtime.watching import FORGET_S, Sight
 
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
+_LENT_BETWEEN_REPORTS = 1 << 20
 
 
 @dataclass(eq=False)
@@ -47,6 +48,8 @@ class Link:
         nbytes: size of what is still to be written.
         asked: questions that it has not yet answered, by number.
         ahead: calls that it has not yet reported as done.
+        lent_nbytes: size of the shared blocks that it has been told of and may not have taken yet.
+        heard: how many failures have come from it.
         done: number of the last call that it has finished, as far as it has told.
         is_up: it has met the other workers and takes calls.
         is_watched: the I/O thread waits for room in its socket.
@@ -64,6 +67,8 @@ class Link:
     ahead: collections.deque[Run] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
+    lent_nbytes: int = 0
+    heard: int = 0
     is_up: bool = False
     is_watched: bool = False
     lost: str = ""
@@ -77,6 +82,7 @@ class Link:
         self._reader = channel.Reader(self.sock)
         self._out: collections.deque[memoryview] = collections.deque()
         self._line = b""
+        self._lent: collections.deque[tuple[int, int]] = collections.deque()
 
     @property
     def has_output(self) -> bool:
@@ -138,11 +144,20 @@ class Link:
         """Messages that have come; None at the end."""
         return self._reader.read()
 
+    def lend(self, number: int, nbytes: int) -> bool:
+        """Note that a call hands it a shared block; whether it is time to ask how far it is."""
+        self._lent.append((number, nbytes))
+        before = self.lent_nbytes
+        self.lent_nbytes += nbytes
+        return before // _LENT_BETWEEN_REPORTS != self.lent_nbytes // _LENT_BETWEEN_REPORTS
+
     def passed(self, number: int) -> None:
         """Note that the calls up to this one are over."""
         self.done = max(self.done, number)
         while self.ahead and self.ahead[0].number <= number:
             self.ahead.popleft()
+        while self._lent and self._lent[0][0] <= number:
+            self.lent_nbytes -= self._lent.popleft()[1]
 
     def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
         """Whole lines that the worker has printed.
@@ -155,6 +170,8 @@ class Link:
                 received = os.read(self.output, _OUTPUT_NBYTES)
             except (BlockingIOError, InterruptedError):
                 break
+            except OSError:  # it comes over a network, and the connection broke
+                received = b""
             self._line += received or (b"\n" if self._line else b"")  # the end also ends a line
             if not received:
                 at_end()

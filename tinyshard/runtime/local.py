@@ -18,7 +18,7 @@ from tinyshard.collectives import COLLECTIVES, group_positions
 from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
-from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime.buffers import Buffers, put_together
 from tinyshard.runtime.execute import ReadyProgram, ReadyStep, make_ready, zeros_for
 from tinyshard.runtime.failures import failure_of, remote_error
 from tinyshard.runtime.runs import Buffer, Run, Where, ancestry, input_runs, settle
@@ -136,6 +136,16 @@ class LocalRuntime:
         self.wait(buffer, device_ids)
         return {d: self._stores[d][buffer.number].clone() for d in device_ids}
 
+    def snapshot(self, host: Tensor) -> Tensor:
+        """A copy for `put`."""
+        return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+    def gather(
+        self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> Tensor:
+        """The blocks on these devices, each at its place in one tensor. Raises as `fetch` does."""
+        return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
+
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Raise RemoteError if the blocks on these devices could not be computed."""
         self._check_open()
@@ -169,6 +179,10 @@ class LocalRuntime:
     def forget(self, program: Program) -> None:
         """Drop a program that will not be called again."""
         self._programs.pop(program.number, None)
+
+    def host(self, device: int) -> str | None:
+        """None: this machine."""
+        return None
 
     def pid(self, device: int) -> int | None:
         """None: the devices have no process of their own."""

@@ -9,7 +9,7 @@ from tinyshard.runtime.failures import Failure
 from tinyshard.runtime.runs import Buffer
 
 _MOST_SHOWN = 5
-_SIGNS = ("MemoryError", "can't allocate memory", "not enough memory")
+_SIGNS = ("MemoryError", "can't allocate memory", "not enough memory", "CUDA out of memory")
 
 
 def is_out_of_memory(failure: Failure) -> bool:

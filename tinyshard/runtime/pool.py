@@ -17,13 +17,15 @@ import torch
 from tinyshard.devices import Device
 from tinyshard.errors import OutOfMemoryError, RemoteError, RuntimeStateError, message
 from tinyshard.program import Meta, Program
-from tinyshard.runtime import channel, zygote
-from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime import arena, channel, zygote
+from tinyshard.runtime.buffers import Buffers, put_together
 from tinyshard.runtime.cells import after_interrupted_cells
 from tinyshard.runtime.failures import Failure, lost_error, remote_error
 from tinyshard.runtime.gate import Gate
+from tinyshard.runtime.launch import Forked, Starter
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.memory import alive_text, is_out_of_memory
+from tinyshard.runtime.progress import Overview
 from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
 from tinyshard.runtime.stalls import check_progress
 from tinyshard.runtime.switchboard import Switchboard
@@ -40,35 +42,70 @@ class ProcessPool:
 
     Args:
         count: number of devices.
-        platform: "cpu".
+        platform: "cpu" or "gpu".
+        collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
+        starter: starts the workers on other machines; by default they are forked on this one.
+        gpus: by device, the number of its GPU on this machine; none for CPUs.
 
-    Communication: socket pairs to the workers; gloo between them, on the loopback.
+    Communication: socket pairs to the workers; between them shared memory, or gloo on the loopback.
+    With a starter: TCP to the workers, gloo between their machines.
     """
 
     kind = "process"
 
-    def __init__(self, count: int, platform: str = "cpu") -> None:
+    def __init__(
+        self,
+        count: int,
+        platform: str = "cpu",
+        collectives: str = "gloo",
+        starter: Starter | None = None,
+        gpus: Sequence[int] = (),
+    ) -> None:
+        self.collectives = collectives
         self.devices = tuple(Device(i, platform) for i in range(count))
         self._platform = platform
         self._owner = os.getpid()
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
-        self._board = Switchboard(zygote.start(), count, platform, self._buffers)
+        fd = arena.create(count) if collectives == "shared" else -1
+        self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
+        self._overview = None if self._arena is None else Overview(self._arena.board)
+        self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
+        self._board = Switchboard(self._starter, platform, self._buffers)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
+
+    def snapshot(self, host: torch.Tensor) -> torch.Tensor:
+        """A copy for `put`, where the devices can see it."""
+        self._board.check_open()  # a process that the user has forked from this one must not hand out blocks
+        if self._arena is None or host.nbytes < arena.SMALLEST_NBYTES:
+            return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        try:
+            block = self._arena.copied(host, [self._arena.member])
+        except MemoryError as error:
+            raise _no_room(f"{Meta(tuple(host.shape), host.dtype)} to be placed: {error}") from error
+        return self._arena.hold(block, host.shape, host.dtype)
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
         board = self._board
         board.check_open()
+        placed = {device: (block, self._lend(block, device)) for device, block in blocks.items()}
         with self._order:
             run = Run(next(self._numbers), tuple(blocks), False, where, computes=False)
             block = next(iter(blocks.values()))
             buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
-            board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, blocks)
+            board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
         self._hold_back(run)
         return buffer
+
+    def _lend(self, block: torch.Tensor, device: int) -> arena.Block | None:
+        """The place of a snapshot, which the device holds from now on; None for a tensor that is to be sent."""
+        place = None if self._arena is None else self._arena.block_of(block)
+        if place is not None and self._arena is not None:
+            self._arena.lend(place, [device])
+        return place
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
         """Call a program on its devices.
@@ -103,28 +140,72 @@ class ProcessPool:
         """
         others = self._late(self._known(buffer, device_ids)) - set(device_ids)
         asked = [self._ask("sync", others)] if others else []
-        fetched = self._ask("fetch", device_ids, buffer.number)
+        fetched = self._ask("fetch", device_ids, (buffer.number, None))
         self._wait([*asked, fetched])
         self._raise_failures(buffer, device_ids)
-        out = {}
+        metas = self._answered(fetched, buffer)
+        return {d: channel.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
+
+    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, Meta]:
+        """Shape and dtype of what each device has brought; raises if one could not."""
         for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
                 raise self._error({device: (meta, buffer.run.where)})
             if meta is None:
                 problem = f"{self.devices[device]} does not hold the value"
                 raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
-            if payload is None and math.prod(meta.shape):  # the channel found no room for it
-                problem = "this process has no memory for the values of an array"
-                raise OutOfMemoryError(message(problem, got=f"{meta} of {self.devices[device]}"))
-            out[device] = channel.tensor_of(payload, meta.shape, meta.dtype)
+            if is_received and payload is None and math.prod(meta.shape):  # the channel found no room for it
+                raise _no_room(f"{meta} of {self.devices[device]}")
+        return {device: meta for device, (meta, _) in fetched.answers.items()}
+
+    def gather(
+        self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Wait for blocks and put them together here; raises as `fetch` does.
+
+        Args:
+            buffer: the value.
+            places: by device, where its block is to stand.
+            shape, dtype: of the whole.
+        """
+        nbytes = math.prod(shape) * dtype.itemsize
+        if self._arena is None or nbytes < arena.SMALLEST_NBYTES:
+            return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
+        self.wait(buffer, list(places))
+        try:
+            block = self._arena.allocate(nbytes, [self._arena.member, *places])
+        except MemoryError as error:
+            raise _no_room(f"{Meta(shape, dtype)}: {error}") from error
+        out = self._arena.hold(block, shape, dtype)
+        fetched = self._ask("fetch", places, (buffer.number, (block, shape, places)))
+        self._wait([fetched])
+        self._answered(fetched, buffer, is_received=False)
         return out
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Wait until the blocks on these devices are computed. Raises as `fetch` does."""
-        late = self._late(self._known(buffer, device_ids))
-        if late:
+        known = self._known(buffer, device_ids)
+        late = self._late(known)
+        if late and not self._sees_finished(known):
             self._wait([self._ask("sync", late)])
         self._raise_failures(buffer, device_ids)
+
+    def _sees_finished(self, known: Ancestry) -> bool:
+        """Whether shared memory soon shows that all is over that matters: nobody needs to be asked then."""
+        overview, board = self._overview, self._board
+        if overview is None:
+            return False
+        board.hurry()
+        try:
+            finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told))
+        except KeyboardInterrupt:
+            self.cancel(users_line())
+            raise
+        if finished is None:
+            return False
+        board.pass_all(finished)
+        self._print_output()
+        return True
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. An idle device answers in time; a busy one is not ready."""
@@ -149,7 +230,7 @@ class ProcessPool:
         return int(request.answers[device][0])
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
-        """What each device handed to gloo since the last such question: (gloo's name, group size, operand bytes)."""
+        """What each device exchanged since last asked: (name, with gloo its own; group size; operand bytes)."""
         request = self._ask("handed", range(len(self.devices)))
         self._wait([request])
         return {device: answer[0] for device, answer in request.answers.items()}
@@ -173,6 +254,10 @@ class ProcessPool:
         if link.lost:
             raise lost_error(device, link.lost, self._platform)
         return link.pid
+
+    def host(self, device: int) -> str | None:
+        """The address of a device's machine; None if it is this one."""
+        return self._starter.host(device)
 
     @property
     def is_alive(self) -> bool:
@@ -285,3 +370,7 @@ class ProcessPool:
         """Print what workers wrote, here in the thread that asks, so that it lands in the asking cell."""
         for device, line in self._board.take_printed():
             print(f"[{self.devices[device]}] {line}", file=sys.stderr)
+
+
+def _no_room(got: str) -> OutOfMemoryError:
+    return OutOfMemoryError(message("this process has no memory for the values of an array", got=got))

@@ -57,8 +57,13 @@ def users_line() -> Where:
 def users_line_of(error: BaseException) -> Where:
     """The innermost line of the user's own that an error passed; of others' libraries only if there is no other."""
     passed = [Where(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [where for where in passed if not where.file.startswith((_PACKAGE, *_LIBRARIES))]
+    own = [where for where in passed if not where.file.startswith((_PACKAGE, *_LIBRARIES)) and _is_findable(where.file)]
     return (own or passed)[-1]
+
+
+def _is_findable(file: str) -> bool:
+    """Compiled libraries name their files from folders in which they were built: zmq/backend/cython/_zmq.py."""
+    return os.path.isabs(file) or file.startswith("<") or os.path.exists(file)
 
 
 def _is_users(frame: FrameType) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import select
 import selectors
 import socket
 import threading
@@ -23,32 +24,33 @@ from tinyshard.program import Program
 from tinyshard.runtime import channel
 from tinyshard.runtime.buffers import Buffers
 from tinyshard.runtime.cancelling import left_out
-from tinyshard.runtime.failures import ending, gone, interrupted, lost_error
+from tinyshard.runtime.failures import gone, interrupted, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
-from tinyshard.runtime.launch import rendezvous, start_worker
+from tinyshard.runtime.launch import Starter
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.runs import Run, settle
 from tinyshard.runtime.watching import look_again
-from tinyshard.runtime.zygote import Zygote
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
 MAX_RUNS_AHEAD = 1024
 MAX_NBYTES_AHEAD = 128 << 20
 RUNS_BETWEEN_REPORTS = 64
+# a loop that dispatches would otherwise wake the I/O thread for each call, and wait each time until it gives way again
+LINGER_S = 0.001
+_UNHURRIED = ("run", "put", "forget")
 
 
 class Switchboard:
     """Starts the workers and carries messages. What several threads touch is guarded by `state`, the queues apart.
 
     Args:
-        zygote: forks the workers.
-        count: number of devices.
+        starter: starts the workers, and ends them.
         platform: what they are called.
         buffers: tells which values nobody holds any more.
     """
 
-    def __init__(self, zygote: Zygote, count: int, platform: str, buffers: Buffers) -> None:
+    def __init__(self, starter: Starter, platform: str, buffers: Buffers) -> None:
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
@@ -56,20 +58,22 @@ class Switchboard:
         self.broken: TinyshardError | None = None
         self.closing = False
         self._printed: list[tuple[int, str]] = []
-        self._zygote = zygote
-        self._size = count
+        self._starter = starter
         self._platform = platform
         self._buffers = buffers
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
         self._known: dict[int, set[int]] = {}
         self._held_back: collections.deque[Gate] = collections.deque()
-        self._is_idle = False
+        self._is_idle = False  # it sleeps until somebody wakes it
+        self._is_listening = False  # likewise, or for `LINGER_S`
         self._cancelled_upto = 0
         self._cancelling: _Cancelling | None = None
         self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
         self._newest = 0  # number of the last call that was handed out
         self._selector = selectors.DefaultSelector()
+        self._outputs = select.poll()
+        self._polling = threading.Lock()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -83,12 +87,17 @@ class Switchboard:
         """Queue a message.
 
         Args:
-            kind: "put" (run, value, blocks), "run" (run, program, inputs, outputs), "forget" (program), "cancel" (the
-                interrupted line), "look", or a question (request, what).
+            kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
+                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a question (request, what).
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
-        if self._is_idle:
+        if self._is_idle or (self._is_listening and kind not in _UNHURRIED):
+            self._wake()
+
+    def hurry(self) -> None:
+        """Let what is queued go out now: somebody is about to wait for it."""
+        if self._queue and self._is_listening:
             self._wake()
 
     def check_open(self) -> None:
@@ -125,11 +134,11 @@ class Switchboard:
             return True
         if not self.started.is_open:
             return False
-        links = [
-            self.links[d] for d in devices
-        ]  # read after the queue: what moves on meanwhile counts twice, not never
+        # read after the queue: what moves on meanwhile counts twice, not never
+        links = [self.links[d] for d in devices]
         return any(
-            not x.lost and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + nbytes > MAX_NBYTES_AHEAD)
+            not x.lost
+            and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD)
             for x in links
         )
 
@@ -138,6 +147,29 @@ class Switchboard:
         with self.state:
             lines, self._printed = self._printed, []
         return sorted(lines, key=lambda line: line[0])
+
+    def is_quiet(self, told: Sequence[int]) -> bool:
+        """Whether all that devices have said has been taken in.
+
+        Args:
+            told: by device, how many failures it has sent.
+        """
+        if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
+            return False
+        # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
+        with self._polling:  # a poll object serves one thread at a time
+            return not self._outputs.poll(0) and self._is_listening
+
+    def pass_all(self, finished: Sequence[int]) -> None:
+        """Note how far devices are.
+
+        Args:
+            finished: by device, the number of the last call that it has finished.
+        """
+        with self.state:
+            for link in self.links:
+                link.passed(finished[link.device])
+            self._settle()
 
     def close(self) -> None:
         """End the thread and the workers. An interrupt only ends the waiting for it."""
@@ -173,27 +205,25 @@ class Switchboard:
 
     def _start_workers(self) -> None:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
-        with rendezvous() as store:
-            for device in range(self._size):
-                if self.closing:
-                    return
-                link = start_worker(self._zygote, device, self._size, store)
-                self.links.append(link)
-                self._selector.register(link.sock, selectors.EVENT_READ, link)
-                self._selector.register(link.control, selectors.EVENT_READ, link)
-                self._selector.register(link.output, selectors.EVENT_READ, link)
+        for link in self._starter.links(lambda: not self.closing):
+            self.links.append(link)
+            self._selector.register(link.sock, selectors.EVENT_READ, link)
+            self._selector.register(link.control, selectors.EVENT_READ, link)
+            self._selector.register(link.output, selectors.EVENT_READ, link)
+            self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
-        self._distribute()
+        was_busy = self._distribute()
         for link in self.links:
             if link.has_output:
                 link.write()
                 self._watch(link)
         self._let_on()
-        self._is_idle = True  # from here on, whoever posts also wakes
-        events = self._selector.select(0 if self._queue else None)
-        self._is_idle = False
+        self._is_listening = True
+        self._is_idle = not was_busy  # from here on, whoever posts also wakes
+        events = self._selector.select(0 if self._queue else LINGER_S if was_busy else None)
+        self._is_idle = self._is_listening = False
         for key, mask in events:
             link = key.data
             if link is None:
@@ -218,7 +248,7 @@ class Switchboard:
         for link in self.links:
             self._take_lines(link)
         for link in self.links:
-            self._zygote.kill(link.pid)
+            self._starter.end(link)
             link.close()
         self._close_own_ends()
         self._unsettled.clear()
@@ -244,8 +274,9 @@ class Switchboard:
 
     # ---- the I/O thread: to the workers -----------------------------------------------------------------------
 
-    def _distribute(self) -> None:
-        """Give every queued item to its devices, then tell them what was released before."""
+    def _distribute(self) -> bool:
+        """Give every queued item to its devices, then tell them what was released before; whether there was any."""
+        was_busy = bool(self._queue)
         released = self._buffers.take_released()  # all that uses them is queued by now, and is sent before
         while self._queue:
             kind, _, *item = self._queue[0]
@@ -265,6 +296,7 @@ class Switchboard:
             self._queue.popleft()  # only now: until the links have it, it counts here
         for devices, values in released.items():
             self._send(devices, ("free", values))
+        return was_busy
 
     def _send_run(self, run: Run, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         lost = next((link for link in self.links if link.lost), None)
@@ -283,10 +315,13 @@ class Switchboard:
         self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
-        for device, block in blocks.items():
-            head = ("put", run.number, value, tuple(block.shape), block.dtype)
-            self._send([device], head, channel.tensor_bytes(block))
+        for device, (block, place) in blocks.items():
+            head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
+            self._send([device], head, channel.tensor_bytes(block) if place is None else None)
         self._count(run)
+        for device, (block, place) in blocks.items():
+            if place is not None and self.links[device].lend(run.number, block.nbytes):
+                self._send([device], ("sync", 0, None))
 
     def _count(self, run: Run) -> None:
         """Note that devices have a call before them, and ask now and then how far they have come."""
@@ -338,6 +373,7 @@ class Switchboard:
             _, number, failure = head
             run = next(run for run in link.ahead if run.number == number)
             run.failures.setdefault(link.device, (failure, run.where))
+            link.heard += 1
         elif head[0] == "reply":
             _, number, done, answer = head
             link.passed(done)
@@ -401,9 +437,9 @@ class Switchboard:
             return
         frozen = list(now.started)
         started_by = {link.device: now.started.get(link.device, link.done) for link in self.links}
-        runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
-        skip = left_out(runs, started_by)
-        with self.state:
+        with self.state:  # a thread that waits may settle runs, too
+            runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
+            skip = left_out(runs, started_by)
             for run in runs:
                 for d in run.devices:
                     if run.number in skip[d]:
@@ -417,17 +453,21 @@ class Switchboard:
         if link.output < 0:
             return
         output = link.output
-        lines = link.read_lines(lambda: self._selector.unregister(output))
+        lines = link.read_lines(lambda: self._close_output(output))
         if lines:
             with self.state:
                 self._printed.extend((link.device, line) for line in lines)
+
+    def _close_output(self, output: int) -> None:
+        self._selector.unregister(output)
+        self._outputs.unregister(output)
 
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""
         self._selector.unregister(link.sock)
         self._close_control(link)
         self._take_lines(link)
-        lost = ending(self._zygote.kill(link.pid))
+        lost = self._starter.end(link)
         with self.state:
             link.lost = lost
             link.drop()

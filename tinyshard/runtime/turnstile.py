@@ -24,14 +24,11 @@ from tinyshard.collectives import group_positions
 from tinyshard.runtime import channel
 from tinyshard.runtime.execute import ReadyProgram, ReadyStep
 from tinyshard.runtime.failures import Failure, gone, interrupted
+from tinyshard.runtime.signals import PeerLostError
 from tinyshard.runtime.watching import Spotted
 
 # a peer's end breaks the connection at once; how it ended is the controller's news, and comes a moment later
 NEWS_WITHIN_S = 10
-
-
-class PeerLost(Exception):
-    """A collective is not begun, for one of the devices is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +49,11 @@ class Spot:
         """As plain data."""
         program = self.ready.program
         assert self.step.collective is not None
-        name, named, _ = self.step.collective
+        name, named, params = self.step.collective
         place = self.step.results[0]
         if name == "transfer":
             return self.number, place, name, program.devices
-        positions = group_positions(program.axes, named, program.devices.index(device))
+        positions = group_positions(program.axes, named, program.devices.index(device), params.get("groups"))
         return self.number, place, name, tuple(program.devices[p] for p in positions)
 
 
@@ -95,10 +92,10 @@ class Turnstile:
             return False
 
     def reach(self, number: int, ready: ReadyProgram, step: ReadyStep) -> None:
-        """The loop comes to a collective. Raises PeerLost if it cannot end."""
+        """The loop comes to a collective. Raises PeerLostError if it cannot end."""
         self.spot = Spot(number, ready, step)
         if self.lost is not None:
-            raise PeerLost
+            raise PeerLostError("a collective is not begun, for one of the devices is gone")
 
     def cancelled(self, device: int) -> Failure:
         """What is told of a call that was cancelled."""
@@ -106,7 +103,7 @@ class Turnstile:
 
     def why_broken(self, error: Exception) -> Failure | None:
         """What is told of a collective that raised, if a lost device is the reason."""
-        if self.lost is None and "gloo" not in str(error):
+        if self.lost is None and not isinstance(error, PeerLostError) and "gloo" not in str(error):
             return None
         with self._changed:
             self._changed.wait_for(lambda: self.lost is not None, NEWS_WITHIN_S)

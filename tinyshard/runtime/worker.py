@@ -17,14 +17,19 @@ from typing import Any
 
 import torch
 
-from tinyshard.program import Meta
-from tinyshard.runtime import channel
+from tinyshard.program import Meta, Program
+from tinyshard.runtime import channel, lines
+from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
 from tinyshard.runtime.failures import Failure, failure_of, short
+from tinyshard.runtime.meeting import Meeting
+from tinyshard.runtime.progress import Progress
+from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
+_KEPT_NBYTES = 1 << 27  # that a worker keeps of what it has freed, beyond what lies between used pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +46,46 @@ class Worker:
         sock: this device's channel to the controller.
         device: its id.
         count: number of devices.
-        store: path of the file for gloo's rendezvous.
+        store: path of the file that all workers share: their memory, or gloo's rendezvous; or how they meet over a
+            network.
+        collectives: "shared", "gloo" or "nccl".
         turnstile: which calls may start.
+        gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
     """
 
-    def __init__(self, sock: socket.socket, device: int, count: int, store: str, turnstile: Turnstile) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        device: int,
+        count: int,
+        store: str | Meeting,
+        collectives: str,
+        turnstile: Turnstile,
+        gpu: int | None = None,
+    ) -> None:
         self._sock = sock
+        self._place = None if gpu is None else torch.device("cuda", gpu)
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
         self._turnstile = turnstile
-        self._fabric = Fabric(store, device, count)
+        self._is_remote = isinstance(store, Meeting)
+        self._arena: Arena | None = None
+        self._progress: Progress | None = None
+        self._fabric: Any  # with the methods of Fabric
+        if self._place is not None:
+            from tinyshard.runtime.on_gpu import fabric_on
+
+            torch.cuda.set_device(self._place)
+            self._fabric = fabric_on(self._place, collectives, store, device, count)
+        elif collectives == "shared" and isinstance(store, str):
+            fd = os.open(store, os.O_RDWR)
+            self._arena = Arena(fd, count, device)
+            os.close(fd)
+            self._progress = Progress(self._arena.board, device)
+            self._fabric = SharedFabric(self._arena)
+        else:
+            self._fabric = Fabric(store, device, count)
 
     def abort(self) -> None:
         """End every exchange with other devices, from another thread."""
@@ -67,6 +101,9 @@ class Worker:
         while (messages := reader.read()) is not None:
             for head, payload in messages:
                 self._handle(head, payload)
+            if self._progress is not None:  # the controller sees it without asking
+                _flush()
+                self._progress.finish(self._turnstile.done)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
@@ -78,11 +115,11 @@ class Worker:
                 self._values.update(dict.fromkeys(outputs, Failed(number)))
             self._turnstile.done = number
         elif kind == "put":
-            _, number, value, shape, dtype = head
-            self._put(number, value, shape, dtype, payload)
+            _, number, value, shape, dtype, block = head
+            self._put(number, value, shape, dtype, block, payload)
             self._turnstile.done = number
         elif kind == "program":
-            self._programs[head[1]] = make_ready(head[2])
+            self._programs[head[1]] = make_ready(head[2], self._place)
         elif kind == "free":
             for value in head[1]:
                 self._values.pop(value, None)
@@ -93,7 +130,7 @@ class Worker:
         elif kind == "held":
             self._reply(head[1], len(self._values))
         elif kind == "fetch":
-            self._fetch(head[1], head[2])
+            self._fetch(head[1], *head[2])
         elif kind == "handed":
             self._reply(head[1], list(self._fabric.handed))
             self._fabric.handed.clear()
@@ -102,34 +139,57 @@ class Worker:
             self._reply(head[1], [_meta(v) for v in values])
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
-        sys.stdout.flush()
-        _LIBC.fflush(None)  # what C code has printed; all of it is to be there before the answer
+        _flush()
+        if self._is_remote:
+            lines.wait_until_there(1)
         channel.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
 
-    def _put(self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, payload: Any) -> None:
+    def _put(
+        self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
+    ) -> None:
         nbytes = math.prod(shape) * dtype.itemsize
-        if nbytes and payload is None:  # the channel found no room for it
+        if block is not None:
+            assert self._arena is not None
+            self._values[value] = self._arena.hold(block, shape, dtype)
+        elif nbytes and payload is None:  # the channel found no room for it
             error = MemoryError(f"no room for {nbytes} bytes")
             failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
             self._values[value] = self._fail(number, failure)
         else:
-            self._values[value] = channel.tensor_of(payload, shape, dtype)
+            self._values[value] = channel.tensor_of(payload, shape, dtype).to(self._place)
 
     def _fail(self, number: int, failure: Failure) -> Failed:
         channel.send(self._sock, ("failed", number, failure))
+        if self._progress is not None:
+            self._progress.tell()
         return Failed(number)
 
-    def _fetch(self, request: int, value: int) -> None:
+    def _fetch(self, request: int, value: int, wanted: Any) -> None:
+        """Answer with the tensor's bytes, or copy it to its place in a block of the controller's."""
         tensor = self._values.get(value)
         if not isinstance(tensor, torch.Tensor):
+            self._let_go(wanted)
             self._reply(request, None)
             return
+        payload = None
         try:
-            payload = channel.tensor_bytes(tensor)
+            if wanted is None:
+                payload = channel.tensor_bytes(tensor.cpu())
+            else:
+                assert self._arena is not None
+                block, shape, places = wanted
+                self._arena.view(block.offset, shape, tensor.dtype)[places[self._device]].copy_(tensor)
         except Exception as error:
+            self._let_go(wanted)
             self._reply(request, failure_of(self._device, f"fetch({short(tensor)})", error))
         else:
+            self._let_go(wanted)
             self._reply(request, _meta(tensor), payload)
+
+    def _let_go(self, wanted: Any) -> None:
+        if wanted is not None:
+            assert self._arena is not None
+            self._arena.release(wanted[0])
 
     def _run(self, number: int, ready: ReadyProgram, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
         """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros.
@@ -148,9 +208,9 @@ class Worker:
                     name, named, params = step.collective
                     operand, meta = step.operand
                     turnstile.reach(number, ready, step)
-                    x = zeros_for(meta) if failed else values[operand]
+                    x = zeros_for(meta, self._place) if failed else values[operand]
                     if name == "transfer":
-                        made = self._fabric.transfer(x, program.devices, program.metas[step.results[0]], **params)
+                        made = self._fabric.transfer(x, meta, program.devices, program.metas[step.results[0]], **params)
                     else:
                         made = self._fabric.perform(name, x, program.devices, program.axes, named, params)
                     values[step.results[0]] = made
@@ -167,11 +227,22 @@ class Worker:
             turnstile.spot = None
             for slot in step.dead:
                 values[slot] = None
+        if self._place is not None and not failed:
+            failed = not self._is_computed(number, program)
         for value, slot in zip(outputs, program.outputs, strict=True):
             if failed:
                 self._values[value] = Failed(number)
             elif values[slot] is not None:
                 self._values[value] = values[slot]
+
+    def _is_computed(self, number: int, program: Program) -> bool:
+        """Wait until the GPU has done what it was told, so that what counts as done is, and its errors have a call."""
+        try:
+            torch.cuda.synchronize(self._place)
+        except Exception as error:
+            self._fail(number, failure_of(self._device, f"{len(program.steps)} steps on {self._place}", error))
+            return False
+        return True
 
 
 def _meta(value: Any) -> Meta | None:
@@ -187,8 +258,31 @@ def _end_with_zygote(zygote: int) -> None:
         os._exit(0)
 
 
+def _flush() -> None:
+    """Write out what was printed, by C code too: it is to be there before whoever waits goes on."""
+    sys.stdout.flush()
+    _LIBC.fflush(None)
+
+
+def _recycle_memory() -> None:
+    """Keep what is freed for the next tensor: the first touch of fresh pages costs more than most maths."""
+    mallopt = getattr(_LIBC, "mallopt", None)  # glibc has it
+    if mallopt is not None and sys.platform == "linux":
+        m_trim_threshold, m_mmap_max = -1, -4
+        mallopt(m_mmap_max, 0)
+        mallopt(m_trim_threshold, _KEPT_NBYTES)
+
+
 def main(
-    sock: socket.socket, control: socket.socket, output: int, device: int, count: int, store: str, zygote: int
+    sock: socket.socket,
+    control: socket.socket,
+    output: int,
+    device: int,
+    count: int,
+    store: str | Meeting,
+    zygote: int,
+    collectives: str,
+    gpu: int | None = None,
 ) -> None:
     """What a freshly forked worker does until it exits.
 
@@ -197,8 +291,10 @@ def main(
         control: the control line.
         output: file descriptor that takes what the process prints.
         device: its id, of `count`.
-        store: path of the file in which the workers find each other.
+        store: path of the file in which the workers find each other; or how they meet over a network.
         zygote: process id of the parent.
+        collectives: "shared", "gloo" or "nccl".
+        gpu: the number of its GPU; None for the CPU.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
     os.dup2(output, 1)
@@ -217,5 +313,6 @@ def main(
     _end_with_zygote(zygote)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    made.append(Worker(sock, device, count, store, turnstile))
+    _recycle_memory()
+    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu))
     made[0].serve()

@@ -36,6 +36,7 @@ class Zygote:
             f"import sys; sys.path[:] = {path!r}; from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
         )
         environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._process = subprocess.Popen(
             [sys.executable, "-c", code],
             pass_fds=[theirs.fileno()],
@@ -144,8 +145,9 @@ def stop() -> None:
 
 def prestart() -> None:
     """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
-    if sys.platform != "win32" and os.environ.get("TINYSHARD_ROLE") != "worker":
-        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process"):
+    is_worker = os.environ.get("TINYSHARD_ROLE") == "worker" or "tinyshard.worker" in sys.orig_argv
+    if sys.platform != "win32" and not is_worker:
+        if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process") and not os.environ.get("TINYSHARD_HOSTS"):
             with contextlib.suppress(OSError):
                 start()
 
@@ -201,7 +203,8 @@ def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote:
         channel, control, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
-        worker.main(*lines, output, request["device"], request["count"], path, zygote)
+        given = request["collectives"], request["gpu"]
+        worker.main(*lines, output, request["device"], request["count"], path, zygote, *given)
         code = 0
     except BaseException:
         import traceback

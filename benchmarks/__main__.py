@@ -1,0 +1,142 @@
+"""One command that measures tinyshard, JAX, raw gloo and ipyparallel side by side, in one run.
+
+python -m benchmarks                          # all cases, five rounds; writes benchmarks/results.md and .svg
+python -m benchmarks psum_4k eager --rounds 9 # some cases; prints only
+python -m benchmarks --jax /elsewhere/python  # a JAX that is installed beside another Python
+
+Each side is a process of its own, all are there at once, and only one works at a time. In every round each side takes
+one sample of a case in turn, so that what else the machine does strikes all alike; inputs change between samples and
+results are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import CASES, Case
+from benchmarks.memory import memory_nbytes
+from benchmarks.report import Figures, table, write
+from benchmarks.start import PROGRAMS
+
+ROOT = Path(__file__).parents[1]
+SIDES = {"tinyshard": "ours", "JAX": "by_jax", "gloo": "by_gloo", "ipyparallel": "by_ipyparallel"}
+SHORT_S = 0.02  # what takes less is sampled this many times more often
+SAMPLES_IF_SHORT = 30
+
+
+class Side:
+    """A side's process."""
+
+    def __init__(self, name: str, python: str, *args: str) -> None:
+        self.name = name
+        self.python = python
+        self.process = subprocess.Popen(
+            [python, "-m", f"benchmarks.{SIDES[name]}", *args],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    def ask(self, request: str) -> dict[str, Any]:
+        """One request and its answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": f"{self.name} has ended"}
+        if "error" in answer:
+            print(f"{self.name}: {request}: {answer['error']}", file=sys.stderr)
+        return answer
+
+    def end(self) -> None:
+        """Let it go."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def measure(case: Case, sides: list[Side], rounds: int) -> Figures:
+    """Interleaved samples of one case."""
+    taken: dict[str, list[float]] = {}
+    taking = [side for side in sides if side.ask(f"prepare {case.name}").get("known")]
+    for number in range(rounds):
+        for side in list(taking):
+            many = SAMPLES_IF_SHORT if number and taken[side.name][0] < SHORT_S else 1
+            for _ in range(many):
+                seconds = side.ask("sample").get("seconds")
+                if seconds is None:
+                    taking.remove(side)
+                    break
+                taken.setdefault(side.name, []).append(seconds)
+    peaks = {side.name: peak_while(side) for side in taking if side.name in taken}
+    for side in sides:
+        side.ask("drop")
+    return Figures(case, {n: (min(t), statistics.median(t)) for n, t in taken.items()}, peaks)
+
+
+def peak_while(side: Side) -> int:
+    """The most memory that a side holds during one more sample; not timed, for looking takes time."""
+    seen = [memory_nbytes(side.process.pid)]
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.01):
+            seen.append(memory_nbytes(side.process.pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    side.ask("sample")
+    over.set()
+    watcher.join()
+    return max(seen)
+
+
+def measure_start(case: Case, sides: list[Side], rounds: int) -> Figures:
+    """From nothing to a first result on eight devices, each time in a fresh process."""
+    taken: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for side in sides:
+            if side.name in PROGRAMS:
+                start_s = time.perf_counter()
+                subprocess.run(
+                    [side.python, "-c", PROGRAMS[side.name]],
+                    cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
+                )  # fmt: skip
+                taken.setdefault(side.name, []).append(time.perf_counter() - start_s)
+    return Figures(case, {n: (min(t), statistics.median(t)) for n, t in taken.items()}, {})
+
+
+def main() -> None:
+    """Measure and print; write the report if all cases ran."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help="names; all if none is given")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
+    parser.add_argument("--sides", nargs="*", default=list(SIDES), choices=list(SIDES))
+    parser.add_argument("--collectives", help="tinyshard's: shared or gloo; by default its own choice")
+    args = parser.parse_args()
+    wanted = [case for case in CASES if not args.cases or case.name in args.cases]
+    more = {"tinyshard": [args.collectives] if args.collectives else []}
+    sides = [Side(n, args.jax if n == "JAX" else sys.executable, *more.get(n, [])) for n in args.sides]
+    figures = []
+    try:
+        for case in wanted:
+            figures.append((measure_start if case.name == "start" else measure)(case, sides, args.rounds))
+            print(table(figures[-1:], heading=len(figures) == 1), flush=True)
+    finally:
+        for side in sides:
+            side.end()
+    if not args.cases:
+        write(figures, ROOT / "benchmarks")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""What is measured: one row a case, with the bars that it is held to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DEVICES = 8
+MIB = 1 << 20
+LAYERS = (784, 1024, 1024, 1024, 10)
+BATCH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One row of the table.
+
+    Attributes:
+        name: what the sides call it.
+        what: what a reader sees.
+        to_jax: the most that tinyshard may take, as a ratio to JAX.
+        to_gloo: likewise to raw gloo; None where gloo has no such thing.
+    """
+
+    name: str
+    what: str
+    to_jax: float | None = None
+    to_gloo: float | None = None
+
+
+CASES = [
+    Case("start", "start to first result", 4.0),
+    Case("eager", "eager round trip", 2.0),
+    Case("eager_500", "500 dependent eager ops", 1.0),
+    Case("jit", "jit round trip", 3.0),
+    Case("psum_4k", "psum 4 KB a device", 1.0, 0.02),
+    Case("psum_1m", "psum 1 MB", 0.7),
+    Case("psum_16m", "psum 16 MB", 1.3),
+    Case("psum_64m", "psum 64 MB", 0.45, 0.5),
+    Case("all_gather_16m", "all_gather 16 MB", 0.2),
+    Case("psum_scatter_16m", "psum_scatter 16 MB", 3.0),
+    Case("all_to_all_16m", "all_to_all 16 MB", 0.5),
+    Case("ppermute_16m", "ppermute 16 MB", 2.2),
+    Case("device_put", "device_put 256 MB to (4, 2)", 0.6),
+    Case("device_get", "256 MB back to the host", 0.7),
+    Case("reshard", "256 MB (a, b) → (b, a)", 0.7),
+    Case("sin", "sin of 8192², sharded", 0.35),
+    Case("dot", "dot 2048, rows by columns", 1.15),
+    Case("uniform", "30 M uniform", 0.6),
+    Case("normal", "30 M normal", 1.0),
+    Case("vmap_dot", "vmap of dot, 10 M rows", 2.0),
+    Case("step_8x1", "gradient step, 8-way data parallel", 0.9),
+    Case("step_4x2", "gradient step, 4x2", 1.1),
+]
+
+# bytes of a device's operand in the cases that measure one collective: name -> (collective, bytes)
+COLLECTIVES = {
+    "psum_4k": ("psum", 4096),
+    "psum_1m": ("psum", MIB),
+    "psum_16m": ("psum", 16 * MIB),
+    "psum_64m": ("psum", 64 * MIB),
+    "all_gather_16m": ("all_gather", 16 * MIB),
+    "psum_scatter_16m": ("psum_scatter", 16 * MIB),
+    "all_to_all_16m": ("all_to_all", 16 * MIB),
+    "ppermute_16m": ("ppermute", 16 * MIB),
+}

@@ -1,0 +1,49 @@
+"""Memory and traffic of a layout, of lesson 07: sizes by hand; every control changes the picture."""
+
+import pytest
+
+from course.widgets import layout_costs
+from course.widgets.costs import costs_of
+
+# 784 · 256 + 256 + 2 · (256 · 256 + 256) + 256 · 10 + 10 numbers of 4 bytes
+PARAMETERS_NBYTES = 4 * 335_114
+
+
+def test_pure_data_parallelism_holds_all_parameters_and_an_eighth_of_the_batch():
+    costs = costs_of((8, 1), "nothing", 256, 256)
+    assert costs.parameters_nbytes == PARAMETERS_NBYTES
+    assert costs.batch_nbytes == 4 * 32 * (784 + 10)
+    # an all_reduce of every parameter and of the loss sends 2 · 7/8 of it
+    assert costs.sent_nbytes == 2 * 7 * (PARAMETERS_NBYTES + 4) // 8
+    assert costs.peak_nbytes > costs.parameters_nbytes + costs.batch_nbytes
+
+
+def test_one_device_holds_everything_and_sends_nothing():
+    costs = costs_of((1, 1), "nothing", 256, 256)
+    assert (costs.parameters_nbytes, costs.batch_nbytes) == (PARAMETERS_NBYTES, 4 * 256 * (784 + 10))
+    assert costs.sent_nbytes == 0
+
+
+def test_two_cut_matrices_are_held_in_halves():
+    costs = costs_of((4, 2), "W2 and W3", 256, 256)
+    # half of W2, b2 and W3
+    assert costs.parameters_nbytes == PARAMETERS_NBYTES - 2 * (2 * 256 * 256 + 256)
+
+
+def test_the_words_are_a_table_and_the_collectives_of_the_chosen_layout():
+    lines = layout_costs().choose(mesh=(8, 1), cut="nothing").text.splitlines()
+    assert lines[:4] == [
+        "layers of 784, 256, 256, 256, 10; 256 examples",
+        "                        parameters         batch   at the peak          sent        Mflop",
+        "one device                1.28 MiB       794 KiB       4.1 MiB           0 B        410.8",
+        "8 × 1, nothing            1.28 MiB     99.25 KiB      3.42 MiB      2.24 MiB         51.3",
+    ]
+    assert lines[-1] == "  all_reduce over data, 9 of them: 2,345,805 bytes"
+
+
+@pytest.mark.parametrize("choice", [{"mesh": (8, 1)}, {"cut": "W1 and W2"}, {"width": 8192}, {"examples": 8192}])
+def test_every_control_changes_picture_and_words(choice):
+    before = layout_costs()
+    after = layout_costs().choose(**choice)
+    assert after.svg != before.svg
+    assert after.text != before.text

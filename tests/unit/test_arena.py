@@ -1,0 +1,102 @@
+"""Blocks of shared memory: who holds them, and when they are used again. Two members of one process map it twice."""
+
+import os
+
+import pytest
+import torch
+
+from tinyshard.runtime import arena, room
+from tinyshard.runtime.arena import Arena
+
+pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+
+
+@pytest.fixture
+def members():
+    """Both devices of two and the controller."""
+    fd = arena.create(2)
+    made = [Arena(fd, 2, member) for member in range(3)]
+    os.close(fd)
+    return made
+
+
+def test_what_one_member_writes_another_reads(members):
+    block = members[0].copied(torch.arange(12).reshape(3, 4).T, [0, 1])
+    assert torch.equal(members[1].hold(block, (4, 3), torch.int64), torch.arange(12).reshape(3, 4).T)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.bfloat16, torch.complex128, torch.uint16, torch.int8])
+def test_every_dtype_keeps_its_bits(members, dtype):
+    x = torch.tensor([0, 1, 1, 0, 1]).to(dtype)
+    block = members[0].copied(x, [1])
+    got = members[1].hold(block, (5,), dtype)
+    assert got.dtype == dtype and torch.equal(got, x)
+
+
+def test_a_block_is_used_again_only_when_its_last_holder_has_let_go(members):
+    first = members[0].allocate(100_000, [0, 1])
+    here = members[0].hold(first, (25_000,), torch.float32)
+    there = members[1].hold(first, (25_000,), torch.float32)
+    del here
+    assert members[0].allocate(100_000, [0]).offset != first.offset
+    view = there[5:10]
+    del there  # a view of it still stands
+    assert members[0].allocate(100_000, [0]).offset != first.offset
+    del view
+    assert members[0].allocate(100_000, [0]).offset == first.offset
+
+
+def test_a_block_held_twice_by_one_member_stays_until_both_are_gone(members):
+    block = members[0].allocate(8000, [0, 1])
+    one = members[1].hold(block, (1000,), torch.float64)
+    two = members[1].adopt(block._replace(offset=block.offset + 80), (10,), torch.float64)
+    members[0].release(block)
+    del one
+    assert members[0].allocate(8000, [0]).offset != block.offset
+    del two
+    assert members[0].allocate(8000, [0]).offset == block.offset
+
+
+def test_a_tensor_knows_the_block_that_it_lies_in(members):
+    block = members[0].copied(torch.arange(20.0), [0])
+    x = members[0].hold(block, (20,), torch.float32)
+    assert members[0].block_of(x) == block
+    assert members[0].block_of(x[5:]) == block._replace(offset=block.offset + 20)
+    assert members[0].block_of(x[::2]) is None
+    assert members[0].block_of(torch.zeros(3)) is None
+
+
+def test_releases_of_a_member_that_may_be_interrupted_come_with_its_next_allocation():
+    fd = arena.create(1)
+    controller = Arena(fd, 1, 1, is_interrupted=True)
+    os.close(fd)
+    first = controller.allocate(4096, [1])
+    x = controller.hold(first, (4096,), torch.uint8)
+    del x
+    assert controller.allocate(4096, [1]).offset == first.offset
+
+
+def test_thousands_of_blocks_live_and_all_come_back(members):
+    blocks = [members[0].allocate(4096, [1]) for _ in range(3000)]
+    assert len({block.offset for block in blocks}) == 3000
+    for block in blocks:
+        members[1].release(block)
+    again = {members[0].allocate(4096, [1]).offset for _ in range(3000)}
+    assert again == {block.offset for block in blocks}
+
+
+def test_pages_of_many_free_blocks_are_given_back_and_the_blocks_still_serve(members, monkeypatch):
+    member = members[0]
+    monkeypatch.setattr(member, "_most_kept_nbytes", 1 << 20)
+    blocks = [member.copied(torch.ones(1 << 18), [0]) for _ in range(8)]
+    for block in blocks:
+        member.release(block)
+    member.collect()
+    assert sum(member.view(b.offset, (1 << 18,), torch.float32).sum().item() == 0 for b in blocks) == 7
+    assert {member.allocate(1 << 20, [0]).offset for _ in range(8)} == {b.offset for b in blocks}
+
+
+def test_a_full_region_says_so(members, monkeypatch):
+    monkeypatch.setattr(room, "available_nbytes", lambda: None)
+    with pytest.raises(MemoryError, match="no room for"):
+        members[0].allocate(arena.REGION_NBYTES, [0])

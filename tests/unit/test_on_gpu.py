@@ -1,0 +1,84 @@
+"""What can be known of GPUs without one: programs make nothing on the CPU, and staging gives the inner fabric's values.
+
+torch's "meta" device stands for a GPU: an op that mixes it with the CPU, or makes something there, is found out.
+"""
+
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard.program import Program
+from tinyshard.runtime.execute import make_ready, zeros_for
+from tinyshard.runtime.local import LocalRuntime
+from tinyshard.runtime.on_gpu import StagedFabric
+
+ELSEWHERE = torch.device("meta")
+
+WAYS = {
+    "eager ops": lambda x: (x + 1).clamp(min=0).softmax(1),
+    "made inside jit": ts.jit(lambda x: x + torch.arange(4.0) + torch.zeros(()) + torch.full((8, 1), 2.0)),
+    "a constant": ts.jit(lambda x: x * torch.tensor([1.0, 2.0, 3.0, 4.0])),
+    "a mask": ts.jit(lambda x: torch.where(torch.ones(4, dtype=torch.bool), x, x.tril())),
+    "a change of dtype": ts.jit(lambda x: x.to(torch.float64).long()),
+    "a gradient": ts.jit(ts.grad(lambda x: (torch.tanh(x @ x.T) ** 2).sum())),
+    "random numbers": ts.jit(lambda x: x + ts.random.normal(ts.random.key(0), (8, 4))),
+    "a mapped function": ts.pmap(lambda row: row - ts.lax.pmean(row, "i"), axis_name="i"),
+}
+
+
+@pytest.mark.usefixtures("local")
+@pytest.mark.parametrize("way", WAYS)
+def test_a_program_on_another_device_makes_nothing_on_the_cpu(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Program] = []
+    run = LocalRuntime.run
+
+    def note(self: LocalRuntime, program: Program, *rest: Any, **named: Any) -> Any:
+        seen.append(program)
+        return run(self, program, *rest, **named)
+
+    monkeypatch.setattr(LocalRuntime, "run", note)
+    count = len(ts.devices())
+    x = ts.device_put(torch.ones(8, 4), ts.sharding.PositionalSharding(ts.devices()).reshape(count, 1))
+    WAYS[way](x).block_until_ready()
+    assert seen
+    for program in seen:
+        ready = make_ready(program, ELSEWHERE)
+        inputs = [zeros_for(meta, ELSEWHERE) for meta in program.metas[: program.num_inputs]]
+        values: list[Any] = [*inputs, *[None] * (ready.size - program.num_inputs)]
+        for step in ready.steps:
+            if step.collective is not None:
+                made = [zeros_for(program.metas[slot], ELSEWHERE) for slot in step.results]
+            else:
+                assert step.call is not None
+                made = list(step.call(values))
+            for slot, value in zip(step.results, made, strict=False):
+                if slot >= 0:
+                    assert value.device == ELSEWHERE, step.describe(values)
+                    values[slot] = value
+
+
+class Inner:
+    """A fabric that notes where operands are when they reach it."""
+
+    def __init__(self) -> None:
+        self.handed: deque[Any] = deque()
+        self.places: list[str] = []
+
+    def abort(self) -> None:
+        """Nothing to end."""
+
+    def perform(self, name: str, x: torch.Tensor, *args: Any) -> torch.Tensor:
+        self.places.append(x.device.type)
+        return torch.zeros(3, device=x.device)
+
+
+def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> None:
+    inner = Inner()
+    fabric = StagedFabric(inner, ELSEWHERE)  # type: ignore[arg-type]
+    own = torch.ones(3, device=ELSEWHERE)
+    assert fabric.perform("own_index", own, (0,), (1,), (0,), {}).device == ELSEWHERE
+    assert fabric.perform("all_reduce", torch.ones(3), (0,), (1,), (0,), {}).device == ELSEWHERE
+    assert inner.places == ["meta", "cpu"]

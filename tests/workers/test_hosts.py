@@ -1,0 +1,276 @@
+"""Devices on two machines, four on each: started by torchrun, joined over a network that strangers can reach too."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.workers.limits import OVER_WITHIN_S
+from tests.workers.machines import ADDRESSES, CONTROLLER, WORKERS_EACH, Machines, why_not
+from tests.workers.processes import ROOT, Controller, is_gone, wait_until
+
+REASON = why_not()
+pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+LESSONS = sorted(str(path) for path in (ROOT / "notebooks").glob("0[3-8]-*.ipynb"))
+
+# an array over all devices, that a sum needs all of
+START = """
+    import time
+    ts.init()
+    ids = {host: [d.id for d in ts.devices() if d.host == host] for host in ("10.77.0.1", "10.77.0.2")}
+    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(len(ts.devices()), 1)
+    x = ts.device_put(torch.arange(32.).reshape(8, 4), rows)
+    assert float(x.sum()) == 496
+"""
+# a device that computes for long, and a sum that waits for it
+LONG = """
+    long = ts.device_put(torch.ones(900, 900), ts.devices()[{device}])
+    for _ in range(200):
+        long = (long @ long).clamp(max=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
+    made = Machines(tmp_path_factory.mktemp("machines"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start(machines: Machines, tmp_path: Path) -> Iterator[Callable[[str], Controller]]:
+    """Starts controllers on machine a."""
+    started: list[Controller] = []
+
+    def begin(code: str) -> Controller:
+        started.append(Controller(code, tmp_path, before=machines.on("a"), environment=machines.environment()))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.communicate()
+
+
+def finished(controller: Controller, machines: Machines) -> str:
+    """What it told, after a good end."""
+    told, errors = controller.finish()
+    assert controller.process.returncode == 0, told + errors + machines.said()
+    return told
+
+
+def test_lessons_03_to_08_print_the_same_on_two_machines(machines: Machines) -> None:
+    command = [*machines.on("a"), sys.executable, str(ROOT / "tests" / "workers" / "lesson_cells.py"), *LESSONS]
+    ran = subprocess.run(command, env=machines.environment(), cwd=machines.folder, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr + machines.said()
+    lines = ran.stdout.splitlines()
+    assert len(lines) == len(LESSONS) == 6
+    for line in lines:
+        assert int(line.split(" cells, ")[1].split()[0]) > 10, line
+
+
+def test_four_devices_are_on_each_machine_and_data_crosses_between_them(
+    start: Callable[[str], Controller], machines: Machines
+) -> None:
+    code = (
+        START
+        + """
+    print(sorted(map(len, ids.values())))
+    whole = torch.arange(32.).reshape(8, 4)
+    print(torch.equal(ts.device_get(x.T @ x), whole.T @ whole))
+    print(torch.equal(ts.device_get(ts.device_put(x, ts.devices()[0])), whole))
+    """
+    )
+    assert finished(start(code), machines).splitlines() == ["[4, 4]", "True", "True"]
+
+
+def test_a_killed_worker_is_named_with_its_signal_and_its_machine(
+    start: Callable[[str], Controller], machines: Machines
+) -> None:
+    code = (
+        START
+        + """
+    victim = ids["10.77.0.2"][0]
+    tell(victim, ts.devices()[victim].pid)
+    input()
+    try:
+        while True:
+            x = x + x.sum()
+            x.block_until_ready()
+    except ts.DeviceLostError as error:
+        tell(str(error).splitlines()[0])
+    ts.init()
+    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+    tell(float(ts.device_put(torch.ones(8, 4), rows).sum()))
+    """
+    )
+    controller = start(code)
+    device, pid = controller.line().split()
+    psutil.Process(int(pid)).kill()
+    controller.release()
+    assert controller.line().startswith(f"CPU {device} is gone: killed by signal 9 (SIGKILL) on {ADDRESSES['b']}")
+    assert controller.line() == "32.0"
+    finished(controller, machines)
+
+
+def test_strangers_are_refused_and_change_nothing(start: Callable[[str], Controller], machines: Machines) -> None:
+    controller = start(
+        START + "tell('up'); input(); tell(float((x + 1).sum())); tell(len(ts.platform.current().devices))"
+    )
+    assert controller.line() == "up", machines.said()
+    stranger = """
+import socket, struct, pickle, sys
+from tinyshard.runtime import handshake, lines
+address = lines.parse(sys.argv[1])
+class Boom:
+    def __reduce__(self): return (print, ("owned",))
+def attempt(words):
+    with socket.create_connection(address, timeout=20) as sock:
+        sock.sendall(words)
+        got = b""
+        try:
+            while part := sock.recv(4096): got += part
+        except ConnectionError: pass
+        return got
+pickled = pickle.dumps(Boom())
+print(len(attempt(b"GET / HTTP/1.1\\r\\n\\r\\n" + b" " * 64)))
+print(len(attempt(struct.pack("<IQ", len(pickled), 0) + pickled + b" " * 64)))
+got = attempt(handshake.MAGIC + b"n" * 32 + b"p" * 32)
+print(len(got))
+try:
+    lines.connect(address, b"a wrong secret, long enough", ("agent", 0, 8, 0, {}))
+except handshake.RefusedError as error:
+    print(error)
+"""
+    tried = subprocess.run(
+        [*machines.on("b"), sys.executable, "-c", stranger, CONTROLLER],
+        env=machines.environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert tried.stdout.splitlines() == ["0", "0", "64", "the controller does not know the secret"], tried.stderr
+    controller.release()
+    assert controller.line() == str(496.0 + 32)
+    assert controller.line() == "8"
+    assert "owned" not in finished(controller, machines)
+
+
+def test_the_secret_is_in_no_command_line_and_in_no_log(machines: Machines) -> None:
+    secret = machines.secret.read_text()
+    processes = [p for side in ADDRESSES for p in machines.launchers[side].children(recursive=True)]
+    assert len(processes) >= 2 * WORKERS_EACH
+    assert not [p for p in processes if secret in " ".join(p.cmdline())]
+    assert secret not in machines.said()
+
+
+def test_nothing_listens_beyond_the_addresses_that_were_asked_for(
+    start: Callable[[str], Controller], machines: Machines
+) -> None:
+    controller = start(START + "tell('up'); input()")
+    assert controller.line() == "up"
+    workers = [w for side in ADDRESSES for w in machines.workers(side)]
+    assert len(workers) == 2 * WORKERS_EACH
+    for process in [psutil.Process(controller.process.pid), *workers]:
+        listening = [c.laddr.ip for c in process.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+        assert set(listening) <= set(ADDRESSES.values()), process.cmdline()
+    controller.release()
+    finished(controller, machines)
+
+
+def test_an_interrupt_ends_a_wait_for_another_machine_and_the_next_call_works(
+    start: Callable[[str], Controller], machines: Machines
+) -> None:
+    code = (
+        START
+        + LONG.format(device='ids["10.77.0.2"][0]')
+        + """
+    tell("waiting")
+    try:
+        long.block_until_ready()
+    except KeyboardInterrupt:
+        began_s = time.monotonic()
+        tell(float((x + 1).sum()))
+    """
+    )
+    controller = start(code)
+    assert controller.line() == "waiting"
+    controller.process.send_signal(signal.SIGINT)
+    assert controller.line() == str(496.0 + 32)
+    finished(controller, machines)
+
+
+def test_workers_end_with_a_killed_controller_and_serve_the_next(
+    start: Callable[[str], Controller], machines: Machines
+) -> None:
+    first = start(START + LONG.format(device=7) + "tell('up'); input()")
+    assert first.line() == "up"
+    workers = [w for side in ADDRESSES for w in machines.workers(side)]
+    assert len(workers) == 2 * WORKERS_EACH
+    first.process.kill()
+    wait_until(lambda: all(map(is_gone, workers)), "the workers are gone", OVER_WITHIN_S)
+    assert "good" in finished(start(START + "tell('good')"), machines)
+
+
+def test_a_machine_that_is_cut_off_is_named_in_time_and_the_others_go_on(
+    start: Callable[[str], Controller], machines: Machines
+) -> None:
+    code = (
+        START
+        + """
+    kept = ts.device_put(torch.ones(4), ts.devices()[ids["10.77.0.1"][0]])
+    kept.block_until_ready()
+    tell(*ids["10.77.0.2"])
+    input()
+    began_s = time.monotonic()
+    try:
+        while True:
+            x = x + x.sum()
+            x.block_until_ready()
+    except ts.DeviceLostError as error:
+        tell(time.monotonic() - began_s)
+        tell(str(error).splitlines()[0])
+    tell(float(kept.sum()))
+    ts.init(devices=4)
+    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(4, 1)
+    tell(float(ts.device_put(torch.ones(4, 4), rows).sum()), *{d.host for d in ts.devices()})
+    input()
+    ts.init(devices=8)
+    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+    tell(float(ts.device_put(torch.ones(8, 4), rows).sum()))
+    """
+    )
+    controller = start(code)
+    lost = controller.line().split()
+    workers = machines.workers("b")
+    assert len(lost) == len(workers) == WORKERS_EACH
+    machines.cut()
+    controller.release()
+    assert float(controller.line()) < OVER_WITHIN_S
+    problem = controller.line()
+    named = f"CPU {lost[0]}-{lost[-1]} there"
+    assert problem.split(" is gone: ")[0].removeprefix("CPU ") in lost
+    assert "is gone: its machine 10.77.0.2" in problem and "does not answer any more" in problem and named in problem
+    assert controller.line() == "4.0"
+    assert controller.line() == "16.0 10.77.0.1"
+    wait_until(lambda: all(map(is_gone, workers)), "the workers that were cut off are gone", OVER_WITHIN_S)
+    machines.mend()
+    controller.release()
+    assert controller.line() == "32.0", machines.said()
+    finished(controller, machines)
+
+
+def test_shutdown_leaves_no_process_on_either_machine(start: Callable[[str], Controller], machines: Machines) -> None:
+    controller = start(START + "tell('up'); input(); ts.shutdown(); tell('down'); input()")
+    assert controller.line() == "up"
+    family = [p for side in ADDRESSES for p in machines.launchers[side].children(recursive=True)]
+    assert len(family) == 2 * 2 * WORKERS_EACH
+    controller.release()
+    assert controller.line() == "down"
+    launchers = list(machines.launchers.values())
+    wait_until(lambda: all(map(is_gone, [*family, *launchers])), "no process is left", OVER_WITHIN_S)
+    controller.release()
+    finished(controller, machines)

@@ -1,0 +1,329 @@
+"""Memory that the controller and all workers of one host map: each member lends blocks of its own region to others.
+
+One file without a name, far larger than it will ever be filled (untouched pages cost nothing), mapped once:
+
+    board                     counters and small messages (`tinyshard.runtime.board`)
+    region of device 0        table of holders | blocks
+    ...
+    region of the controller  table of holders | blocks
+
+Only its owner hands out blocks of a region. A block has a byte for each member, set while that member uses the block;
+the owner recycles it when all are zero. The first touch of a fresh page costs more than most maths, a recycled one
+nothing. Plain stores do, for a byte has one writer at a time: the owner, until it tells somebody of the block; then the
+member that it is about.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from tinyshard.runtime import board, room
+
+REGION_NBYTES = 1 << 36
+SLOTS = 1 << 15
+PAGE_NBYTES = 4096
+_LOOKED_AT = 16
+# who wants more new pages at once asks first whether there are so many
+_ASKED_NBYTES = 1 << 26
+# what is smaller travels in messages and lives in private memory
+SMALLEST_NBYTES = 1 << 15
+_MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
+
+
+class Block(NamedTuple):
+    """A place in the arena that somebody holds, as it is told to others.
+
+    Attributes:
+        owner: the member that hands it out.
+        slot: its row in the owner's table.
+        offset: of the values, from the start of the mapping.
+    """
+
+    owner: int
+    slot: int
+    offset: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Which block it is, wherever in it the values start."""
+        return self.owner, self.slot
+
+
+def is_possible(count: int = 8) -> bool:
+    """Whether `count` workers can share memory: plain stores keep their order, a file needs no name, and it is mapped.
+
+    No page of it is touched here: where the size of address spaces is limited, the mapping is refused.
+    """
+    if sys.platform != "linux" or platform.machine() != "x86_64" or not hasattr(os, "memfd_create"):
+        return False
+    try:
+        fd = create(count)
+    except OSError:
+        return False
+    try:
+        mmap.mmap(fd, _mapped_nbytes(count)).close()
+    except (OSError, ValueError):
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _mapped_nbytes(count: int) -> int:
+    return board.nbytes(count) + (count + 1) * REGION_NBYTES
+
+
+def create(count: int) -> int:
+    """A descriptor of the memory for `count` devices and a controller."""
+    fd = os.memfd_create("tinyshard arena")
+    try:
+        os.ftruncate(fd, _mapped_nbytes(count))
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Arena:
+    """One member's view of the memory.
+
+    Args:
+        fd: what `create` gave.
+        count: number of devices.
+        member: a device's id; `count` for the controller.
+        is_interrupted: a KeyboardInterrupt may strike here: blocks are then let go at the next `allocate`, for a
+            finalizer written in Python could be lost.
+    """
+
+    def __init__(self, fd: int, count: int, member: int, *, is_interrupted: bool = False) -> None:
+        self.count = count
+        self.member = member
+        first = board.nbytes(count)
+        self._map = mmap.mmap(fd, _mapped_nbytes(count))
+        self.bytes = np.frombuffer(self._map, np.uint8)
+        self.address = self.bytes.ctypes.data
+        self.board = board.Board(self.bytes[:first], count)
+        self._base = torch.from_numpy(self.bytes)
+        self._typed: dict[torch.dtype, torch.Tensor] = {}
+        stride = -(-(count + 1) // 8) * 8
+        starts = [first + m * REGION_NBYTES for m in range(count + 1)]
+        self._tables = [self.bytes[start : start + SLOTS * stride].data for start in starts]
+        self._stride = stride
+        self._own = self.bytes[starts[member] : starts[member] + SLOTS * stride].view(np.uint64).reshape(SLOTS, -1)
+        self._nobody = bytes(stride)
+        self._start = first + member * REGION_NBYTES + _rounded(SLOTS * stride)
+        self._end = first + (member + 1) * REGION_NBYTES
+        self._offsets: list[int] = []  # by slot
+        self._sizes: list[int] = []
+        self._given = np.zeros(SLOTS, bool)
+        self._free: dict[int, list[int]] = {}
+        self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
+        self._kept_nbytes = 0  # of free blocks whose pages are there
+        self._without_pages: set[int] = set()
+        self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (8 * (count + 1))
+        self._watches: dict[int, _Watch] = {}
+        self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
+        self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
+        self._is_interrupted = is_interrupted
+        self._allocating = threading.Lock()
+        self._let_go: deque[Any] = deque()
+
+    # ---- blocks of the own region ---------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, holders: Iterable[int]) -> Block:
+        """A block of the own region; values at its offset are aligned to pages.
+
+        Args:
+            nbytes: at least.
+            holders: members that use it from now on; each lets go of it by itself.
+
+        Raises:
+            MemoryError: the region, or the machine, is full.
+        """
+        size = _rounded(nbytes)
+        with self._allocating:
+            slots = self._free.setdefault(size, [])
+            if not slots and not self._take_back(size):
+                self.collect()
+            if not slots:
+                _check_room(size)
+                slot = self._grow(size)
+            elif slots[-1] in self._without_pages:
+                _check_room(size)
+                slot = slots.pop()
+                self._without_pages.discard(slot)
+            else:
+                slot = slots.pop()
+                self._kept_nbytes -= size
+            table, at = self._tables[self.member], slot * self._stride
+            for holder in holders:
+                table[at + holder] = 1
+            self._given[slot] = True
+            self._out[size].append(slot)
+        return Block(self.member, slot, self._offsets[slot])
+
+    def _grow(self, size: int) -> int:
+        slot = len(self._sizes)
+        if slot == SLOTS or self._start + size > self._end:
+            raise MemoryError(f"no room for {size} more shared bytes beside {slot} blocks of device {self.member}")
+        self._sizes.append(size)
+        self._offsets.append(self._start)
+        self._start += size
+        return slot
+
+    def _take_back(self, size: int) -> bool:
+        """Find a block of this size that was given out long ago and that nobody holds any more."""
+        self._take_let_go()
+        out = self._out.setdefault(size, deque())
+        for _ in range(min(_LOOKED_AT, len(out))):
+            slot = out.popleft()
+            if self._given[slot]:
+                if not self._is_idle(slot):
+                    out.append(slot)
+                    continue
+                self._recycle(slot)
+                return True
+        return False
+
+    def _is_idle(self, slot: int) -> bool:
+        at = slot * self._stride
+        return self._tables[self.member][at : at + self._stride] == self._nobody
+
+    def _recycle(self, slot: int) -> None:
+        self._given[slot] = False
+        self._free[self._sizes[slot]].append(slot)
+        self._kept_nbytes += self._sizes[slot]
+
+    def _take_let_go(self) -> None:
+        for _ in range(len(self._let_go)):
+            self._forget(self._let_go.popleft())
+
+    def collect(self) -> None:
+        """Find the blocks that nobody holds any more; give back pages where there are too many of them."""
+        self._take_let_go()
+        used = len(self._sizes)
+        idle = self._given[:used] & ~self._own[:used].any(1)
+        for slot in np.flatnonzero(idle).tolist():
+            self._recycle(slot)
+        for size, out in self._out.items():
+            self._out[size] = deque(slot for slot in out if self._given[slot])
+        if self._kept_nbytes > self._most_kept_nbytes:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for size in sorted(self._free, reverse=True):
+            for slot in self._free[size]:
+                if self._kept_nbytes <= self._most_kept_nbytes:
+                    return
+                if slot not in self._without_pages:
+                    self._map.madvise(_MADV_REMOVE, self._offsets[slot], size)
+                    self._without_pages.add(slot)
+                    self._kept_nbytes -= size
+
+    # ---- any block --------------------------------------------------------------------------------------------------
+
+    def view(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Values in row-major order at an offset, for as long as somebody is known to hold the block."""
+        typed = self._typed.get(dtype)
+        if typed is None:
+            typed = self._typed[dtype] = self._base.view(dtype)
+        return typed.as_strided(shape, _row_major(shape), offset // dtype.itemsize)
+
+    def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor of a block whose byte for this member is set; the byte is cleared when its last view is gone."""
+        nbytes = dtype.itemsize
+        for size in shape:
+            nbytes *= size
+        array = self.bytes[block.offset : block.offset + nbytes]
+        watch = _Watch(array, self._let_go.append if self._is_interrupted else self._forget)
+        watch.block = block
+        self._watches[id(watch)] = watch
+        key = block.key
+        self._uses[key] = self._uses.get(key, 0) + 1
+        self._places.setdefault(block.offset, []).append(key)
+        return torch.from_numpy(array).view(dtype).view(tuple(shape))
+
+    def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Hold a block that another member holds and will not let go of before this returns."""
+        self._tables[block.owner][block.slot * self._stride + self.member] = 1
+        return self.hold(block, shape, dtype)
+
+    def _forget(self, watch: _Watch) -> None:
+        del self._watches[id(watch)]
+        block = watch.block
+        places = self._places[block.offset]
+        places.remove(block.key)
+        if not places:
+            del self._places[block.offset]
+        self._uses[block.key] -= 1
+        if not self._uses[block.key]:
+            del self._uses[block.key]
+            self.release(block)
+
+    def release(self, block: Block) -> None:
+        """Let go of a block that this member holds and made no tensor of."""
+        self._tables[block.owner][block.slot * self._stride + self.member] = 0
+
+    def lend(self, block: Block, holders: Iterable[int]) -> None:
+        """Add holders to an own block of which nobody has been told yet."""
+        table, at = self._tables[self.member], block.slot * self._stride
+        for holder in holders:
+            table[at + holder] = 1
+
+    def offset_of(self, tensor: torch.Tensor) -> int:
+        """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""
+        offset = tensor.data_ptr() - self.address
+        inside = 0 <= offset < len(self.bytes) and tensor.is_contiguous()
+        return offset if inside and not tensor.is_conj() and not tensor.is_neg() else -1
+
+    def block_of(self, tensor: torch.Tensor) -> Block | None:
+        """The held block in which a tensor's values lie, offset to where they start; None if there is none."""
+        offset = self.offset_of(tensor)
+        places = self._places.get(tensor.untyped_storage().data_ptr() - self.address) if offset >= 0 else None
+        return Block(*places[0], offset) if places else None
+
+    def copied(self, tensor: torch.Tensor, holders: Iterable[int]) -> Block:
+        """A new block with the values of a tensor in row-major order."""
+        block = self.allocate(tensor.nbytes, holders)
+        self.view(block.offset, tensor.shape, tensor.dtype).copy_(tensor)
+        return block
+
+
+class _Watch(weakref.ref["np.ndarray[Any, Any]"]):
+    """A weak reference that knows which block it stands for."""
+
+    __slots__ = ("block",)
+
+    block: Block
+
+
+def _check_room(nbytes: int) -> None:
+    available = room.available_nbytes() if nbytes >= _ASKED_NBYTES else None
+    if available is not None and nbytes > available:
+        raise MemoryError(f"no memory for {nbytes} more bytes: this machine has {available} left")
+
+
+def _rounded(nbytes: int) -> int:
+    """Sizes in steps of an eighth, so that blocks find a next use: 1000 pages take 1024."""
+    pages = max(1, -(-nbytes // PAGE_NBYTES))
+    step = 1 << max(0, pages.bit_length() - 4)
+    return -(-pages // step) * step * PAGE_NBYTES
+
+
+def _row_major(shape: Sequence[int]) -> list[int]:
+    strides, step = [0] * len(shape), 1
+    for d in range(len(shape) - 1, -1, -1):
+        strides[d] = step
+        step *= shape[d]
+    return strides

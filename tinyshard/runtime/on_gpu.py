@@ -1,0 +1,85 @@
+"""A device that is a GPU: how it reaches the others, over NCCL, or over gloo through the memory of the host."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tinyshard.collectives import COLLECTIVES
+from tinyshard.program import Meta
+from tinyshard.runtime.fabric import TIMEOUT, Fabric
+from tinyshard.runtime.meeting import Meeting
+
+
+def fabric_on(place: torch.device, collectives: str, store: str | Meeting, device: int, count: int) -> Any:
+    """A GPU's way to the others.
+
+    Args:
+        place: the GPU.
+        collectives: "nccl" or "gloo".
+        store, device, count: those of `fabric.Fabric`.
+    """
+    if collectives == "nccl":
+        return NcclFabric(store, device, count, place)
+    return StagedFabric(Fabric(store, device, count), place)
+
+
+class StagedFabric:
+    """Carries what is on a GPU through the host's memory. Has the methods of `fabric.Fabric`.
+
+    Args:
+        inner: joins the hosts.
+        place: where operands come from and results go.
+    """
+
+    def __init__(self, inner: Fabric, place: torch.device) -> None:
+        self._inner = inner
+        self._place = place
+        self.handed = inner.handed
+        self.abort: Callable[[], None] = inner.abort
+
+    def perform(self, name: str, x: Tensor, *args: Any) -> Tensor:
+        """Take part in one collective; one that needs nobody else stays on the GPU."""
+        if COLLECTIVES[name].own is not None:
+            return self._inner.perform(name, x, *args)
+        return self._inner.perform(name, x.cpu(), *args).to(self._place)
+
+    def transfer(
+        self, x: Tensor | None, meta: Meta | None, devices: tuple[int, ...], made: Any, moves: Any
+    ) -> Tensor | None:
+        """Move blocks between any devices of the program."""
+        out = self._inner.transfer(None if x is None else x.cpu(), meta, devices, made, moves)
+        return None if out is None else out.to(self._place)
+
+
+class NcclFabric(Fabric):
+    """Joins GPUs over NCCL: the exchanges are those of `fabric.Fabric`, handed to NCCL's groups in place of gloo's.
+
+    Args:
+        store, device, count: those of `fabric.Fabric`.
+        place: this device's GPU.
+    """
+
+    def __init__(self, store: str | Meeting, device: int, count: int, place: torch.device) -> None:
+        self._nccl: list[Any] = []
+        super().__init__(store, device, count, place)
+
+    def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = TIMEOUT
+        group = dist.ProcessGroupNCCL(store, rank, count, options)
+        group.eager_connect_single_device(self._place)  # now, while all members are known to come
+        self._nccl.append(group)
+        return group
+
+    def abort(self) -> None:
+        """End every exchange, from another thread."""
+        self._is_aborted = True
+        for group in self._nccl:
+            with contextlib.suppress(Exception):  # one that cannot be ended any more has ended
+                group.abort()

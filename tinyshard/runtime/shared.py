@@ -1,0 +1,423 @@
+"""The collectives between worker processes of one host, through memory that all of them map.
+
+Each function does between processes what its namesake in `tinyshard.collectives` says over a list of shards. Two ways:
+
+    small   every member writes its operand into a note, signals, waits for all, and computes its result from the notes
+    large   1. every member says where its operand lies (it is copied into the arena only if it lies elsewhere)
+            2. all wait for all; each computes its part, where all get the same result into one block that all hold
+            3. all wait for all: the parts are there, and nobody reads an operand any more
+
+Sums are taken in the order of the members, so a result does not depend on who was first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduced
+from tinyshard.program import Meta
+from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
+from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES, NOTES
+from tinyshard.runtime.fabric import MOST_HANDED
+from tinyshard.runtime.signals import PeerLostError, Signals
+
+# a slice that is added up stays in the processor's cache
+PIECE_NBYTES = 1 << 18
+# parts begin at multiples of it, so that vector instructions do the same as in one go
+_ALIGNED_NBYTES = 256
+_LOST = -1
+_MOST_VIEWS = 1000
+
+_ADDED: dict[str, Callable[..., Tensor]] = {
+    "sum": torch.add,
+    "product": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+}
+# half precision is added up in single precision, and bool by any and all: `reduced` knows how
+_ADDED_AS_THEY_ARE = {
+    torch.float64, torch.float32, torch.complex64, torch.complex128,
+    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The members of a collective as one of them sees them.
+
+    Attributes:
+        members: device ids in the order of the group.
+        place: which of them this device is.
+        others: the other ids.
+        step: distance between the ids where they ascend and it is always the same, else 0.
+    """
+
+    members: tuple[int, ...]
+    place: int
+    others: tuple[int, ...]
+    step: int
+
+    @property
+    def count(self) -> int:
+        """How many members."""
+        return len(self.members)
+
+
+def group_of(members: tuple[int, ...], device: int) -> Group:
+    """The group of these devices, of which `device` is one."""
+    steps = {b - a for a, b in itertools.pairwise(members)}
+    others = tuple(m for m in members if m != device)
+    return Group(members, members.index(device), others, steps.pop() if len(steps) == 1 and min(steps) > 0 else 0)
+
+
+@dataclass(slots=True)
+class Exchange:
+    """What the members have told each other.
+
+    Attributes:
+        operands: by place, where each operand lies.
+        result: where the one result is to be made; None if there is none.
+        lent: by place, the block that a member gives away as a result.
+    """
+
+    operands: list[int] = field(default_factory=list)
+    result: Block | None = None
+    lent: list[Block] = field(default_factory=list)
+
+
+class SharedFabric:
+    """This device's way to the others. Has the methods of `fabric.Fabric`.
+
+    Args:
+        arena: the memory.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        board = arena.board
+        self._arena = arena
+        self._device = arena.member
+        board.pids[self._device] = os.getpid()
+        self._ready = Signals(board.ready, board.ready_sleeping, board.pids, self._device)
+        self._done = Signals(board.done, board.done_sleeping, board.pids, self._device)
+        self._letters = board.letters.reshape(-1).data
+        self._numbers = board.numbers.reshape(-1).data
+        self._row = arena.count + 1
+        self._views: dict[Any, Tensor] = {}
+        self._note_offset = board.note_offset
+        self._note = 0
+        self._readers: list[tuple[tuple[int, ...], list[int]] | None] = [None] * NOTES
+        self._groups: dict[Any, Group] = {}
+        self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
+
+    def abort(self) -> None:
+        """End every exchange, from another thread: who waits in one gets an error."""
+        self._ready.abort()
+        self._done.abort()
+
+    def _group(
+        self, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...], groups: Any = None
+    ) -> Group:
+        key = (devices, axes, named, groups)
+        group = self._groups.get(key)
+        if group is None:
+            positions = group_positions(axes, named, devices.index(self._device), groups)
+            group = self._groups[key] = group_of(tuple(devices[p] for p in positions), self._device)
+        return group
+
+    def perform(
+        self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
+        params: dict[str, Any],
+    ) -> Tensor:  # fmt: skip
+        """Take part in one collective of a program; the arguments are those of `fabric.Fabric.perform`.
+
+        Raises:
+            PeerLostError: another device of the group is gone.
+        """
+        if "groups" in params:
+            params = dict(params)
+            group = self._group(devices, axes, named, params.pop("groups"))
+        else:
+            group = self._group(devices, axes, named)
+        own = COLLECTIVES[name].own
+        if own is not None:
+            return own(x, group.place, group.count, **params)
+        if group.count == 1:
+            return x
+        self.handed.append((name, group.count, x.nbytes))
+        if x.nbytes <= NOTE_NBYTES:
+            return self._small(name, group, x, params)
+        x = x.resolve_conj().resolve_neg()
+        if name not in _LARGE:
+            return self.any_other(name, group, x, params)
+        return _LARGE[name](self, group, x, **params)
+
+    def transfer(
+        self, x: Tensor | None, meta: Meta | None, devices: tuple[int, ...], made: Any, moves: Any
+    ) -> Tensor | None:
+        """Move blocks between any devices of the program; the arguments are those of `fabric.Fabric.transfer`."""
+        assert meta is not None
+        here = devices.index(self._device)
+        key = (devices, (), (), None)
+        group = self._groups.setdefault(key, group_of(devices, self._device))
+        gives = any(m[0] == here for m in moves)
+        gets = any(m[1] == here for m in moves)
+        with self._meeting(group, operand=x if gives else None) as told:
+            if not gets:
+                return None
+            out = self._empty(made.shape, made.dtype)
+            for source, target, cut, place in moves:
+                if target == here:
+                    out[place] = self._arena.view(told.operands[source], meta.shape, meta.dtype)[cut]
+            return out
+
+    # ---- small operands -------------------------------------------------------------------------------------------
+
+    def _small(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
+        others = group.others
+        number = self._note
+        self._note = (number + 1) % NOTES
+        readers = self._readers[number]
+        if readers is not None:
+            self._done.wait(*readers)
+        self._noted(self._device, number, x.shape, x.dtype).copy_(x)
+        ready, numbers, here, row = self._ready, self._numbers, self._device, self._row
+        for other in others:
+            numbers[(here * row + other) * 2 + (ready.sent[other] & 1)] = number
+        places = [(other * row + here) * 2 + (ready.due[other] & 1) for other in others]
+        ready.send(others)
+        self._readers[number] = (others, self._done.expect(others))
+        try:
+            ready.wait(others, ready.expect(others))
+            notes = [numbers[place] for place in places]
+            notes.insert(group.place, number)
+            return self._from_notes(name, group, x, notes, params)
+        finally:
+            self._done.send(others)
+
+    def _noted(
+        self, device: int, number: int, shape: Sequence[int], dtype: torch.dtype, group: Group | None = None
+    ) -> Tensor:
+        """A note as a tensor; with a group, the notes of this number of all its members as one."""
+        key = (device, number, shape, dtype, group and group.members)
+        view = self._views.get(key)
+        if view is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            offset = self._note_offset + (device * NOTES + number) * NOTE_NBYTES
+            view = self._arena.view(offset, shape, dtype)
+            if group is not None:
+                step = group.step * NOTES * NOTE_NBYTES // dtype.itemsize
+                view = view.as_strided((group.count, *shape), (step, *view.stride()))
+            self._views[key] = view
+        return view
+
+    def _from_notes(self, name: str, group: Group, x: Tensor, numbers: list[int], params: dict[str, Any]) -> Tensor:
+        """The result, in memory of its own: the notes will be written anew."""
+        shape, dtype = tuple(x.shape), x.dtype
+        if name == "all_reduce" and group.step and len(set(numbers)) == 1:
+            return reduced(self._noted(group.members[0], numbers[0], shape, dtype, group), params["op"])
+        shards = [self._noted(m, k, shape, dtype) for m, k in zip(group.members, numbers, strict=True)]
+        return _FROM_SHARDS.get(name, _any)(name, shards, group.place, **params).clone()
+
+    # ---- large operands -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _meeting(
+        self, group: Group, *, operand: Tensor | None = None, result_nbytes: int = 0, lent: Block | None = None
+    ) -> Iterator[Exchange]:
+        """All members inside at the same time: what they have told each other.
+
+        Args:
+            operand: what the others are to read.
+            result_nbytes: size of a block that all members write parts of and hold afterwards; 0 for none.
+            lent: a block that others are to hold too.
+        """
+        staged: Block | None = None
+        letter = [_LOST] * LETTER_WORDS
+        error: MemoryError | None = None
+        try:
+            if operand is not None:
+                letter[0], staged = self._located(operand)
+            elif lent is not None:
+                letter[1:4] = lent
+            if result_nbytes and group.place == 0:
+                letter[1:4] = self._arena.allocate(result_nbytes, group.members)
+        except MemoryError as caught:
+            error = caught
+        self._letters[self._device * LETTER_WORDS : (self._device + 1) * LETTER_WORDS] = array("l", letter)
+        due = self._come(group)
+        try:
+            self._ready.wait(group.others, due)
+        except PeerLostError:
+            self._come(group)  # the others may wait for this device's going
+            raise
+        letters = [self._letters[m * LETTER_WORDS : (m + 1) * LETTER_WORDS].tolist() for m in group.members]
+        result = Block(*letters[0][1:4]) if result_nbytes else None
+        try:
+            if error is not None:
+                raise error
+            if result_nbytes and letters[0][1] == _LOST:
+                raise MemoryError(f"device {group.members[0]} had no room for the result")
+            yield Exchange([words[0] for words in letters], result, [Block(*words[1:4]) for words in letters])
+        finally:
+            self._ready.wait(group.others, self._come(group))
+            if staged is not None:
+                self._arena.release(staged)
+
+    def _come(self, group: Group) -> list[int]:
+        self._ready.send(group.others)
+        return self._ready.expect(group.others)
+
+    def _located(self, x: Tensor) -> tuple[int, Block | None]:
+        """Where the others can read a tensor, and the block that it was copied to for that."""
+        offset = self._arena.offset_of(x)
+        if offset >= 0:
+            return offset, None
+        staged = self._arena.copied(x, [self._device])
+        return staged.offset, staged
+
+    def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A place for this device's own result, in the arena, for it may be an operand next."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        if nbytes < SMALLEST_NBYTES:
+            return torch.empty(tuple(shape), dtype=dtype)
+        return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
+
+    def all_reduce(self, group: Group, x: Tensor, *, op: str) -> Tensor:
+        """Each member combines its own part of all operands, into one result that all hold."""
+        size = x.numel()
+        unit = _ALIGNED_NBYTES // x.dtype.itemsize
+        low, high = (min(size, -(-size // unit) * i // group.count * unit) for i in (group.place, group.place + 1))
+        with self._meeting(group, operand=x, result_nbytes=x.nbytes) as told:
+            assert told.result is not None
+            out = self._arena.hold(told.result, x.shape, x.dtype)
+            part = self._part(told.result.offset, x.dtype, low, high)
+            combine([self._part(at, x.dtype, low, high) for at in told.operands], op, part)
+        return out
+
+    def _part(self, offset: int, dtype: torch.dtype, low: int, high: int) -> Tensor:
+        return self._arena.view(offset + low * dtype.itemsize, (high - low,), dtype)
+
+    def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
+        """Each member copies its operand into one result that all hold."""
+        shape = list(x.shape)
+        shape[dim] *= group.count
+        with self._meeting(group, result_nbytes=x.nbytes * group.count) as told:
+            assert told.result is not None
+            out = self._arena.hold(told.result, shape, x.dtype)
+            own_block(out, group.place, group.count, dim=dim).copy_(x)
+        return out
+
+    def reduce_scatter(self, group: Group, x: Tensor, *, dim: int, op: str) -> Tensor:
+        """Each member combines its block of all operands."""
+        with self._meeting(group, operand=x) as told:
+            parts = [own_block(shard, group.place, group.count, dim=dim) for shard in self._shards(told, x)]
+            out = self._empty(parts[0].shape, x.dtype)
+            combine(parts, op, out)
+        return out
+
+    def all_to_all(self, group: Group, x: Tensor, *, split: int, join: int) -> Tensor:
+        """Each member joins its block of all operands."""
+        with self._meeting(group, operand=x) as told:
+            parts = [own_block(shard, group.place, group.count, dim=split) for shard in self._shards(told, x)]
+            shape = list(parts[0].shape)
+            shape[join] *= group.count
+            out = self._empty(shape, x.dtype)
+            torch.cat(parts, join, out=out)
+        return out
+
+    def collective_permute(self, group: Group, x: Tensor, *, pairs: Any) -> Tensor:
+        """A target holds the very block of its source: values do not change, so two may have one copy."""
+        sends = any(source == group.place for source, _ in pairs)
+        source = next((s for s, t in pairs if t == group.place), None)
+        block = self._arena.block_of(x) if sends else None
+        copied = None
+        if sends and block is None:
+            block = copied = self._arena.copied(x, [self._device])
+        with self._meeting(group, lent=block) as told:
+            out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
+            if source is not None and source != group.place:
+                out = self._arena.adopt(told.lent[source], x.shape, x.dtype)
+        if copied is not None:
+            self._arena.release(copied)
+        return out
+
+    def any_other(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
+        """A row of the table that has no way of its own here: from all operands, by the row's own function."""
+        with self._meeting(group, operand=x) as told:
+            return _any(name, self._shards(told, x), group.place, **params).clone()
+
+    def _shards(self, told: Exchange, x: Tensor) -> list[Tensor]:
+        return [self._arena.view(at, x.shape, x.dtype) for at in told.operands]
+
+
+def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
+    """Combine equal-shaped tensors elementwise in their order, piece by piece.
+
+    Args:
+        parts: the tensors.
+        op: a name of `collectives.REDUCTIONS`.
+        out: takes the result.
+    """
+    add = _ADDED.get("sum" if op == "avg" and out.is_floating_point() else op)
+    count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
+    if not count:
+        return
+    pieces = (
+        zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True) if count > 1 else [(out, *parts)]
+    )
+    if add is None or out.dtype not in _ADDED_AS_THEY_ARE:
+        for target, *sources in pieces:
+            target.copy_(reduced(torch.stack(sources), op))
+        return
+    for target, first, second, *others in pieces:
+        add(first, second, out=target)
+        for source in others:
+            add(target, source, out=target)
+        if op == "avg":
+            target.div_(len(parts))
+
+
+def _any(name: str, shards: list[Tensor], place: int, **params: Any) -> Tensor:
+    form = COLLECTIVES[name].form
+    assert form is not None
+    return form(torch.stack(shards), **params)[place]
+
+
+def _joined(name: str, shards: list[Tensor], place: int, *, dim: int) -> Tensor:
+    return torch.cat(shards, dim)
+
+
+def _exchanged(name: str, shards: list[Tensor], place: int, *, split: int, join: int) -> Tensor:
+    return torch.cat([own_block(shard, place, len(shards), dim=split) for shard in shards], join)
+
+
+def _moved(name: str, shards: list[Tensor], place: int, *, pairs: Any) -> Tensor:
+    source = next((s for s, t in pairs if t == place), None)
+    return torch.zeros_like(shards[place]) if source is None else shards[source]
+
+
+# for small operands: not every member's result is wanted, as `COLLECTIVES` would compute it, but one
+_FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
+    "all_gather": _joined,
+    "all_to_all": _exchanged,
+    "collective_permute": _moved,
+}
+_LARGE: dict[str, Callable[..., Tensor]] = {
+    "all_reduce": SharedFabric.all_reduce,
+    "all_gather": SharedFabric.all_gather,
+    "reduce_scatter": SharedFabric.reduce_scatter,
+    "all_to_all": SharedFabric.all_to_all,
+    "collective_permute": SharedFabric.collective_permute,
+}

@@ -1,0 +1,82 @@
+"""What a launcher starts on every machine whose processes are to be devices of a notebook elsewhere.
+
+    controller, in the notebook         ts.init(hosts="10.0.0.1:29400")        (or TINYSHARD_HOSTS=10.0.0.1:29400)
+    on each of two machines, 4 CPUs     torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \\
+                                            --rdzv-endpoint=10.0.0.2:29500 \\
+                                            -m tinyshard.worker --controller 10.0.0.1:29400
+    or, under Slurm                     srun --ntasks=8 python -m tinyshard.worker --controller 10.0.0.1:29400
+
+The order does not matter: whoever is first waits. Rank n becomes device n. The address is the controller's, as the
+other machines reach it; it listens there and nowhere else, and the workers' gloo sockets on the interfaces that lead
+there.
+
+Controller and workers know each other by a secret, which is in no command line: the file ~/.tinyshard/secret (mode 600,
+made by the controller; copy it to machines that do not share the home folder), or the file that TINYSHARD_SECRET_FILE
+names, or the value of TINYSHARD_SECRET. Who does not prove that it knows the secret is refused. What travels afterwards
+is neither encrypted nor signed; gloo, which carries data between workers, asks nobody who he is, nor does torchrun's
+rendezvous: use a network whose other users you trust, or a tunnel.
+
+A worker ends with its controller. The process that torchrun started then waits --wait seconds for the next one, so a
+restarted kernel finds its machines again by the same ts.init; after ts.shutdown() it ends at once, and so does
+torchrun.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+
+from tinyshard.errors import RuntimeStateError
+
+WAIT_S = 60.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve controllers until one says that it is over, or none comes.
+
+    Args:
+        arguments: of the command line; by default this process's.
+
+    Returns:
+        The exit code.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m tinyshard.worker", description="a device of a tinyshard controller on another machine"
+    )
+    parser.add_argument("--controller", required=True, metavar="HOST:PORT", help="what ts.init(hosts=...) was given")
+    parser.add_argument("--secret-file", metavar="PATH", help="default: TINYSHARD_SECRET_FILE or ~/.tinyshard/secret")
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=WAIT_S,
+        metavar="SECONDS",
+        help="how long to be without a controller (%(default)s)",
+    )
+    given = parser.parse_args(arguments)
+
+    import torch
+
+    from tinyshard.runtime import agent, handshake, lines, slots
+
+    torch.set_num_threads(1)  # a fork must not find threads that compute
+    try:
+        slot = slots.slot_of(os.environ)
+        address = lines.parse(given.controller)
+        secret = handshake.read_secret(given.secret_file)
+    except RuntimeStateError as error:
+        print(error, file=sys.stderr)
+        return 2
+    try:
+        return agent.serve(address, secret, slot, given.wait, _say(slot.rank))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _say(rank: int) -> Callable[[str], None]:
+    return lambda words: print(f"tinyshard worker {rank}: {words}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
