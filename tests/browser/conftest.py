@@ -57,7 +57,7 @@ def lesson_page(jupyterlab: JupyterLab) -> Iterator[object]:
     with sync_playwright() as playwright:
         # Root, as in a container, has no sandbox; containers have little /dev/shm.
         browser = playwright.chromium.launch(
-            executable_path=browser_path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=browser_path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
         )
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         yield NotebookPage(page, jupyterlab.url())

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 from playwright.sync_api import ElementHandle
 
-ANSWER_MS = 30_000
+ANSWER_MS = 60_000
 PICTURE = "Array.from(output.querySelectorAll('svg')).map(svg => svg.outerHTML).join()"
 
 # Notes when the kernel was last done with something; the picture comes within moments of it, or not at all.

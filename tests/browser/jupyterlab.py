@@ -12,7 +12,7 @@ from course.lab import lab_command, offer_settings
 from course.lessons import refresh, shipped_folder
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 90
+PATIENCE_S = 150
 
 
 class JupyterLab:

@@ -9,10 +9,10 @@ from typing import Any
 
 from playwright.sync_api import ElementHandle, Page
 
-START_MS = 90_000
+START_MS = 150_000
 # The slowest lesson takes half a minute alone; here a browser and a server share its two cores.
-RUN_MS = 200_000
-ANSWER_MS = 20_000
+RUN_MS = 280_000
+ANSWER_MS = 60_000
 
 PANEL = "window.jupyterapp.shell.currentWidget"
 
