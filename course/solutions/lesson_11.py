@@ -88,7 +88,7 @@ def step(shards, batch, again, scatter=scatter):  # type: ignore[no-untyped-def]
             kept.append(outputs.clamp(min=0))
     error = outputs - targets
     grad = 2 * error / error.numel()
-    new = []
+    new: list[torch.Tensor] = []
     for number in reversed(range(len(shards))):
         new.insert(0, shards[number] - 0.1 * scatter(kept[number].T @ grad))
         if number:
