@@ -17,7 +17,7 @@ from tinyshard.lax.constraint import CONSTRAIN, constraint
 from tinyshard.layout import Layout
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
 from tinyshard.mapped.splice import Axes, splice
-from tinyshard.program import Builder, Literal, Meta
+from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
 from tinyshard.reshard import Placed, reduce_pending, reshard
 from tinyshard.sharding import Sharding
@@ -175,9 +175,15 @@ class _Walk:
             numbers.append(partition.place(self._builder, x, dims(cut)).number)
         made = splice(self._builder, region, axes, numbers)
         return [
-            Placed(number, meta.shape, meta.dtype, dims(cut))
+            Placed(self._apart(number, dims(cut)), meta.shape, meta.dtype, dims(cut))
             for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
         ]
+
+    def _apart(self, number: int, dims: Any) -> int:
+        """A region's result; where it is an input that is to lie otherwise as a result, a value of its own."""
+        if self._builder.wanted.get(number, dims) == dims:
+            return number
+        return self._builder.emit("aten.clone.default", (Value(number),), {}, [self._builder.metas[number]])[0]
 
     def _decomposed(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Placed:
         """Trace the decomposition and walk its graph in this node's place."""

@@ -79,4 +79,6 @@ def _say(rank: int) -> Callable[[str], None]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # at once: nothing is left to tidy up, and to unload torch takes long where many do it

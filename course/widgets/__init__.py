@@ -4,7 +4,7 @@
     card          the sheet on which a picture is drawn, legible on light and dark pages
     grid          a small table of numbers in the colours of those to whom they belong
     device_panel  lesson 00: a lamp, a pid and the memory of each device
-    spans         lesson 01: dispatch, queue, compute and wait, from the times of real calls
+    spans         lesson 01: dispatch, queue, compute and wait; a button measures real calls
     axes          lesson 02: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 03: choose mesh, array and spec; who holds what, and how many bytes
     stepper       lesson 04: step through a collective; who sends what to whom

@@ -4,7 +4,7 @@ import pytest
 
 import tinyshard as ts
 from course.widgets import time_line
-from course.widgets.spans import RECORDED, Call, TimeLine, describe, draw, look, measure
+from course.widgets.spans import EXAMPLES, Call, TimeLine, describe, draw, look, measure
 
 # two products: the lines take 1 ms each, each product 10 ms
 TWO = (Call(0.0, 1.0, 11.0), Call(1.0, 2.0, 21.0))
@@ -40,8 +40,8 @@ def test_the_picture_is_to_scale_and_names_every_part():
     assert svg.count('width="266.67"') == 2
 
 
-@pytest.mark.parametrize("size, waits_each", RECORDED)
-def test_what_was_recorded_goes_forward_in_time(size, waits_each):
+@pytest.mark.parametrize("size, waits_each", EXAMPLES)
+def test_the_example_times_go_forward(size, waits_each):
     line = look(4, size, waits_each, measured=0)
     assert len(line.calls) == 4
     assert all(0 <= start <= end for _, _, _, start, end in line.spans())
@@ -66,5 +66,5 @@ def test_every_control_changes_picture_and_words(choice):
 
 def test_the_button_measures_here():
     ts.init(devices=1, runtime="local")
-    assert time_line().choose(size=200).text.endswith("on two cores")
+    assert time_line().choose(size=200).text.endswith("press the button")
     assert time_line().choose(size=200, measured=1).text.endswith("measured here")

@@ -1,5 +1,6 @@
 """The glossary and the dictionary: every word is in the lesson that it names, every name of tinyshard exists."""
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -18,6 +19,7 @@ def rows(name):
     return [cells for cells, after in zip(table, [*table[1:], [""]], strict=True) if "---" not in cells[0] + after[0]]
 
 
+@functools.cache
 def text_of(number):
     """All that a reader of a lesson sees, in small letters, without marks; code too."""
     (path,) = NOTEBOOKS.glob(f"{number}-*.ipynb")

@@ -45,7 +45,7 @@ def test_the_function_sees_the_block_that_the_spec_says(spec, block):
 
 
 def test_each_device_works_on_its_own_block():
-    sums = over(lambda v: v.sum(keepdim=True).reshape(1, 1), P("a", "b"), P("a", "b"))(torch.arange(32.0).reshape(8, 4))
+    sums = over(lambda v: v.sum().reshape(1, 1), P("a", "b"), P("a", "b"))(torch.arange(32.0).reshape(8, 4))
     equal(sums, torch.arange(32.0).reshape(4, 2, 2, 2).sum((1, 3)))
 
 
@@ -55,6 +55,14 @@ def test_a_tuple_of_axes_counts_the_last_fastest_in_specs_and_in_axis_index():
         equal(got, np.arange(8))
     shuffled = over(lambda v: v, P(("a", "b")), P(("b", "a")))(torch.arange(8))
     equal(shuffled, np.arange(8).reshape(4, 2).T.reshape(-1))
+
+
+def test_a_block_that_is_returned_as_it_is_lies_as_out_specs_say():
+    for x in (torch.arange(8), ts.device_put(torch.arange(8), ts.NamedSharding(mesh(), P("a")))):
+        first, rows = over(lambda v: (v, v), P("a"), (P(), P("a")))(x)
+        assert tuple(first.shape) == (2,)
+        equal(first.addressable_shards[0].data, [0, 1])
+        equal(rows, np.arange(8))
 
 
 def test_specs_are_tree_prefixes_of_arguments_and_results():
@@ -148,10 +156,10 @@ def test_gradients_from_outside_are_those_of_the_whole_function():
     for got, expected in zip(
         ts.grad(loss, argnums=(0, 1))(W, X), torch.func.grad(plain, argnums=(0, 1))(W, X), strict=True
     ):
-        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(np.asarray(got), expected, rtol=1e-4, atol=1e-4)
     value, slope = ts.jvp(lambda w: loss(w, X), (W,), (torch.ones(3),))
-    np.testing.assert_allclose(np.asarray(value), plain(W, X), rtol=1e-4)
-    np.testing.assert_allclose(np.asarray(slope), torch.func.grad(plain)(W, X).sum(), rtol=1e-4)
+    np.testing.assert_allclose(np.asarray(value), plain(W, X), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(slope), torch.func.grad(plain)(W, X).sum(), rtol=1e-4, atol=1e-3)
 
 
 def test_gradients_inside_are_each_devices_own_and_psum_transposes_to_psum():
@@ -163,7 +171,7 @@ def test_gradients_over_one_of_two_names_add_up_over_it_alone():
     x = torch.arange(16, dtype=torch.float64).reshape(8, 2) / 7
 
     def loss(v):
-        return (ts.lax.pmean(v, "b") * ts.lax.axis_index("a")).sin().sum(keepdim=True).reshape(1, 1)
+        return (ts.lax.pmean(v, "b") * ts.lax.axis_index("a")).sin().sum().reshape(1, 1)
 
     def plain(y):
         means = y.reshape(4, 2, 2, 1).mean(2)  # of both columns, which lie along "b"
@@ -194,7 +202,7 @@ def test_vmap_outside_maps_what_every_device_does_and_its_name_reaches_inside():
     both = torch.stack([X, X + 1])
     equal(ts.vmap(over(lambda v: ts.lax.psum(v, "a"), P("a"), P()))(both), both.reshape(2, 4, 2, 3).sum(1))
     total = over(lambda v: ts.lax.psum(v, ("a", "n")), P("a"), P())
-    equal(ts.vmap(total, axis_name="n", out_axes=0)(both), [(2 * X + 1).reshape(4, 2, 3).sum(0)] * 2)
+    equal(ts.vmap(total, axis_name="n")(both), (2 * X + 1).reshape(4, 2, 3).sum(0).expand(2, 2, 3))
 
 
 def test_vmap_inside_keeps_its_name_to_itself():

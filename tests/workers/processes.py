@@ -87,9 +87,9 @@ class Controller:
         """Its helper process and the workers."""
         return psutil.Process(self.process.pid).children(recursive=True)
 
-    def finish(self) -> tuple[str, str]:
+    def finish(self, within_s: float = PATIENCE_S) -> tuple[str, str]:
         """Wait for its end; what else it wrote."""
-        return self.process.communicate(timeout=PATIENCE_S)
+        return self.process.communicate(timeout=within_s)
 
 
 def is_gone(process: psutil.Process) -> bool:

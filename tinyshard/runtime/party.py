@@ -19,7 +19,7 @@ from tinyshard.runtime.slots import ids_text
 
 ROLES = ("channel", "control", "output", "store")
 # a fork, and four connections; on a machine that is busy
-START_WITHIN_S = 60
+START_WITHIN_S = 90
 # how a worker ended is its agent's news, and comes a moment after the end of its lines
 NEWS_WITHIN_S = 2
 

@@ -17,8 +17,8 @@ from tinyshard.runtime import futex
 
 # on a busy machine whoever yields waits for strangers to use up their time, and whoever sleeps is woken soon
 YIELD_FOR_S = 1e-4
-# how long to sleep before looking whether the other one still lives
-LOOK_AGAIN_S = 0.1
+# how long to sleep before looking whether the other one still lives; more often would look like work (`watching`)
+LOOK_AGAIN_S = 1.0
 
 _LOOK_AGAIN = futex.timespec(LOOK_AGAIN_S)
 
@@ -92,6 +92,8 @@ class Signals:
     def abort(self) -> None:
         """From another thread: let each wait, now and later, end with an error."""
         self._is_aborted = True
+        for address in self._heard:
+            futex.wake(address)
 
     def _sleep_for(self, other: int, due: int) -> None:
         while (seen := self._column[other]) < due:
