@@ -126,7 +126,7 @@ def test_a_secret_in_the_environment_comes_first(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
-    [("x" * 40, 0o644, "others can read"), ("short", 0o600, "too short"), (None, 0, "there is no secret")],
+    [("x" * 40, 0o644, "others can read"), ("k3y5", 0o600, "too short"), (None, 0, "there is no secret")],
 )
 def test_a_secret_that_is_none_is_refused_with_the_reason(
     text: str | None, mode: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
