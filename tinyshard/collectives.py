@@ -47,6 +47,12 @@ def reduced(stack: Tensor, op: str) -> Tensor:
     return (REDUCTIONS[op](stack.view(signed) ^ flip) ^ flip).view(stack.dtype)
 
 
+def selected(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """`x.index_select(dim, index)`, of unsigned ints too, for which torch has none."""
+    signed = _SIGNED.get(x.dtype)
+    return x.index_select(dim, index) if signed is None else x.view(signed).index_select(dim, index).view(x.dtype)
+
+
 def all_reduce(stack: Tensor, *, op: str) -> Tensor:
     """Every device gets the combination of all shards."""
     return _for_everyone(stack, reduced(stack, op))
@@ -73,11 +79,8 @@ def all_to_all(stack: Tensor, *, split: int, join: int) -> Tensor:
 def collective_permute(stack: Tensor, *, pairs: Sequence[tuple[int, int]]) -> Tensor:
     """For each pair (source, target), target gets the shard of source; a device that is no target gets zeros."""
     source = {target: origin for origin, target in pairs}
-    count = stack.shape[0]
-    moved = stack.index_select(0, torch.tensor([source.get(i, 0) for i in range(count)], device=stack.device))
-    gets = torch.tensor([i in source for i in range(count)], device=stack.device)
-    gets = gets.reshape(count, *[1] * (stack.dim() - 1))
-    return moved if len(source) == count else torch.where(gets, moved, torch.zeros_like(moved))
+    rows = [stack[source[i]] if i in source else torch.zeros_like(stack[0]) for i in range(stack.shape[0])]
+    return torch.stack(rows)
 
 
 def _for_everyone(stack: Tensor, whole: Tensor) -> Tensor:

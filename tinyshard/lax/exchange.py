@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.collectives import selected
 from tinyshard.lax.gather import all_gather, check_cut
 from tinyshard.lax.index import axis_index
 from tinyshard.lax.named import Groups, axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
@@ -65,7 +66,7 @@ def _swap(x: torch.Tensor, axes: tuple[str, ...], groups: Groups | None, split: 
     # over axes of both kinds: everyone looks at all values, and takes its own blocks
     size = axis_total(axes)
     blocks = all_gather(x, axes).unflatten(1 + split, (size, x.shape[split] // size))
-    mine = blocks.index_select(1 + split, axis_index(axes).reshape(1)).squeeze(1 + split)
+    mine = selected(blocks, 1 + split, axis_index(axes).reshape(1)).squeeze(1 + split)
     return mine.movedim(0, join).flatten(join, join + 1)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.collectives import selected
 from tinyshard.errors import MappingError, message
 from tinyshard.lax.gather import all_gather
 from tinyshard.lax.index import axis_index
@@ -50,7 +51,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         everyone = all_gather(leaf, axes)
         wanted = torch.tensor([source.get(i, 0) for i in range(size)]).index_select(0, place.reshape(1))
         gets = torch.tensor([i in source for i in range(size)]).index_select(0, place.reshape(1)).squeeze(0)
-        mine = everyone.index_select(0, wanted).squeeze(0)
+        mine = selected(everyone, 0, wanted).squeeze(0)
         return torch.where(gets, mine, torch.zeros_like(mine))
 
     return on_leaves(one, x)
