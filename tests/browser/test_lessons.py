@@ -23,14 +23,18 @@ LESSONS = find_lessons(shipped_folder())
 
 
 def visualizers_of(lesson: Lesson) -> dict[str, str]:
-    """Name of each visualizer that a stored lesson shows → id of the first cell that shows it."""
+    """Name of each visualizer that a stored lesson shows → id of the cell in which it is touched.
+
+    That is the first one without arguments: a picture of one moment, as of an error, has nothing to choose.
+    """
+    whole: dict[str, str] = {}
     found: dict[str, str] = {}
     for cell in json.loads(lesson.path.read_text("utf-8"))["cells"]:
-        names = re.findall(r"\bwidgets\.(\w+)\(", "".join(cell["source"]))
+        calls = re.findall(r"\bwidgets\.(\w+)\((\))?", "".join(cell["source"]))
         if any("image/svg+xml" in output.get("data", {}) for output in cell.get("outputs", [])):
-            for name in names:
-                found.setdefault(name, cell["id"])
-    return found
+            for name, is_whole in calls:
+                (whole if is_whole else found).setdefault(name, cell["id"])
+    return {**found, **whole}
 
 
 def touch(output: ElementHandle, name: str) -> None:

@@ -131,7 +131,7 @@ class Arena:
         self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
         self._kept_nbytes = 0  # of free blocks whose pages are there
         self._without_pages: set[int] = set()
-        self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (8 * (count + 1))
+        self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (64 * (count + 1))
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start

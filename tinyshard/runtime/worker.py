@@ -29,7 +29,7 @@ from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
-_KEPT_NBYTES = 1 << 27  # that a worker keeps of what it has freed, beyond what lies between used pieces
+_KEPT_NBYTES = 1 << 25  # that a worker keeps of what it has freed, beyond what lies between used pieces
 
 
 @dataclass(frozen=True, slots=True)
