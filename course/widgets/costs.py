@@ -93,7 +93,7 @@ def layout_costs() -> Explorer[Compared]:
 
     Example:
         >>> print(layout_costs().text.splitlines()[4])
-        4 × 2, W2 and W3         1.03 MiB     198.5 KiB      1.95 MiB      1.83 MiB         64.7
+        4 × 2, W2 and W3          1.03 MiB     198.5 KiB      3.02 MiB      1.83 MiB         64.7
     """
     controls: list[Control] = [
         Choice("mesh", "data × model", [(_words(mesh), mesh) for mesh in MESHES], start=(4, 2)),
