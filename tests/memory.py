@@ -4,8 +4,11 @@ import threading
 from types import TracebackType
 
 import psutil
+import torch
 
 EVERY_S = 0.5
+# What torch takes in a kernel and eight devices beyond the CPU build, which machines of 2 GB install.
+CUDA_BUILD_BYTES = 400_000_000 if torch.version.cuda else 0
 
 
 def nbytes_of_family(pid: int) -> int:
