@@ -138,7 +138,7 @@ def pmap(
     Communication: arguments that are not in place are put there; then the function's collectives.
 
     In JAX: today a wrapper of shard_map. axis_size alone does not suffice there. A pmap inside a pmap is an error there
-    too.
+    too. A name that vmap outside of it binds as well means vmap's axis there; here the inner binding counts.
 
     Example:
         >>> import torch
