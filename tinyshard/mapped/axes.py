@@ -11,6 +11,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 from tinyshard.errors import MappingError, message
 from tinyshard.leaves import is_leaf
 from tinyshard.placement import as_tensor
+from tinyshard.prefix import paired
 
 
 def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
@@ -23,24 +24,25 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
         >>> spread_axes("in_axes", (0, {"w": None, "b": 1}), (1, {"w": (2, 3), "b": 4}))
         [0, None, None, 1]
     """
-    count = len(tree_leaves(tree, is_leaf=lambda x: x is None))
-    if prefix is None or (isinstance(prefix, int) and not isinstance(prefix, bool)):
-        return [prefix] * count
-    if isinstance(prefix, dict) and isinstance(tree, dict) and set(prefix) == set(tree):
-        return [axis for key in tree for axis in spread_axes(what, prefix[key], tree[key])]
-    both = isinstance(prefix, list | tuple) and isinstance(tree, list | tuple)
-    if both and len(prefix) == len(tree):
-        return [axis for p, t in zip(prefix, tree, strict=True) for axis in spread_axes(what, p, t)]
-    if not isinstance(prefix, list | tuple | dict):
-        rule = "an axis is an int or None"
-        raise MappingError(message(f"{what} holds something that is no axis", got=repr(prefix), rule=rule))
-    raise MappingError(
-        message(
-            f"{what} does not fit",
-            got=f"{_told(prefix)} for {_told(tree)}",
-            rule="it has the same containers, or one axis in place of a whole subtree",
+
+    def misfit(prefix: Any, tree: Any) -> MappingError:
+        if not isinstance(prefix, list | tuple | dict):
+            rule = "an axis is an int or None"
+            return MappingError(message(f"{what} holds something that is no axis", got=repr(prefix), rule=rule))
+        return MappingError(
+            message(
+                f"{what} does not fit",
+                got=f"{_told(prefix)} for {_told(tree)}",
+                rule="it has the same containers, or one axis in place of a whole subtree",
+            )
         )
-    )
+
+    pairs = paired(prefix, tree, _is_axis, misfit)
+    return [axis for axis, part in pairs for _ in tree_leaves(part, is_leaf=lambda x: x is None)]
+
+
+def _is_axis(x: Any) -> bool:
+    return x is None or (isinstance(x, int) and not isinstance(x, bool))
 
 
 def _told(tree: Any) -> str:
