@@ -2,6 +2,7 @@
 
     base          a picture with controls: what a notebook shows, stores and compares
     card          the sheet on which a picture is drawn, legible on light and dark pages
+    bars          rows of bars, end to end behind a name, and their legend
     grid          a small table of numbers in the colours of those to whom they belong
     device_panel  lesson 00: a lamp, a pid and the memory of each device
     spans         lesson 01: dispatch, queue, compute and wait; a button measures real calls

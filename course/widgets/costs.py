@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from course.memory import memory_line
+from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer
-from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from course.widgets.card import MUTED, Piece, card, paragraph, stack
 from tinyshard import jit
 from tinyshard.abstract import ShapeDtypeStruct
 from tinyshard.autodiff import value_and_grad
 from tinyshard.cost import Traffic
-from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
 from tinyshard.mesh import AbstractMesh
@@ -45,7 +45,7 @@ PARTS = (
     ("share of the batch", OKABE_ITO[1], 15),
     ("on top at the peak", OKABE_ITO[6], 10),
 )
-NAMES_WIDTH, BAR_WIDTH, ROW = 150, 380, 28
+BAR_WIDTH = 380  # px
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ def draw(compared: Compared) -> str:
     pieces = [
         paragraph([_heading(compared)]),
         paragraph(["memory of one device"], fill=MUTED),
-        _legend(),
+        legend(PARTS, size=12, height=20),
         *memory,
         paragraph(["sent by one device in a step"], fill=MUTED),
         *traffic,
@@ -239,28 +239,4 @@ def _traffic_bar(costs: Costs, px_per_byte: float) -> Piece:
 
 
 def _bar(name: str, parts: list[tuple[str, int, str, int]], px_per_byte: float, words: str) -> Piece:
-    drawn = [text(name, 0, ROW / 2, 13, fill=INK, anchor="start")]
-    x = float(NAMES_WIDTH)
-    for part, nbytes, colour, height in parts:
-        width = nbytes * px_per_byte
-        if width > 0:
-            drawn.append(
-                f"<g><title>{part}: {human_bytes(nbytes)}</title>"
-                f'<rect x="{number(x)}" y="{number((ROW - height) / 2)}" width="{number(width)}" height="{height}" '
-                f'fill="{colour}" stroke="{BORDER}" stroke-width="0.5"/></g>'
-            )
-        x += width
-    drawn.append(text(words, x + 8, ROW / 2, 13, fill=INK, anchor="start"))
-    return Piece("".join(drawn), NAMES_WIDTH + BAR_WIDTH + 90, ROW)
-
-
-def _legend() -> Piece:
-    drawn, x = [], 0.0
-    for name, colour, height in PARTS:
-        drawn.append(
-            f'<rect x="{number(x)}" y="{number(10 - height / 2)}" width="22" height="{height}" fill="{colour}" '
-            f'stroke="{BORDER}" stroke-width="0.5"/>'
-        )
-        drawn.append(text(name, x + 28, 10, 12, fill=MUTED, anchor="start"))
-        x += 28 + 7 * len(name) + 18
-    return Piece("".join(drawn), x, 20)
+    return bar(name, parts, words, human_bytes, px_per_unit=px_per_byte, row=28, width=BAR_WIDTH + 90)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from course.network import LAYOUTS, NEIGHBOURS, WIDTH, step_on
 from course.planner import MACHINES, ROUNDS, Estimate, Machine, estimate
+from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Explorer
-from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
-from tinyshard.draw.cell import number, text
+from course.widgets.card import Piece, card, paragraph, stack
 from tinyshard.draw.colours import OKABE_ITO
 
 __all__ = ["Planned", "describe", "draw", "look", "machine_planner", "seconds", "sized"]
@@ -22,7 +22,7 @@ TITLES = {
 }
 # sky blue, orange, vermilion: told apart with any kind of colour vision; each bar also has a height of its own
 KINDS = (("compute", OKABE_ITO[0], 22), ("inside hosts", OKABE_ITO[1], 16), ("between hosts", OKABE_ITO[6], 10))
-NAMES_WIDTH, BAR_WIDTH, ROW = 150, 420, 34
+BAR_WIDTH = 420  # px
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ def draw(planned: Planned) -> str:
     heading = paragraph([_heading(planned)])
     numbers = paragraph(_table(planned), is_code=True)
     title = f"{_heading(planned)}: a step takes {', '.join(_told(planned, name) for name in planned.estimates)}"
-    return card(title, stack([heading, _legend(), *rows, numbers], 6))
+    return card(title, stack([heading, legend(KINDS, size=13, height=24), *rows, numbers], 6))
 
 
 def describe(planned: Planned) -> str:
@@ -162,28 +162,7 @@ def _table(planned: Planned) -> list[str]:
 
 def _row(planned: Planned, name: str, px_per_s: float) -> Piece:
     total = planned.estimates[name]
-    parts = [text(TITLES[name], 0, ROW / 2, 13, fill=INK, anchor="start")]
-    x = float(NAMES_WIDTH)
-    for (kind, colour, height), value in zip(KINDS, (total.compute_s, total.inside_s, total.between_s), strict=True):
-        width = value * px_per_s
-        if width > 0:
-            parts.append(
-                f'<g><title>{kind}: {seconds(value)}</title><rect x="{number(x)}" y="{number((ROW - height) / 2)}" '
-                f'width="{number(width)}" height="{height}" fill="{colour}" stroke="#222222" stroke-width="0.5"/></g>'
-            )
-        x += width
+    times = (total.compute_s, total.inside_s, total.between_s)
+    parts = [(kind, value, colour, height) for (kind, colour, height), value in zip(KINDS, times, strict=True)]
     words = seconds(total.step_s) + ("" if total.fits else ", does not fit")
-    parts.append(text(words, x + 8, ROW / 2, 13, fill=INK, anchor="start"))
-    return Piece("".join(parts), NAMES_WIDTH + BAR_WIDTH + 150, ROW)
-
-
-def _legend() -> Piece:
-    parts, x = [], 0.0
-    for kind, colour, height in KINDS:
-        parts.append(
-            f'<rect x="{number(x)}" y="{number((24 - height) / 2)}" width="22" height="{height}" fill="{colour}" '
-            'stroke="#222222" stroke-width="0.5"/>'
-        )
-        parts.append(text(kind, x + 28, 12, 13, fill=MUTED, anchor="start"))
-        x += 28 + 8 * len(kind) + 18
-    return Piece("".join(parts), x, 24)
+    return bar(TITLES[name], parts, words, seconds, px_per_unit=px_per_s, row=34, width=BAR_WIDTH + 150)
