@@ -73,9 +73,11 @@ class Controller:
         )
 
     def line(self) -> str:
-        """The next line that it tells."""
+        """The next line that it tells; it fails, with what was written, where there is none."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        line = self.process.stdout.readline()
+        assert line, f"it ended and told no more: {self.process.communicate(timeout=PATIENCE_S)[1]}"
+        return line.strip()
 
     def release(self) -> None:
         """Let it go on from where it waits in `input()`."""
