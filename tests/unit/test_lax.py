@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.collectives_by_hand import KINDS, LINEAR, MESHES, cases, extremes_keep_nan, over_two_axes, same
+from tests.slopes_by_hand import DIFFERENTIABLE, close, gradients_agree, slope_by_differences, sum_of_sines, weights
 
 pytestmark = pytest.mark.usefixtures("local")
-DIFFERENTIABLE = (*LINEAR, "pmax", "pmin")
 
 
 def drawn(data, kind, sizes=(1, 2, 3, 4, 6, 8), **options):
@@ -62,54 +62,11 @@ def test_one_of_two_names_works_for_each_position_of_the_other(kind, data):
 # ---- derivatives ----------------------------------------------------------------------------------------------------
 
 
-def weights(shape):
-    return np.random.default_rng(5).normal(size=shape)
-
-
-def sum_of_sines(case, mapped):
-    """A loss that is not linear in the collective: each entry of everyone's result has its own weight."""
-    w = torch.from_numpy(weights(case.by_hand(case.stack).shape))
-    return lambda x: (mapped(lambda v, c: (c * case.call(v, "i").sin()).sum(), axis_name="i")(x, w)).sum()
-
-
-def slope_by_differences(case, direction):
-    """The same loss in NumPy, and its central difference."""
-    w = weights(case.by_hand(case.stack).shape)
-
-    def loss(stack):
-        return (w * np.sin(case.by_hand(stack))).sum()
-
-    step = 1e-6
-    return (loss(case.stack + step * direction) - loss(case.stack - step * direction)) / (2 * step)
-
-
-def gradient_by_differences(case):
-    found = np.zeros_like(case.stack)
-    for at in np.ndindex(case.stack.shape):
-        unit = np.zeros_like(case.stack)
-        unit[at] = 1
-        found[at] = slope_by_differences(case, unit)
-    return found
-
-
-def close(got, expected):
-    np.testing.assert_allclose(np.asarray(got), np.asarray(expected), rtol=1e-6, atol=2e-7)
-
-
 @pytest.mark.parametrize("kind", DIFFERENTIABLE)
 @settings(max_examples=6)
 @given(data=st.data())
 def test_gradients_are_the_finite_differences_inside_and_outside_of_the_map(kind, data):
-    case = drawn(data, kind, (1, 2, 4), distinct=True)
-    expected = gradient_by_differences(case)
-    x = case.operand
-    close(ts.grad(sum_of_sines(case, ts.vmap))(x), expected)
-    close(ts.grad(sum_of_sines(case, ts.pmap))(x), expected)
-    # inside, everyone's loss is differentiated by its own value only: the transposed collective adds the others' up
-    w = torch.from_numpy(weights(case.by_hand(case.stack).shape))
-    own = ts.grad(lambda v, c: (c * case.call(v, "i").sin()).sum())
-    close(ts.pmap(own, axis_name="i")(x, w), expected)
-    close(ts.vmap(own, axis_name="i")(x, w), expected)
+    gradients_agree(drawn(data, kind, (1, 2, 4), distinct=True))
 
 
 @pytest.mark.parametrize("kind", DIFFERENTIABLE)

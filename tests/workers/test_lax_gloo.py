@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.collectives_by_hand import KINDS, cases, extremes_keep_nan, over_two_axes, same
+from tests.slopes_by_hand import DIFFERENTIABLE, gradients_agree
 
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -28,6 +29,13 @@ def test_a_tuple_of_names_is_one_long_axis_on_processes(pool, kind, data):
     case = data.draw(cases(kind, mesh_shape[0] * mesh_shape[1], groups_allowed=False))
     for got in over_two_axes(case, mesh_shape).values():
         same(got, case.by_hand(case.stack))
+
+
+@pytest.mark.parametrize("kind", DIFFERENTIABLE)
+@settings(few, max_examples=3)
+@given(data=st.data())
+def test_gradients_on_processes_are_vmaps_and_the_finite_differences(pool, kind, data):
+    gradients_agree(data.draw(cases(kind, data.draw(st.sampled_from((2, 4))), distinct=True)))
 
 
 def test_gradients_on_processes_are_those_of_the_formula(pool):
