@@ -1,7 +1,6 @@
 """A worker dies: whoever depends on it hears so, by name and signal; whoever does not keeps what it has."""
 
 import os
-import resource
 import signal
 
 import pytest
@@ -151,59 +150,3 @@ def test_init_gives_a_fresh_pool_although_devices_wait_in_a_collective_and_old_a
     with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
         total.block_until_ready()
     assert (ts.device_put(torch.ones(8, 2), rows) + 1).sum().item() == 32
-
-
-def limit_memory(device, nbytes):
-    """Let a worker have so much more memory than it has now."""
-    pid = ts.devices()[device].pid
-    with open(f"/proc/{pid}/statm") as file:
-        now = int(file.read().split()[0]) * resource.getpagesize()
-    before = resource.prlimit(pid, resource.RLIMIT_AS)
-    resource.prlimit(pid, resource.RLIMIT_AS, (now + nbytes, before[1]))
-    return lambda: resource.prlimit(pid, resource.RLIMIT_AS, before)
-
-
-@pytest.mark.parametrize(
-    "call, words",
-    [
-        (lambda x: x.reshape(-1, 1).expand(1 << 20, 256).clone(), "aten.clone.default failed on CPU 1"),
-        (
-            lambda x: ts.device_put(torch.zeros(1 << 28, dtype=torch.uint8), ts.devices()[1]),
-            "device_put(u8[268435456])",
-        ),
-        (lambda x: x.numpy(), None),
-    ],
-    ids=["an op", "a put", "none"],
-)
-def test_out_of_memory_is_an_error_that_tells_device_and_what_is_alive_and_the_pool_goes_on(pool, call, words):
-    keep = ts.device_put(torch.ones(1 << 20), ts.devices()[1]).block_until_ready()
-    if words is not None and words.startswith("device_put") and pool.collectives == "shared":
-        words = None  # it lies in memory that belongs to all, which a device's own limit does not concern
-    lift = limit_memory(1, 128 << 20)
-    try:
-        end = outcome(lambda: ts.device_get(call(keep)))
-        error = end()
-        if words is None:
-            assert not isinstance(error, Exception)
-        else:
-            assert isinstance(error, ts.OutOfMemoryError)
-            assert words in str(error)
-            assert "alive on CPU 1: " in str(error)
-            assert "alive on CPU 1: 4.2 MB in 1 values" in str(error)  # what could not be made is not alive
-            assert "4.2 MB f32[1048576] made by" in str(error) and "keep = ts.device_put" in str(error)
-        assert (keep + 1)[5].item() == 2
-        assert ts.array(3.0).item() == 3
-    finally:
-        lift()
-
-
-def test_memory_that_runs_out_on_one_device_in_a_collective_fails_the_result_alone(rows):
-    x = ts.device_put(torch.ones(8, 1 << 18), rows).block_until_ready()
-    lift = limit_memory(1, 16 << 20)
-    try:
-        big = ts.jit(lambda v: (v.unsqueeze(1).expand(8, 64, 1 << 18) * 2.0).sum())(x)
-        error = outcome(big.item, 60)()
-        assert isinstance(error, ts.OutOfMemoryError) and "failed on CPU 1" in str(error)
-        assert x.sum().item() == 8 << 18
-    finally:
-        lift()
