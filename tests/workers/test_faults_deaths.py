@@ -8,7 +8,7 @@ import torch
 
 import tinyshard as ts
 from tests.workers.limits import outcome, wait_until_in_a_collective
-from tests.workers.processes import wait_until
+from tests.workers.processes import stop, wait_until
 from tinyshard import platform
 
 VICTIM = 5
@@ -33,7 +33,7 @@ WAITS = {
 def test_every_wait_that_depends_on_a_killed_device_ends_and_names_device_and_signal(rows, wait, number):
     x = ts.device_put(torch.arange(64.0).reshape(8, 8), rows).block_until_ready()
     pid = ts.devices()[VICTIM].pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     end = outcome(lambda: WAITS[wait](x))
     os.kill(pid, number)
     os.kill(pid, signal.SIGCONT)
@@ -45,7 +45,7 @@ def test_every_wait_that_depends_on_a_killed_device_ends_and_names_device_and_si
 def test_who_is_held_back_by_a_device_hears_of_its_death(rows):
     x = ts.device_put(torch.arange(64.0).reshape(8, 8), rows).block_until_ready()
     pid = ts.devices()[VICTIM].pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
 
     def dispatch():
         y = x
@@ -74,7 +74,7 @@ def test_arrays_of_unharmed_devices_stay_valid_and_these_devices_go_on(pool, row
     x = ts.device_put(host, rows).block_until_ready()
     whole = ts.device_put(host, rows.replicate()).block_until_ready()
     pid = ts.devices()[VICTIM].pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     total = exchange(x)
     wait_until_in_a_collective(pool, [0])
     queued = x + 1
@@ -96,7 +96,7 @@ def test_a_death_while_devices_first_meet_along_an_axis_ends_their_wait(axis):
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     x = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b"))).block_until_ready()
     pid = ts.devices()[VICTIM].pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     total = x.sum("ab".index(axis))
     peers = {"a": [1, 3, 7], "b": [4]}[axis]
     wait_until_in_a_collective(pool, peers)
@@ -134,7 +134,7 @@ TOUCHES = {
 def test_init_gives_a_fresh_pool_although_devices_wait_in_a_collective_and_old_arrays_say_so(pool, rows, number):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     pid = ts.devices()[VICTIM].pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     total = x.sum()
     wait_until_in_a_collective(pool, [0, 1])
     os.kill(pid, number)
@@ -150,3 +150,21 @@ def test_init_gives_a_fresh_pool_although_devices_wait_in_a_collective_and_old_a
     with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
         total.block_until_ready()
     assert (ts.device_put(torch.ones(8, 2), rows) + 1).sum().item() == 32
+
+
+def test_what_was_saved_before_a_death_is_loaded_whole_under_any_sharding(rows, tmp_path):
+    file = tmp_path / "tree"
+    host = {"w": torch.randn(8, 40_000), "b": torch.arange(8).to(torch.bfloat16), "n": 3}
+    columns = rows.reshape(1, 8)
+    torch.save(
+        {"w": ts.device_put(host["w"], columns), "b": ts.device_put(host["b"], ts.devices()[VICTIM]), "n": 3}, file
+    )
+    os.kill(ts.devices()[VICTIM].pid, signal.SIGKILL)
+    ts.init(devices=4, runtime="process")
+    loaded = torch.load(file)
+    mesh = ts.make_mesh((2, 2), ("a", "b"))
+    for spec in (ts.P("a", "b"), ts.P("b"), ts.P(None, ("b", "a")), ts.P()):
+        placed = ts.device_put(loaded["w"], ts.NamedSharding(mesh, spec))
+        assert torch.equal(ts.device_get(placed), host["w"])
+    assert torch.equal(ts.device_get(ts.device_put(loaded["b"], ts.NamedSharding(mesh, ts.P("a")))), host["b"])
+    assert loaded["n"] == 3

@@ -21,10 +21,11 @@ def short_limit():
     config.update("collective_timeout_s", before)
 
 
-def test_a_collective_that_cannot_complete_names_who_reached_it_and_who_did_not_and_may_be_asked_again(rows):
+def test_a_collective_that_cannot_complete_names_who_reached_it_and_who_did_not_and_may_be_asked_again(pool, rows):
     x = ts.device_put(torch.arange(16.0).reshape(8, 2), rows).block_until_ready()
     with stopped(ts.devices()[3].pid):
         total = x.sum()
+        wait_until_in_a_collective(pool, [0, 1, 2, 4, 5, 6, 7])
         error = outcome(total.item, LIMIT_S + 4)()
         assert isinstance(error, ts.CollectiveTimeoutError)
         assert "all_reduce cannot complete: none of its devices has got on for 1 s" in str(error)
@@ -40,6 +41,7 @@ def test_a_collective_along_one_axis_names_its_own_devices_alone(pool):
     x.sum(1).block_until_ready()
     with stopped(ts.devices()[3].pid):
         total = x.sum(1)
+        wait_until_in_a_collective(pool, [2])
         error = outcome(total.addressable_shards[2].data.tolist, LIMIT_S + 4)()
         assert "reached by CPU 2; not reached by CPU 3" in str(error)
 
