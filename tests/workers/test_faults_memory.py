@@ -73,6 +73,40 @@ def test_memory_that_runs_out_on_one_device_in_a_collective_fails_the_result_alo
         lift()
 
 
+def test_a_device_that_failed_for_want_of_memory_holds_up_nobody_in_the_exchange_that_follows(pool, rows):
+    """64 MB that could not be made are to be added up. On gloo, who has no memory cannot come, and must go."""
+    gc.collect()
+    x = ts.device_put(torch.ones(8, 1 << 12), rows).block_until_ready()
+    lift = limit_memory(1, 16 << 20)
+    error = outcome((x.T @ x).block_until_ready)()
+    if pool.collectives == "shared":
+        lift()
+        assert isinstance(error, ts.OutOfMemoryError) and "failed on CPU 1" in str(error)
+        assert x.sum().item() == 8 << 12
+    else:
+        assert_it_has_left(error)
+        assert outcome(x.addressable_shards[2].data.sum().item)() == 1 << 12
+
+
+def test_a_device_without_memory_of_its_own_for_an_exchange_holds_up_nobody(pool, rows):
+    """32 MB are made in the first step, and three times as much is needed for the next; shared memory has it."""
+    gc.collect()
+    x = ts.device_put(torch.ones(8, 1 << 23), rows).block_until_ready()
+    lift = limit_memory(1, 33 << 20)
+    moved = outcome(ts.device_put(x * 1.0, x.sharding.reshape(1, 8)).block_until_ready)()
+    if pool.collectives == "shared":
+        lift()
+        assert moved.sum().item() == 8 << 23
+    else:
+        assert_it_has_left(moved)
+
+
+def assert_it_has_left(error):
+    assert isinstance(error, ts.DeviceLostError), error
+    assert "CPU 1 is gone: it had no memory for its part of an exchange" in str(error)
+    assert "ts.live_arrays()" in str(error)
+
+
 # ---- what all share --------------------------------------------------------------------------------------------------
 
 needs_shared_memory = pytest.mark.skipif("shared" not in JOINED, reason="memory cannot be shared so on this system")

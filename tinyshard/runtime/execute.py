@@ -128,6 +128,9 @@ def _filled(tree: Any, values: list[Any]) -> Any:
 
 
 def zeros_for(meta: Meta | None, place: torch.device | None = None) -> torch.Tensor:
-    """What a failed device sends in its place, so that the others do not wait for it."""
+    """What a failed device sends in its place, so that the others do not wait for it.
+
+    One zero stands for all: what failed may have failed for want of memory.
+    """
     assert meta is not None, "a collective's operand has a known shape"
-    return torch.zeros(meta.shape, dtype=meta.dtype, device=place)
+    return torch.zeros((), dtype=meta.dtype, device=place).expand(meta.shape)

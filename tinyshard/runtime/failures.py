@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 import os
 import signal
@@ -15,6 +16,8 @@ import torch
 from tinyshard.errors import CancelledError, DeviceLostError, RemoteError, message
 from tinyshard.program import Meta
 
+# with it a device ends that has no memory for its part of an exchange which others wait in
+NO_MEMORY = errno.ENOMEM
 _MAX_FRAMES = 4
 _OWN_LOOP = ("worker.py", "local.py", "execute.py")
 _RUNTIME = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -89,7 +92,10 @@ def ending(status: int | None) -> str:
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         return f"killed by signal {number} ({signal.Signals(number).name})"
-    return f"its process ended with exit code {os.WEXITSTATUS(status)}"
+    code = os.WEXITSTATUS(status)
+    if code == NO_MEMORY:
+        return f"it had no memory for its part of an exchange, and ended with exit code {code}"
+    return f"its process ended with exit code {code}"
 
 
 def gone(device: int, lost: str) -> Failure:
@@ -146,12 +152,15 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
 
 def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
     """The error for a device whose process is gone."""
-    killed = "SIGKILL" in lost
+    advice = ""
+    if "SIGKILL" in lost:
+        advice = "; the system kills so when memory runs out: ts.live_arrays() lists what is alive"
+    elif "no memory" in lost:
+        advice = "; ts.live_arrays() lists what is alive"
     return DeviceLostError(
         message(
             f"{platform.upper()} {device} is gone: {lost}",
             rule="values that lived on it, and all that waits for it, are lost; other devices keep their own",
-            try_="ts.init() starts a fresh pool"
-            + ("; the system kills so when memory runs out: ts.live_arrays() lists what is alive" if killed else ""),
+            try_="ts.init() starts a fresh pool" + advice,
         )
     )

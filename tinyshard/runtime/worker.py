@@ -22,8 +22,9 @@ from tinyshard.runtime import channel, lines
 from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
-from tinyshard.runtime.failures import Failure, failure_of, short
+from tinyshard.runtime.failures import NO_MEMORY, Failure, failure_of, short
 from tinyshard.runtime.meeting import Meeting
+from tinyshard.runtime.memory import is_out_of_memory
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.turnstile import Turnstile, listen
@@ -220,9 +221,12 @@ class Worker:
                         if slot >= 0:
                             values[slot] = result
             except Exception as error:
+                failure = failure_of(self._device, step.describe(values), error)
+                if step.collective is not None and is_out_of_memory(failure) and self._arena is None:
+                    _leave()
                 if not failed:
                     lost = turnstile.why_broken(error) if step.collective is not None else None
-                    self._fail(number, lost or failure_of(self._device, step.describe(values), error))
+                    self._fail(number, lost or failure)
                 failed = True
             turnstile.spot = None
             for slot in step.dead:
@@ -247,6 +251,15 @@ class Worker:
 
 def _meta(value: Any) -> Meta | None:
     return Meta(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
+
+
+def _leave() -> None:
+    """End this process: it cannot take part in an exchange without memory, and its end lets go those who wait for it.
+
+    (Where memory is shared, a device comes to the exchange all the same, and says that it has no room.)
+    """
+    _flush()
+    os._exit(NO_MEMORY)
 
 
 def _end_with_zygote(zygote: int) -> None:
