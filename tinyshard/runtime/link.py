@@ -98,8 +98,8 @@ class Link:
         return bool(self._out) and self.outbox is None
 
     def queue(self, pieces: list[memoryview]) -> None:
-        """Append a message to what is to be written."""
-        if not self.lost:
+        """Append a message to what is to be written; into shared memory it goes at once."""
+        if not self.lost and (self._out or self.outbox is None or not self.outbox.takes(pieces)):
             self._out.extend(pieces)
             self.nbytes += sum(piece.nbytes for piece in pieces)
 

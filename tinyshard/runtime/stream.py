@@ -7,7 +7,7 @@ take one for each device, of which every one lets the woken device push the writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from tinyshard.runtime import futex
 from tinyshard.runtime.board import STREAM_NBYTES, Board
@@ -41,7 +41,7 @@ class Bell:
 
 
 class Outbox:
-    """The controller's end of one ring. Has the one method of a socket that does not block that `link.Link` uses.
+    """The controller's end of one ring. `sendmsg` is that of a socket that does not block.
 
     Args:
         board: the shared memory's first part.
@@ -57,6 +57,19 @@ class Outbox:
         self._device = device
         self._bell = bell
         self._count = 0
+
+    def takes(self, pieces: Sequence[memoryview]) -> bool:
+        """Write a message at once, if it is in one piece and there is room for it up to the end of the ring."""
+        device, count, first = self._device, self._count, pieces[0]
+        nbytes = first.nbytes
+        at = count % STREAM_NBYTES
+        room = min(STREAM_NBYTES - at, STREAM_NBYTES - count + self._taken[device])
+        if nbytes > room or len(pieces) > 1:
+            return False
+        self._ring[at : at + nbytes] = first
+        self._count = self._written[device] = count + nbytes
+        self._bell.owe(device)
+        return True
 
     def sendmsg(self, pieces: Iterable[memoryview]) -> int:
         """Write as much of it as there is room for; how much that was.

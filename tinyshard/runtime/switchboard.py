@@ -320,14 +320,14 @@ class Switchboard:
         if new:
             self._send(new, ("program", program.number, program))
             known.update(new)
+        self._count(run)  # before a device can be done with it
         self._send(run.devices, ("run", run.number, program.number, inputs, outputs))
-        self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
+        self._count(run)
         for device, (block, place) in blocks.items():
             head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
             self._send([device], head, channel.tensor_bytes(block) if place is None else None)
-        self._count(run)
         for device, (block, place) in blocks.items():
             if place is not None and self.links[device].lend(run.number, block.nbytes):
                 self._send([device], ("sync", 0, None))
