@@ -29,7 +29,7 @@ class Ends:
         self.inboxes = [Inbox(self.board, d, self.room.release) for d in range(count)]
 
     def write(self, data, device=0):
-        """All of it, as the I/O thread does: until there is no room, and again when the device has said that there is."""
+        """All of it, as the I/O thread does: what finds no room waits until the device says that there is."""
         left = [memoryview(data)]
         while left[0].nbytes:
             try:
