@@ -23,6 +23,7 @@ from tinyshard.array import meta_of
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
 from tinyshard.layout import Layout, is_same_placement
+from tinyshard.lifting import is_tracing
 from tinyshard.lowered import Compiled, GraphText, Lowered
 from tinyshard.mapped.region import regions_in
 from tinyshard.mesh import AbstractMesh
@@ -34,7 +35,7 @@ from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
 from tinyshard.spmd import constraints_of, partition_graph
-from tinyshard.trace import Traced, closed_names, is_tracing, trace
+from tinyshard.trace import Traced, closed_names, trace
 
 
 @dataclass(eq=False)
