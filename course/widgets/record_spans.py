@@ -36,7 +36,8 @@ def recording(
     """
     lines = [f"CORES = {psutil.cpu_count()}", "RECORDED: dict[tuple[int, int, bool], tuple[Times, ...]] = {"]
     for count, size, waits_each in product(range(1, most_calls + 1), sizes, (False, True)):
-        end_s, found = time.perf_counter() + for_s, []
+        end_s = time.perf_counter() + for_s
+        found: list[tuple[Call, ...]] = []
         while len(found) < runs or time.perf_counter() < end_s:
             found.append(measure(count, size, waits_each))
         shortest = min(found, key=lambda calls: sum(call.ready_ms for call in calls))

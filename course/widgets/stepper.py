@@ -11,13 +11,15 @@ from torch import Tensor
 from course.widgets.base import Choice, Control, Explorer, Options, Step
 from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, band
-from course.widgets.traffic import Held, Message, Moment, Recording, record
+from course.widgets.traffic import Held, Message, Moment, Recording, record, record_move
 from tinyshard import lax
 from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import device_colour
-from tinyshard.platform import device_count
+from tinyshard.mesh import make_mesh
+from tinyshard.platform import device_count, devices
+from tinyshard.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
-__all__ = ["PATTERNS", "Scene", "collective_stepper", "describe", "draw"]
+__all__ = ["MOVES", "PATTERNS", "Scene", "collective_stepper", "describe", "draw"]
 
 Function = Callable[[Tensor], Tensor]
 
@@ -47,6 +49,39 @@ PATTERNS: dict[str, tuple[str, Function]] = {
     "swapaxes": ('pswapaxes(row, "i", 0)', lambda row: lax.pswapaxes(row, "i", 0)),
     "permute to the right": ('ppermute(row, "i", [(0, 1), (1, 2), …])', _to_the_right),
     "shuffle around the ring": ('pshuffle(row, "i", [7, 0, 1, …])', _from_the_left),
+}
+
+
+def _places(count: int) -> tuple[SingleDeviceSharding, NamedSharding, NamedSharding]:
+    """CPU 0 alone; a row on each device; a copy on each device."""
+    mesh = make_mesh((count,), "i", devices=devices()[:count])
+    return (
+        SingleDeviceSharding(devices()[0]),
+        NamedSharding(mesh, PartitionSpec("i")),
+        NamedSharding(mesh, PartitionSpec()),
+    )
+
+
+def _scatter(count: int) -> Recording:
+    one, rows, _ = _places(count)
+    return record_move(one, rows, (count, count))
+
+
+def _broadcast(count: int) -> Recording:
+    one, _, copies = _places(count)
+    return record_move(one, copies, (count,))
+
+
+def _gather(count: int) -> Recording:
+    one, rows, _ = _places(count)
+    return record_move(rows, one, (count, count))
+
+
+# words → (code, from the number of devices to what is recorded): from one device to all, and from all to one
+MOVES: dict[str, tuple[str, Callable[[int], Recording]]] = {
+    "scatter": ('device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))', _scatter),
+    "broadcast": ("device_put(row_on_cpu_0, NamedSharding(mesh, P()))", _broadcast),
+    "gather": ("device_put(table_in_rows, devices()[0])", _gather),
 }
 
 
@@ -94,24 +129,26 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
         >>> print(collective_stepper().choose(pattern="all-to-all", step=0).text.splitlines()[3])
         CPU 0: 0 1 2 3 → 0 4 8 12
     """
-    patterns = {**{name: (f"{name}(row)", function) for name, function in functions.items()}, **PATTERNS}
+    mapped = {**{name: (f"{name}(row)", function) for name, function in functions.items()}, **PATTERNS}
+    codes = {name: f'ts.pmap(lambda row: {code}, axis_name="i")(table)' for name, (code, _) in mapped.items()}
+    codes |= {name: f"ts.{code}" for name, (code, _) in MOVES.items()}
     count = min(device_count(), MOST_DEVICES)
     recordings: dict[str, Recording] = {}
 
     def recorded(pattern: str) -> Recording:
         if pattern not in recordings:
-            recordings[pattern] = record(patterns[pattern][1], count)
+            recordings[pattern] = record(mapped[pattern][1], count) if pattern in mapped else MOVES[pattern][1](count)
         return recordings[pattern]
 
     def look(pattern: str, step: int, follow: int | None) -> Scene:
-        return Scene(pattern, patterns[pattern][0], recorded(pattern), step, follow)
+        return Scene(pattern, codes[pattern], recorded(pattern), step, follow)
 
     def last(chosen: Mapping[str, Any]) -> int:
         return len(recorded(chosen["pattern"]).moments)
 
     followed: Options = [("all", None), *((f"CPU {device}", device) for device in range(count))]
     controls: list[Control] = [
-        Choice("pattern", "pattern", [(name, name) for name in patterns]),
+        Choice("pattern", "pattern", [(name, name) for name in codes]),
         Step("step", "step", last),
         Choice("follow", "follow", followed, start=0),
     ]
@@ -131,24 +168,20 @@ def draw(scene: Scene) -> str:
         arrows = _arrows(scene.now.messages, scene.recording.count, scene.follow)
         body = beside([devices, _all_held(scene.now.before), arrows, devices, _all_held(scene.now.after)], 10)
     sent = paragraph(_sent(scene))
-    heading = stack([paragraph([_code(scene)], is_code=True), paragraph([_headline(scene)])], 2)
+    heading = stack([paragraph([scene.code], is_code=True), paragraph([_headline(scene)])], 2)
     legend = paragraph(["the colours in a cell are those of the devices whose numbers are in it"], size=11, fill=MUTED)
     return card(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]))
 
 
 def describe(scene: Scene) -> str:
     """The headline, for each device what it holds before and after, and the bytes."""
-    lines = [_code(scene), _headline(scene), ""]
+    lines = [scene.code, _headline(scene), ""]
     if scene.now is None:
         lines += [f"CPU {d}: {_row(held)}" for d, held in enumerate(scene.recording.result)]
     else:
         pairs = enumerate(zip(scene.now.before, scene.now.after, strict=True))
         lines += [f"CPU {d}: {_row(before)} → {_row(after)}" for d, (before, after) in pairs]
     return "\n".join([*lines, "", *_sent(scene)])
-
-
-def _code(scene: Scene) -> str:
-    return f'ts.pmap(lambda row: {scene.code}, axis_name="i")(table)'
 
 
 def _headline(scene: Scene) -> str:
@@ -160,7 +193,10 @@ def _headline(scene: Scene) -> str:
 
 def _sent(scene: Scene) -> list[str]:
     """What the followed device sends, and what one device sends in the whole call."""
-    total = f"the whole call: {scene.recording.nbytes} bytes sent by each device"
+    sent = scene.recording.sent()
+    least, most = (f"{nbytes:g}" for nbytes in (min(sent), max(sent)))
+    each = f"{most} bytes sent by each device" if least == most else f"{least} to {most} bytes sent by a device"
+    total = f"the whole call: {each}"
     if scene.now is None:
         return [total]
     if scene.follow is None:
@@ -178,7 +214,7 @@ def _bytes(messages: tuple[Message, ...]) -> str:
 
 def _row(held: tuple[Held, ...]) -> str:
     has_runs = any("…" in one.words for one in held)
-    return (", " if has_runs else " ").join(one.words for one in held)
+    return (", " if has_runs else " ").join(one.words for one in held) or "nothing"
 
 
 def _all_held(every: tuple[tuple[Held, ...], ...]) -> Piece:

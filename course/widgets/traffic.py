@@ -13,19 +13,22 @@ So the origins are right for functions that copy, cut and add, as the collective
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, all_gather, group_positions, reduce_scatter
+from tinyshard.layout import coarsest
 from tinyshard.mapped.pmapped import pmap
+from tinyshard.placement import move_program
 from tinyshard.platform import devices
 from tinyshard.program import Program
 from tinyshard.runtime.execute import make_ready
+from tinyshard.sharding import Sharding
 
-__all__ = ["Held", "Message", "Moment", "Recording", "in_lockstep", "record"]
+__all__ = ["Held", "Message", "Moment", "Recording", "in_lockstep", "record", "record_move"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +75,22 @@ class Recording:
         count: number of devices.
         moments: the exchanges.
         result: for each device what the function returns there.
-        nbytes: what one device sends, as the Program's cost analysis counts it.
+        nbytes: what one device sends, as the Program's cost analysis counts it; where something is moved, the most
+            that any of them sends.
     """
 
     count: int
     moments: tuple[Moment, ...]
     result: tuple[tuple[Held, ...], ...]
     nbytes: int
+
+    def sent(self) -> list[float]:
+        """The bytes that each device sends in all."""
+        sums = [0.0] * self.count
+        for moment in self.moments:
+            for message in moment.messages:
+                sums[message.source] += message.nbytes
+        return sums
 
 
 def record(function: Callable[[Tensor], Tensor], count: int) -> Recording:
@@ -110,6 +122,55 @@ def record(function: Callable[[Tensor], Tensor], count: int) -> Recording:
         moments += _moments(op, params, list(zip(before, before_bits, strict=True)), (after, after_bits))
     result = _held(zip(numbers[1], whose[1], strict=True))
     return Recording(count, tuple(moments), result, compiled.cost_analysis().nbytes)
+
+
+def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recording:
+    """Bring an array from one sharding to another, and write down who sends what to whom.
+
+    Args:
+        have: where it lies; on the first devices.
+        want: where it is to lie, on the first devices too, but on more or fewer of them.
+        shape: of the array; its numbers are 0, 1, 2, …
+
+    Returns:
+        The recording: one exchange, or none if everything lies there already.
+
+    Communication: none; the program runs in this process.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> rows = ts.NamedSharding(ts.make_mesh((4,), "i"), ts.P("i"))
+        >>> found = record_move(ts.SingleDeviceSharding(ts.devices()[0]), rows, (4, 4))
+        >>> [(message.target, message.nbytes) for message in found.moments[0].messages]
+        [(1, 16.0), (2, 16.0), (3, 16.0)]
+    """
+    old, new = have.checked_layout(shape), want.checked_layout(shape)
+    program = move_program(coarsest(old), coarsest(new), shape, torch.float32)
+    count = len(program.devices)
+    table = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    before: list[Pair | None] = [None] * count
+    for position in range(len(old.devices)):
+        block = table[old.index(position, shape)]
+        before[position] = block, torch.full_like(block, 2.0**position)
+    step = next((step for step in program.steps if step.op == "transfer"), None)
+    if step is None:
+        return Recording(count, (), _held(before), 0)
+    after: list[Pair | None] = [None] * count
+    messages = []
+    for source, target, cut, place in step.kwargs["moves"]:
+        pair = before[source]
+        assert pair is not None
+        made = after[target] or (torch.zeros(new.shard_shape(shape)), torch.zeros(new.shard_shape(shape)))
+        for whole, part in zip(made, pair, strict=True):
+            whole[place] = part[cut]
+        after[target] = made
+        if source != target:
+            messages.append(Message(source, target, float(pair[0][cut].nbytes)))
+    held = _held(after)
+    moment = Moment("transfer", "each block from who has it to who is to have it", _held(before), held, tuple(messages))
+    moved = Recording(count, (moment,), held, 0)
+    return replace(moved, nbytes=int(max(moved.sent())))
 
 
 Pair = tuple[Tensor, Tensor]  # numbers, and whose they are in bits
@@ -203,10 +264,14 @@ def _moments(
     return [Moment(op, "everyone's values are combined", held, gets, to_others(2 / count))]
 
 
-def _held(shards: Iterable[Pair]) -> tuple[tuple[Held, ...], ...]:
-    """For each device its numbers; a whole table as one entry for each row."""
-    found = []
-    for numbers, bits in shards:
+def _held(shards: Iterable[Pair | None]) -> tuple[tuple[Held, ...], ...]:
+    """For each device its numbers, none if it has nothing; a whole table as one entry for each row."""
+    found: list[tuple[Held, ...]] = []
+    for pair in shards:
+        if pair is None:
+            found.append(())
+            continue
+        numbers, bits = pair
         run = numbers.shape[-1] if numbers.squeeze().dim() > 1 else 1
         rows = zip(numbers.reshape(-1, run).tolist(), bits.reshape(-1, run).tolist(), strict=True)
         found.append(tuple(Held(_words(row), _origins(row_bits)) for row, row_bits in rows))
