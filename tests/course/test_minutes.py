@@ -1,7 +1,6 @@
 """The minutes on a lesson's first page: as many as there is to read and to do, and the same on the map of lessons."""
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -54,9 +53,9 @@ def test_the_minutes_of_teaching_are_within_a_third_of_what_is_there_to_read_and
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_the_minutes_of_exercises_are_their_sum_or_up_to_five_more(lesson: str) -> None:
+def test_the_minutes_of_exercises_are_their_sum_or_a_little_more(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
-    assert promised(cells)[1] == 5 * math.ceil(exercising(cells) / 5)
+    assert 0 <= promised(cells)[1] - exercising(cells) < 5
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
