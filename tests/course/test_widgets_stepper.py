@@ -87,7 +87,7 @@ def test_what_is_recorded_is_what_pmap_returns(pattern):
 def test_a_scatter_in_words():
     assert collective_stepper().choose(pattern="scatter").text == (
         'ts.device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))\n'
-        "exchange 1 of 1: transfer; each block from who has it to who is to have it\n"
+        "exchange 1 of 1: transfer; each block goes to the device that is to hold it\n"
         "\n"
         "CPU 0: 0 … 3, 4 … 7, 8 … 11, 12 … 15 → 0 1 2 3\n"
         "CPU 1: nothing → 4 5 6 7\n"
