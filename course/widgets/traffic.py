@@ -168,7 +168,9 @@ def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recor
         if source != target:
             messages.append(Message(source, target, float(pair[0][cut].nbytes)))
     held = _held(after)
-    moment = Moment("transfer", "each block goes to the device that is to hold it", _held(before), held, tuple(messages))
+    moment = Moment(
+        "transfer", "each block goes to the device that is to hold it", _held(before), held, tuple(messages)
+    )
     moved = Recording(count, (moment,), held, 0)
     return replace(moved, nbytes=int(max(moved.sent())))
 
