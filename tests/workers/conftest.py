@@ -1,5 +1,6 @@
 """Worker tests drive real processes: one pool of eight a file, started again where a test has broken it."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,12 +20,15 @@ def _one_pool_a_file() -> Iterator[None]:
 
 @pytest.fixture
 def pool(_one_pool_a_file: None) -> ProcessPool:
-    """Eight worker processes, all alive."""
+    """Eight worker processes, all alive, and joined as the environment says."""
     runtime = platform._runtime
-    if not isinstance(runtime, ProcessPool) or not runtime.is_alive or len(runtime.devices) != 8:
+    joined = platform._collectives(os.environ.get("TINYSHARD_COLLECTIVES"), 8)
+    is_whole = isinstance(runtime, ProcessPool) and runtime.is_alive and len(runtime.devices) == 8
+    if runtime is None or not is_whole or runtime.collectives != joined:
         ts.init(devices=8, runtime="process")
     made = platform.current()
     assert isinstance(made, ProcessPool)
+    made.pid(0)  # waits until all have been started: tests count them, stop them and end them
     return made
 
 

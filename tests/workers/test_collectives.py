@@ -9,15 +9,12 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.workers.processes import stopped
+from tests.workers.processes import JOINED, stopped
 from tinyshard import platform
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime import arena
 from tinyshard.runtime.local import LocalRuntime
 from tinyshard.runtime.runs import users_line
-
-JOINED = ["shared", "gloo"] if arena.is_possible() else ["gloo"]
 
 # name, parameters, and the shape of a device's operand for a group of n and a size k
 CALLS = {

@@ -161,6 +161,16 @@ def test_a_message_longer_than_the_socket_takes_arrives_whole(rows):
     assert torch.equal(ts.device_get(ts.device_put(x, ts.devices()[3])), host)
 
 
+def test_more_small_messages_than_the_way_to_a_stopped_device_takes_arrive_in_order(pool):
+    blocks = [torch.full((5000,), float(k)) for k in range(40)]  # 20 kB each: they travel as messages
+    with stopped(ts.devices()[2].pid):
+        made = [ts.device_put(block, ts.devices()[2]) for block in blocks]
+        sums = [x.sum() for x in made]
+        wait_until(lambda: not pool._board._queue and pool._board.links[2].has_output, "the way to it is full")
+        assert (ts.device_put(blocks[1], ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
+    assert [s.item() for s in sums] == [5000.0 * k for k in range(40)]
+
+
 def test_block_until_ready_takes_trees(rows):
     tree = {"a": ts.array(1.0) + 1, "b": [ts.device_put(torch.ones(8, 2), rows) * 2, 5, torch.ones(2)]}
     assert ts.block_until_ready(tree) is tree

@@ -10,7 +10,10 @@ from tinyshard.runtime.runs import Where, users_line_of
 
 
 def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]:
-    """Call `call` with the interrupted line after every cell that Ctrl-C ended.
+    """Call `call` with the interrupted line of every cell that Ctrl-C ended, before IPython shows the traceback.
+
+    To show it takes processor time, half a second where it leads through libraries; and as long as nobody has cancelled
+    what is queued, every device competes for the processors. IPython has no event so early: post_run_cell is after it.
 
     Returns:
         A function that ends this. Outside of IPython neither does anything.
@@ -18,16 +21,21 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
         return lambda: None
+    show = shell.showtraceback
+    is_ended = False
 
-    def after(result: Any) -> None:
-        error = result.error_in_exec
-        if isinstance(error, KeyboardInterrupt):
+    def hear_and_show(*args: Any, **options: Any) -> None:
+        error = sys.exc_info()[1]
+        if isinstance(error, KeyboardInterrupt) and not is_ended:
             call(users_line_of(error))
+        show(*args, **options)
 
-    shell.events.register("post_run_cell", after)
+    shell.showtraceback = hear_and_show
 
     def end() -> None:
-        if after in shell.events.callbacks["post_run_cell"]:
-            shell.events.unregister("post_run_cell", after)
+        nonlocal is_ended
+        is_ended = True  # somebody may have put his own around it since, and it must stay
+        if shell.showtraceback is hear_and_show:
+            shell.showtraceback = show
 
     return end

@@ -37,6 +37,8 @@ PIECE_NBYTES = 1 << 18
 # parts begin at multiples of it, so that vector instructions do the same as in one go
 _ALIGNED_NBYTES = 256
 _LOST = -1
+# in a letter: operand, three words of a block, and whether its writer had no room for them
+_HAS_NO_ROOM = 4
 _MOST_VIEWS = 1000
 
 _ADDED: dict[str, Callable[..., Tensor]] = {
@@ -234,14 +236,17 @@ class SharedFabric:
 
     @contextmanager
     def _meeting(
-        self, group: Group, *, operand: Tensor | None = None, result_nbytes: int = 0, lent: Block | None = None
+        self, group: Group, *, operand: Tensor | None = None, result_nbytes: int = 0, lent: Tensor | None = None
     ) -> Iterator[Exchange]:
         """All members inside at the same time: what they have told each other.
 
         Args:
             operand: what the others are to read.
             result_nbytes: size of a block that all members write parts of and hold afterwards; 0 for none.
-            lent: a block that others are to hold too.
+            lent: values whose block others are to hold too.
+
+        Raises:
+            MemoryError: a member has no room. It comes all the same, and no other reads what is not there.
         """
         staged: Block | None = None
         letter = [_LOST] * LETTER_WORDS
@@ -250,11 +255,15 @@ class SharedFabric:
             if operand is not None:
                 letter[0], staged = self._located(operand)
             elif lent is not None:
-                letter[1:4] = lent
+                block = self._arena.block_of(lent)
+                if block is None:
+                    block = staged = self._arena.copied(lent, [self._device])
+                letter[1:4] = block
             if result_nbytes and group.place == 0:
                 letter[1:4] = self._arena.allocate(result_nbytes, group.members)
         except MemoryError as caught:
             error = caught
+            letter[_HAS_NO_ROOM] = 1
         self._letters[self._device * LETTER_WORDS : (self._device + 1) * LETTER_WORDS] = array("l", letter)
         due = self._come(group)
         try:
@@ -267,8 +276,9 @@ class SharedFabric:
         try:
             if error is not None:
                 raise error
-            if result_nbytes and letters[0][1] == _LOST:
-                raise MemoryError(f"device {group.members[0]} had no room for the result")
+            for member, words in zip(group.members, letters, strict=True):
+                if words[_HAS_NO_ROOM] == 1:
+                    raise MemoryError(f"device {member} had no room for its part")
             yield Exchange([words[0] for words in letters], result, [Block(*words[1:4]) for words in letters])
         finally:
             self._ready.wait(group.others, self._come(group))
@@ -341,16 +351,10 @@ class SharedFabric:
         """A target holds the very block of its source: values do not change, so two may have one copy."""
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
-        block = self._arena.block_of(x) if sends else None
-        copied = None
-        if sends and block is None:
-            block = copied = self._arena.copied(x, [self._device])
-        with self._meeting(group, lent=block) as told:
+        with self._meeting(group, lent=x if sends else None) as told:
             out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
             if source is not None and source != group.place:
                 out = self._arena.adopt(told.lent[source], x.shape, x.dtype)
-        if copied is not None:
-            self._arena.release(copied)
         return out
 
     def any_other(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:

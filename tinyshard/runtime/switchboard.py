@@ -22,6 +22,7 @@ from typing import Any
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.program import Program
 from tinyshard.runtime import channel
+from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
 from tinyshard.runtime.cancelling import left_out
 from tinyshard.runtime.failures import gone, interrupted, lost_error
@@ -30,6 +31,7 @@ from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.launch import Starter
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.runs import Run, settle
+from tinyshard.runtime.stream import Bell, Outbox
 from tinyshard.runtime.watching import look_again
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
@@ -48,9 +50,10 @@ class Switchboard:
         starter: starts the workers, and ends them.
         platform: what they are called.
         buffers: tells which values nobody holds any more.
+        memory: the first part of what the devices share with this process, if they do.
     """
 
-    def __init__(self, starter: Starter, platform: str, buffers: Buffers) -> None:
+    def __init__(self, starter: Starter, platform: str, buffers: Buffers, memory: Board | None = None) -> None:
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
@@ -61,6 +64,8 @@ class Switchboard:
         self._starter = starter
         self._platform = platform
         self._buffers = buffers
+        self._memory = memory
+        self._bell = None if memory is None else Bell(memory)
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
         self._known: dict[int, set[int]] = {}
@@ -206,6 +211,8 @@ class Switchboard:
     def _start_workers(self) -> None:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         for link in self._starter.links(lambda: not self.closing):
+            if self._memory is not None and self._bell is not None:
+                link.outbox = Outbox(self._memory, link.device, self._bell)
             self.links.append(link)
             self._selector.register(link.sock, selectors.EVENT_READ, link)
             self._selector.register(link.control, selectors.EVENT_READ, link)
@@ -219,6 +226,8 @@ class Switchboard:
             if link.has_output:
                 link.write()
                 self._watch(link)
+        if self._bell is not None:
+            self._bell.ring()
         self._let_on()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
@@ -237,9 +246,9 @@ class Switchboard:
                 self._read(link)
 
     def _watch(self, link: Link) -> None:
-        if not link.lost and link.has_output != link.is_watched:
-            link.is_watched = link.has_output
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.has_output else 0)
+        if not link.lost and link.awaits_socket != link.is_watched:
+            link.is_watched = link.awaits_socket
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.awaits_socket else 0)
             self._selector.modify(link.sock, events, link)
 
     def _end(self) -> None:
@@ -311,14 +320,14 @@ class Switchboard:
         if new:
             self._send(new, ("program", program.number, program))
             known.update(new)
+        self._count(run)  # before a device can be done with it
         self._send(run.devices, ("run", run.number, program.number, inputs, outputs))
-        self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
+        self._count(run)
         for device, (block, place) in blocks.items():
             head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
             self._send([device], head, channel.tensor_bytes(block) if place is None else None)
-        self._count(run)
         for device, (block, place) in blocks.items():
             if place is not None and self.links[device].lend(run.number, block.nbytes):
                 self._send([device], ("sync", 0, None))
@@ -369,6 +378,8 @@ class Switchboard:
     def _take(self, link: Link, head: tuple[Any, ...], payload: bytearray | None) -> None:
         if head[0] == "ready":
             link.is_up = True
+        elif head[0] == "room":
+            pass  # it woke this thread, which writes in its next turn
         elif head[0] == "failed":
             _, number, failure = head
             run = next(run for run in link.ahead if run.number == number)

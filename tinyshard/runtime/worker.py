@@ -26,6 +26,7 @@ from tinyshard.runtime.failures import Failure, failure_of, short
 from tinyshard.runtime.meeting import Meeting
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.stream import Inbox
 from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
@@ -70,6 +71,7 @@ class Worker:
         self._programs: dict[int, ReadyProgram] = {}
         self._turnstile = turnstile
         self._is_remote = isinstance(store, Meeting)
+        self._source: Any = sock
         self._arena: Arena | None = None
         self._progress: Progress | None = None
         self._fabric: Any  # with the methods of Fabric
@@ -83,6 +85,7 @@ class Worker:
             self._arena = Arena(fd, count, device)
             os.close(fd)
             self._progress = Progress(self._arena.board, device)
+            self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
             self._fabric = SharedFabric(self._arena)
         else:
             self._fabric = Fabric(store, device, count)
@@ -97,7 +100,7 @@ class Worker:
         What it has no time for yet stays in the controller's queue, which is bounded.
         """
         channel.send(self._sock, ("ready",))
-        reader = channel.Reader(self._sock)
+        reader = channel.Reader(self._source)
         while (messages := reader.read()) is not None:
             for head, payload in messages:
                 self._handle(head, payload)
