@@ -18,6 +18,7 @@
     planner       lesson 10: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 11: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
+    moves         what is sent in a device_put, likewise
 
 A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
 """

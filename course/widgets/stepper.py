@@ -11,15 +11,14 @@ from torch import Tensor
 from course.widgets.base import Choice, Control, Explorer, Options, Step
 from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, band
-from course.widgets.traffic import Held, Message, Moment, Recording, record, record_move
+from course.widgets.moves import MOVES
+from course.widgets.traffic import Held, Message, Moment, Recording, record
 from tinyshard import lax
 from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import device_colour
-from tinyshard.mesh import make_mesh
-from tinyshard.platform import device_count, devices
-from tinyshard.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from tinyshard.platform import device_count
 
-__all__ = ["MOVES", "PATTERNS", "Scene", "collective_stepper", "describe", "draw"]
+__all__ = ["PATTERNS", "Scene", "collective_stepper", "describe", "draw"]
 
 Function = Callable[[Tensor], Tensor]
 
@@ -49,39 +48,6 @@ PATTERNS: dict[str, tuple[str, Function]] = {
     "swapaxes": ('pswapaxes(row, "i", 0)', lambda row: lax.pswapaxes(row, "i", 0)),
     "permute to the right": ('ppermute(row, "i", [(0, 1), (1, 2), …])', _to_the_right),
     "shuffle around the ring": ('pshuffle(row, "i", [7, 0, 1, …])', _from_the_left),
-}
-
-
-def _places(count: int) -> tuple[SingleDeviceSharding, NamedSharding, NamedSharding]:
-    """CPU 0 alone; a row on each device; a copy on each device."""
-    mesh = make_mesh((count,), "i", devices=devices()[:count])
-    return (
-        SingleDeviceSharding(devices()[0]),
-        NamedSharding(mesh, PartitionSpec("i")),
-        NamedSharding(mesh, PartitionSpec()),
-    )
-
-
-def _scatter(count: int) -> Recording:
-    one, rows, _ = _places(count)
-    return record_move(one, rows, (count, count))
-
-
-def _broadcast(count: int) -> Recording:
-    one, _, copies = _places(count)
-    return record_move(one, copies, (count,))
-
-
-def _gather(count: int) -> Recording:
-    one, rows, _ = _places(count)
-    return record_move(rows, one, (count, count))
-
-
-# words → (code, from the number of devices to what is recorded): from one device to all, and from all to one
-MOVES: dict[str, tuple[str, Callable[[int], Recording]]] = {
-    "scatter": ('device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))', _scatter),
-    "broadcast": ("device_put(row_on_cpu_0, NamedSharding(mesh, P()))", _broadcast),
-    "gather": ("device_put(table_in_rows, devices()[0])", _gather),
 }
 
 

@@ -13,22 +13,19 @@ So the origins are right for functions that copy, cut and add, as the collective
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, all_gather, group_positions, reduce_scatter
-from tinyshard.layout import coarsest
 from tinyshard.mapped.pmapped import pmap
-from tinyshard.placement import move_program
 from tinyshard.platform import devices
 from tinyshard.program import Program
 from tinyshard.runtime.execute import make_ready
-from tinyshard.sharding import Sharding
 
-__all__ = ["Held", "Message", "Moment", "Recording", "in_lockstep", "record", "record_move"]
+__all__ = ["Held", "Message", "Moment", "Pair", "Recording", "held_by", "in_lockstep", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,59 +117,8 @@ def record(function: Callable[[Tensor], Tensor], count: int) -> Recording:
     moments: list[Moment] = []
     for (op, params, before, after), (_, _, before_bits, after_bits) in zip(numbers[0], whose[0], strict=True):
         moments += _moments(op, params, list(zip(before, before_bits, strict=True)), (after, after_bits))
-    result = _held(zip(numbers[1], whose[1], strict=True))
+    result = held_by(zip(numbers[1], whose[1], strict=True))
     return Recording(count, tuple(moments), result, compiled.cost_analysis().nbytes)
-
-
-def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recording:
-    """Bring an array from one sharding to another, and write down who sends what to whom.
-
-    Args:
-        have: where it lies; on the first devices.
-        want: where it is to lie, on the first devices too, but on more or fewer of them.
-        shape: of the array; its numbers are 0, 1, 2, …
-
-    Returns:
-        The recording: one exchange, or none if everything lies there already.
-
-    Communication: none; the program runs in this process.
-
-    Example:
-        >>> import tinyshard as ts
-        >>> ts.init(devices=4, runtime="local")
-        >>> rows = ts.NamedSharding(ts.make_mesh((4,), "i"), ts.P("i"))
-        >>> found = record_move(ts.SingleDeviceSharding(ts.devices()[0]), rows, (4, 4))
-        >>> [(message.target, message.nbytes) for message in found.moments[0].messages]
-        [(1, 16.0), (2, 16.0), (3, 16.0)]
-    """
-    old, new = have.checked_layout(shape), want.checked_layout(shape)
-    program = move_program(coarsest(old), coarsest(new), shape, torch.float32)
-    count = len(program.devices)
-    table = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
-    before: list[Pair | None] = [None] * count
-    for position in range(len(old.devices)):
-        block = table[old.index(position, shape)]
-        before[position] = block, torch.full_like(block, 2.0**position)
-    step = next((step for step in program.steps if step.op == "transfer"), None)
-    if step is None:
-        return Recording(count, (), _held(before), 0)
-    after: list[Pair | None] = [None] * count
-    messages = []
-    for source, target, cut, place in step.kwargs["moves"]:
-        pair = before[source]
-        assert pair is not None
-        made = after[target] or (torch.zeros(new.shard_shape(shape)), torch.zeros(new.shard_shape(shape)))
-        for whole, part in zip(made, pair, strict=True):
-            whole[place] = part[cut]
-        after[target] = made
-        if source != target:
-            messages.append(Message(source, target, float(pair[0][cut].nbytes)))
-    held = _held(after)
-    moment = Moment(
-        "transfer", "each block goes to the device that is to hold it", _held(before), held, tuple(messages)
-    )
-    moved = Recording(count, (moment,), held, 0)
-    return replace(moved, nbytes=int(max(moved.sent())))
 
 
 Pair = tuple[Tensor, Tensor]  # numbers, and whose they are in bits
@@ -231,7 +177,7 @@ def _moments(
     """One collective as the exchanges that it is made of; an all-reduce is two."""
     count, size = len(before), before[0][0].numel()
     nbytes = before[0][0].nbytes
-    held, gets = _held(before), _held(zip(*after, strict=True))
+    held, gets = held_by(before), held_by(zip(*after, strict=True))
     others = [(i, j) for i in range(count) for j in range(count) if i != j]
 
     def to_others(share: float) -> tuple[Message, ...]:
@@ -252,22 +198,26 @@ def _moments(
             for k in (0, 1)
         ]
         whole = [list(all_gather(torch.stack(piece), dim=0).unbind(0)) for piece in pieces]
-        middle = _held(zip(*pieces, strict=True))
+        middle = held_by(zip(*pieces, strict=True))
         return [
             Moment(op, "first half: piece j goes to device j, which adds up", held, middle, to_others(1 / count)),
             Moment(
                 op,
                 "second half: everyone sends its finished piece to everyone",
                 middle,
-                _held(zip(*whole, strict=True)),
+                held_by(zip(*whole, strict=True)),
                 to_others(1 / count),
             ),
         ]
     return [Moment(op, "everyone's values are combined", held, gets, to_others(2 / count))]
 
 
-def _held(shards: Iterable[Pair | None]) -> tuple[tuple[Held, ...], ...]:
-    """For each device its numbers, none if it has nothing; a whole table as one entry for each row."""
+def held_by(shards: Iterable[Pair | None]) -> tuple[tuple[Held, ...], ...]:
+    """What each device holds, in words; a whole table is told by its rows.
+
+    Args:
+        shards: for each device its numbers, and by bits whose they are; None where it has nothing.
+    """
     found: list[tuple[Held, ...]] = []
     for pair in shards:
         if pair is None:

@@ -7,7 +7,8 @@ import torch
 
 import tinyshard as ts
 from course.widgets import collective_stepper
-from course.widgets.stepper import MOVES, PATTERNS
+from course.widgets.moves import MOVES
+from course.widgets.stepper import PATTERNS
 from course.widgets.traffic import record
 
 
