@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 LAB_ARGS ?=
+TIMES ?= 1
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test fast format lint types unit workers doctests notebooks browser course-installed test-installed
+.PHONY: help lab test fast format lint types unit workers faults doctests notebooks browser course-installed test-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
@@ -18,6 +19,7 @@ help:
 	@echo 'make test        everything: lint types unit workers doctests notebooks browser'
 	@echo 'make fast        lint, types and unit: what to run while editing'
 	@echo 'make format      rewrite the code in the one format'
+	@echo 'make faults      the fault suite alone, TIMES=20 times in a row, up to the first failure'
 	@echo 'make lint | types | unit | workers | doctests | notebooks | browser    one step of make test, in this order'
 	@echo 'The first of them creates .venv. PYTHON=python3.12 chooses another Python (3.11 or newer).'
 
@@ -47,13 +49,26 @@ unit: test-installed
 	@$(BIN)/python -m pytest -q tests --ignore=tests/workers --ignore=tests/browser
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
-ON_GLOO := test_counts test_failures test_lax_gloo test_expressions_gloo test_network_gloo test_faults_stalls
+ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo
+ON_GLOO += test_failures test_faults_deaths test_faults_interrupts test_faults_memory test_faults_stalls
 
 workers: test-installed
 	$(call heading,worker tests: real processes)
 	@$(BIN)/python -m pytest -q tests/workers
 	$(call heading,worker tests that exchange data: on gloo)
 	@TINYSHARD_COLLECTIVES=gloo $(BIN)/python -m pytest -q $(ON_GLOO:%=tests/workers/%.py)
+
+# What must not hang, leave anything behind, or let anybody in. All of it is in `workers`, too.
+FAULTS := $(patsubst tests/workers/%.py,%,$(wildcard tests/workers/test_fa*.py))
+FAULTS += test_pool test_pool_endings test_memory test_bad_input_gloo test_hosts
+
+faults: test-installed
+	$(call heading,the fault suite: $(TIMES) times)
+	@for pass in $$(seq $(TIMES)); do \
+		echo "== pass $$pass of $(TIMES)"; \
+		$(BIN)/python -m pytest -q -x $(FAULTS:%=tests/workers/%.py) && TINYSHARD_COLLECTIVES=gloo \
+			$(BIN)/python -m pytest -q -x $(patsubst %,tests/workers/%.py,$(filter test_fa%,$(ON_GLOO))) || exit 1; \
+	done
 
 doctests: test-installed
 	$(call heading,doctests: the examples in the docstrings)

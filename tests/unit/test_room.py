@@ -17,25 +17,55 @@ def test_what_is_available_is_what_the_system_says():
     assert available is not None and 0 < available <= kibibytes["MemTotal"] * 1024
 
 
-def files(tmp_path, **texts):
-    for name, text in texts.items():
-        (tmp_path / name).write_text(text)
-    return tuple(tmp_path / name for name in texts)
+@pytest.fixture
+def system(tmp_path, monkeypatch):
+    """Writes what the system says: files by their path."""
+    monkeypatch.setattr(room, "_MACHINE", tmp_path / "meminfo")
+    monkeypatch.setattr(room, "_MINE", tmp_path / "mine")
+    monkeypatch.setattr(room, "_GROUPS", tmp_path / "groups")
+
+    def write(texts):
+        for path, text in texts.items():
+            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path).write_text(text)
+
+    return write
 
 
-def test_a_container_with_less_than_the_machine_counts_and_its_cached_files_give_way(tmp_path, monkeypatch):
-    (machine,) = files(tmp_path, machine="MemTotal: 9000 kB\nMemAvailable: 8000 kB\n")
-    container = files(tmp_path, limit="5000000\n", used="3000000\n", stat="anon 1\ninactive_file 1000\n")
-    monkeypatch.setattr(room, "_MACHINE", machine)
-    monkeypatch.setattr(room, "_CONTAINERS", (container,))
+MACHINE = {"meminfo": "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n"}
+VERSIONS = {
+    "version 2": ("0::{path}\n", "groups{path}/", "memory.max", "memory.current", "inactive_file"),
+    "version 1": (
+        "5:cpu:/\n4:memory:{path}\n", "groups/memory{path}/",
+        "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_container_with_less_than_the_machine_counts_and_its_cached_files_give_way(system, version):
+    mine, folder, limit, used, cached = VERSIONS[version]
+    at = folder.format(path="/")
+    system({**MACHINE, "mine": mine.format(path="/unseen/from/within")})
+    system({at + limit: "5000000\n", at + used: "3000000\n", at + "memory.stat": f"anon 1\n{cached} 1000\n"})
     assert room.available_nbytes() == 2_001_000
-    container[0].write_text("max\n")
+    system({at + limit: "max\n"})
     assert room.available_nbytes() == 8000 * 1024
 
 
-def test_a_system_that_does_not_tell_is_not_asked_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(room, "_MACHINE", tmp_path / "none")
-    monkeypatch.setattr(room, "_CONTAINERS", ())
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("narrow", ["/", "/jobs", "/jobs/mine"])
+def test_the_narrowest_of_the_groups_around_a_process_counts(system, version, narrow):
+    mine, folder, limit, used, _ = VERSIONS[version]
+    system({**MACHINE, "mine": mine.format(path="/jobs/mine")})
+    for path in ("/", "/jobs", "/jobs/mine", "/jobs/another"):
+        at = folder.format(path=path)
+        left = {narrow: 2_000_000, "/jobs/another": 1}.get(path, 4_000_000)
+        system({at + limit: f"{left + 500}\n", at + used: "500\n", at + "memory.stat": "anon 1\n"})
+    assert room.available_nbytes() == 2_000_000
+
+
+def test_a_system_that_does_not_tell_is_not_believed_to_be_full(system):
     assert room.available_nbytes() is None
 
 

@@ -29,11 +29,16 @@ def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_
         time.sleep(0.01)
 
 
+def stop(pid: int) -> None:
+    """Let a process run no further; it has stopped when this returns, which a signal alone does not say."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, f"{pid} stopped")
+
+
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
     """A process that does not run in this block."""
-    os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, f"{pid} stopped")
+    stop(pid)
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.workers.processes import is_gone, wait_until
+from tests.workers.processes import is_gone, stop, wait_until
 from tinyshard import platform
 from tinyshard.runtime import zygote
 
@@ -111,7 +111,7 @@ def test_a_killed_device_is_named_with_its_signal_to_who_waits(rows):
             caught.append(str(error))
 
     pid = ts.devices()[5].pid
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     waiter = threading.Thread(target=wait_for_a_sum)
     waiter.start()
     os.kill(pid, signal.SIGKILL)

@@ -1,5 +1,7 @@
 """A collective that cannot complete says who reached it; one that others only compute before is waited for."""
 
+import time
+
 import pytest
 import torch
 
@@ -19,10 +21,11 @@ def short_limit():
     config.update("collective_timeout_s", before)
 
 
-def test_a_collective_that_cannot_complete_names_who_reached_it_and_who_did_not_and_may_be_asked_again(rows):
+def test_a_collective_that_cannot_complete_names_who_reached_it_and_who_did_not_and_may_be_asked_again(pool, rows):
     x = ts.device_put(torch.arange(16.0).reshape(8, 2), rows).block_until_ready()
     with stopped(ts.devices()[3].pid):
         total = x.sum()
+        wait_until_in_a_collective(pool, [0, 1, 2, 4, 5, 6, 7])
         error = outcome(total.item, LIMIT_S + 4)()
         assert isinstance(error, ts.CollectiveTimeoutError)
         assert "all_reduce cannot complete: none of its devices has got on for 1 s" in str(error)
@@ -38,6 +41,7 @@ def test_a_collective_along_one_axis_names_its_own_devices_alone(pool):
     x.sum(1).block_until_ready()
     with stopped(ts.devices()[3].pid):
         total = x.sum(1)
+        wait_until_in_a_collective(pool, [2])
         error = outcome(total.addressable_shards[2].data.tolist, LIMIT_S + 4)()
         assert "reached by CPU 2; not reached by CPU 3" in str(error)
 
@@ -77,14 +81,26 @@ def test_a_loop_that_a_stopped_device_holds_back_hears_of_it(pool, rows):
     assert x.sum().item() == 16
 
 
+def matrix_that_takes(seconds, device):
+    """A matrix on a device that needs about so long for its singular values, however fast or busy the machine is."""
+    size = 300
+    small = ts.device_put(torch.rand(size, size, dtype=torch.float64), device).block_until_ready()
+    torch.linalg.svdvals(small).block_until_ready()
+    began_s = time.monotonic()
+    torch.linalg.svdvals(small + 1).block_until_ready()
+    size = int(size * (seconds / (time.monotonic() - began_s)) ** (1 / 3))
+    return ts.device_put(torch.rand(size, size, dtype=torch.float64), device)
+
+
 def test_devices_that_compute_for_long_before_they_reach_a_collective_are_waited_for(pool):
     """Device 0 computes for several times the limit, in one op and in many, while its peer waits in the collective."""
     mesh = ts.make_mesh((2,), ("a",))
     x = ts.device_put(torch.ones(2, 4), ts.NamedSharding(mesh, ts.P("a")))
-    wide = ts.device_put(torch.rand(1800, 1800, dtype=torch.float64), ts.devices()[0])
-    y = wide
-    for _ in range(3):
-        y = torch.linalg.svdvals(wide + y.amax())
-    moved = ts.device_put(y, x.sharding)  # device 1 waits here
+    y = torch.linalg.svdvals(matrix_that_takes(3 * LIMIT_S, ts.devices()[0]))
+    short = matrix_that_takes(LIMIT_S / 5, ts.devices()[0])
+    for _ in range(10):
+        y = torch.linalg.svdvals(short + y.amax())
+    even = 2 * (len(short) // 2)
+    moved = ts.device_put(y[:even], x.sharding)  # device 1 waits here
     wait_until_in_a_collective(pool, [1])
     assert outcome(lambda: (x + moved.sum() * 0).sum().item(), 120)() == 8

@@ -34,7 +34,7 @@ REGION_NBYTES = 1 << 36
 SLOTS = 1 << 15
 PAGE_NBYTES = 4096
 _LOOKED_AT = 16
-# who wants more new pages at once asks first whether there are so many
+# who has taken so many new pages asks, before it takes more, whether there are so many
 _ASKED_NBYTES = 1 << 26
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
@@ -129,6 +129,7 @@ class Arena:
         self._given = np.zeros(SLOTS, bool)
         self._free: dict[int, list[int]] = {}
         self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
+        self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of free blocks whose pages are there
         self._without_pages: set[int] = set()
         self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (64 * (count + 1))
@@ -157,10 +158,10 @@ class Arena:
             if not slots and not self._take_back(size):
                 self.collect()
             if not slots:
-                _check_room(size)
+                self._check_room(size)
                 slot = self._grow(size)
             elif slots[-1] in self._without_pages:
-                _check_room(size)
+                self._check_room(size)
                 slot = slots.pop()
                 self._without_pages.discard(slot)
             else:
@@ -172,6 +173,16 @@ class Arena:
             self._given[slot] = True
             self._out[size].append(slot)
         return Block(self.member, slot, self._offsets[slot])
+
+    def _check_room(self, size: int) -> None:
+        """Raises if the machine has no room for new pages beside those that are taken without asking."""
+        if self._unasked_nbytes + size >= _ASKED_NBYTES:
+            available = room.available_nbytes()
+            if available is not None and size + _ASKED_NBYTES > available:
+                raise MemoryError(f"no memory for {size} more bytes: this machine has {available} left")
+            self._unasked_nbytes = 0
+        else:
+            self._unasked_nbytes += size
 
     def _grow(self, size: int) -> int:
         slot = len(self._sizes)
@@ -306,12 +317,6 @@ class _Watch(weakref.ref["np.ndarray[Any, Any]"]):
     __slots__ = ("block",)
 
     block: Block
-
-
-def _check_room(nbytes: int) -> None:
-    available = room.available_nbytes() if nbytes >= _ASKED_NBYTES else None
-    if available is not None and nbytes > available:
-        raise MemoryError(f"no memory for {nbytes} more bytes: this machine has {available} left")
 
 
 def _rounded(nbytes: int) -> int:

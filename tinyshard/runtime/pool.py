@@ -374,4 +374,11 @@ class ProcessPool:
 
 
 def _no_room(got: str) -> OutOfMemoryError:
-    return OutOfMemoryError(message("this process has no memory for the values of an array", got=got))
+    return OutOfMemoryError(
+        message(
+            "this process has no memory for the values of an array",
+            got=got,
+            rule="it shares the machine's memory with the devices; nothing was placed or fetched",
+            try_="del what you no longer need (ts.live_arrays() lists it), or move less at a time",
+        )
+    )

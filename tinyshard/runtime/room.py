@@ -1,4 +1,4 @@
-"""How much more memory this machine, or the container that this process lives in, has to give.
+"""How much more memory this machine, or what limits this process on it, has to give.
 
 Shared pages are taken when they are first written, and where there are none left the system kills somebody: so whoever
 wants many asks before.
@@ -7,17 +7,14 @@ wants many asks before.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 _MACHINE = Path("/proc/meminfo")
-# limit and use of a container: of control groups version 2, and version 1
-_CONTAINERS = tuple(
-    (Path("/sys/fs/cgroup") / limit, Path("/sys/fs/cgroup") / used, Path("/sys/fs/cgroup") / stat)
-    for limit, used, stat in (
-        ("memory.max", "memory.current", "memory.stat"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
-    )
-)
+_MINE = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+# limit and use, of control groups version 2, which have no name, and version 1
+_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 
 
 def available_nbytes() -> int | None:
@@ -26,9 +23,26 @@ def available_nbytes() -> int | None:
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = _MACHINE.read_text().splitlines()
         found.append(next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")))
-    for limit, used, stat in _CONTAINERS:
+    for folder, limit, used in _groups():
         with contextlib.suppress(OSError, ValueError):  # ValueError: "max", no limit
-            left = int(limit.read_text()) - int(used.read_text())
-            counts = dict(line.split() for line in stat.read_text().splitlines())
-            found.append(left + int(counts.get("inactive_file", 0)))  # cached files give way
+            left = int((folder / limit).read_text()) - int((folder / used).read_text())
+            counts = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            # cached files give way; those of the groups within count as total_ in version 1
+            found.append(left + int(counts.get("total_inactive_file", counts.get("inactive_file", 0))))
     return min(found, default=None)
+
+
+def _groups() -> Iterator[tuple[Path, str, str]]:
+    """The control groups that limit this process, from the outermost: a container's, then a session's or a job's in it.
+
+    Yields:
+        A group's folder, and the names of its limit and its use. A container may not see the folder of its own group:
+        then it is the outermost one.
+    """
+    with contextlib.suppress(OSError):
+        for line in _MINE.read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            parts = path.split("/")[1:]
+            for kind in set(kinds.split(",")) & _FILES.keys():
+                for depth in range(len(parts) + 1):
+                    yield _GROUPS.joinpath(kind, *parts[:depth]), *_FILES[kind]

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import select
 import selectors
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
@@ -24,12 +22,13 @@ from tinyshard.program import Program
 from tinyshard.runtime import channel
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
-from tinyshard.runtime.cancelling import left_out
-from tinyshard.runtime.failures import gone, interrupted, lost_error
+from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
+from tinyshard.runtime.interrupts import Interrupts
 from tinyshard.runtime.launch import Starter
 from tinyshard.runtime.link import Link, Request
+from tinyshard.runtime.printed import Printed
 from tinyshard.runtime.runs import Run, settle
 from tinyshard.runtime.stream import Bell, Outbox
 from tinyshard.runtime.watching import look_again
@@ -60,7 +59,6 @@ class Switchboard:
         self.links: list[Link] = []
         self.broken: TinyshardError | None = None
         self.closing = False
-        self._printed: list[tuple[int, str]] = []
         self._starter = starter
         self._platform = platform
         self._buffers = buffers
@@ -72,13 +70,10 @@ class Switchboard:
         self._held_back: collections.deque[Gate] = collections.deque()
         self._is_idle = False  # it sleeps until somebody wakes it
         self._is_listening = False  # likewise, or for `LINGER_S`
-        self._cancelled_upto = 0
-        self._cancelling: _Cancelling | None = None
-        self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
+        self._interrupts = Interrupts(self.links, self._unsettled, self.state)
         self._newest = 0  # number of the last call that was handed out
         self._selector = selectors.DefaultSelector()
-        self._outputs = select.poll()
-        self._polling = threading.Lock()
+        self._printed = Printed(self.state)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -149,9 +144,7 @@ class Switchboard:
 
     def take_printed(self) -> list[tuple[int, str]]:
         """The lines that workers have printed since the last time, each with its device, in device order."""
-        with self.state:
-            lines, self._printed = self._printed, []
-        return sorted(lines, key=lambda line: line[0])
+        return self._printed.take()
 
     def is_quiet(self, told: Sequence[int]) -> bool:
         """Whether all that devices have said has been taken in.
@@ -162,8 +155,7 @@ class Switchboard:
         if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
-        with self._polling:  # a poll object serves one thread at a time
-            return not self._outputs.poll(0) and self._is_listening
+        return self._printed.is_all_read() and self._is_listening
 
     def pass_all(self, finished: Sequence[int]) -> None:
         """Note how far devices are.
@@ -217,7 +209,7 @@ class Switchboard:
             self._selector.register(link.sock, selectors.EVENT_READ, link)
             self._selector.register(link.control, selectors.EVENT_READ, link)
             self._selector.register(link.output, selectors.EVENT_READ, link)
-            self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
+            self._printed.watch(link)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
@@ -296,8 +288,7 @@ class Switchboard:
             elif kind == "forget":
                 self._forget(item[0])
             elif kind == "cancel":
-                self._interrupts.append((self._newest, item[0]))  # what is handed out from here on is not concerned
-                self._begin_cancel()
+                self._interrupts.add(self._newest, item[0])  # what is handed out from here on is not concerned
             elif kind == "look":
                 self._look()
             else:
@@ -414,7 +405,7 @@ class Switchboard:
             self._close_control(link)
         for head, _ in messages or ():
             if head[0] == "frozen":
-                self._note_frozen(link.device, head[1])
+                self._interrupts.note_frozen(link.device, head[1])
             elif head[0] == "seen" and link.sight is not None:
                 link.sight = look_again(link.sight, time.monotonic(), *head[1:])
 
@@ -428,50 +419,8 @@ class Switchboard:
             if not link.lost:
                 link.look(time.monotonic())
 
-    def _begin_cancel(self) -> None:
-        while self._interrupts and self._cancelling is None:
-            upto, by = self._interrupts.popleft()
-            busy = {link.device for link in self.links if link.ahead and not link.lost}
-            if busy and upto > self._cancelled_upto:
-                self._cancelling = _Cancelling(upto, by, busy, {})
-                for device in sorted(busy):
-                    self.links[device].tell("freeze")
-
-    def _note_frozen(self, device: int, started: int) -> None:
-        """A device holds still, or is gone. When all do, what each leaves out can be said."""
-        now = self._cancelling
-        if now is None or device not in now.waiting:
-            return
-        now.waiting.discard(device)
-        now.started[device] = started
-        if now.waiting:
-            return
-        frozen = list(now.started)
-        started_by = {link.device: now.started.get(link.device, link.done) for link in self.links}
-        with self.state:  # a thread that waits may settle runs, too
-            runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
-            skip = left_out(runs, started_by)
-            for run in runs:
-                for d in run.devices:
-                    if run.number in skip[d]:
-                        run.failures.setdefault(d, (interrupted(d, now.by), run.where))
-        for d in frozen:
-            self.links[d].tell("cancel", now.upto, frozenset(skip[d]), now.by)
-        self._cancelled_upto, self._cancelling = now.upto, None
-        self._begin_cancel()
-
     def _take_lines(self, link: Link) -> None:
-        if link.output < 0:
-            return
-        output = link.output
-        lines = link.read_lines(lambda: self._close_output(output))
-        if lines:
-            with self.state:
-                self._printed.extend((link.device, line) for line in lines)
-
-    def _close_output(self, output: int) -> None:
-        self._selector.unregister(output)
-        self._outputs.unregister(output)
+        self._printed.read(link, self._selector.unregister)
 
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""
@@ -489,26 +438,9 @@ class Switchboard:
         link.fail_asked()
         for other in self.links:
             other.tell("lost", link.device, lost)
-        self._note_frozen(link.device, link.done)
+        self._interrupts.note_frozen(link.device, link.done)
         if not link.is_up:
             raise lost_error(link.device, lost, self._platform)  # the others wait for it: no device will start
-
-
-@dataclass
-class _Cancelling:
-    """An interrupt on its way: the devices are asked how far they are, and hold still until all have answered.
-
-    Attributes:
-        upto: calls up to this one are to be cancelled.
-        by: the interrupted line.
-        waiting: devices that have not answered.
-        started: by device, the last call that it has started.
-    """
-
-    upto: int
-    by: str
-    waiting: set[int]
-    started: dict[int, int]
 
 
 def _unusable(why: str) -> RuntimeStateError:
