@@ -30,6 +30,7 @@ from tinyshard.runtime.stream import Inbox
 from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
+_CALLS = ("run", "put")
 _KEPT_NBYTES = 1 << 25  # that a worker keeps of what it has freed, beyond what lies between used pieces
 
 
@@ -104,9 +105,9 @@ class Worker:
         while (messages := reader.read()) is not None:
             for head, payload in messages:
                 self._handle(head, payload)
-            if self._progress is not None:  # the controller sees it without asking
-                _flush()
-                self._progress.finish(self._turnstile.done)
+                if self._progress is not None and head[0] in _CALLS:  # the controller sees it without asking
+                    _flush()
+                    self._progress.finish(self._turnstile.done)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
