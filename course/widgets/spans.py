@@ -123,7 +123,7 @@ def measure(count: int, size: int, waits_each: bool) -> tuple[Call, ...]:
     """Dispatch products on CPU 0, wait for them, and look at the clock.
 
     Where the cell waits only once, it sees only when the last product is there. When the second of four is there is
-    seen by a run of two: to ask in between would be one more order in the queue.
+    seen by a run of two: to look in between would take the processor from the device.
 
     Args:
         count: how many.
