@@ -12,55 +12,22 @@ results are checked.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 from benchmarks.cases import CASES, Case
 from benchmarks.memory import memory_nbytes
 from benchmarks.report import Figures, table, write
+from benchmarks.side import ROOT, Side
 from benchmarks.start import PROGRAMS
 
-ROOT = Path(__file__).parents[1]
 SIDES = {"tinyshard": "ours", "JAX": "by_jax", "gloo": "by_gloo", "ipyparallel": "by_ipyparallel"}
 SHORT_S = 0.02  # what takes less is sampled this many times more often
 SAMPLES_IF_SHORT = 30
-
-
-class Side:
-    """A side's process."""
-
-    def __init__(self, name: str, python: str, *args: str) -> None:
-        self.name = name
-        self.python = python
-        self.process = subprocess.Popen(
-            [python, "-m", f"benchmarks.{SIDES[name]}", *args],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )  # fmt: skip
-
-    def ask(self, request: str) -> dict[str, Any]:
-        """One request and its answer."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(request + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        answer: dict[str, Any] = json.loads(line) if line else {"error": f"{self.name} has ended"}
-        if "error" in answer:
-            print(f"{self.name}: {request}: {answer['error']}", file=sys.stderr)
-        return answer
-
-    def end(self) -> None:
-        """Let it go."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
 
 
 def measure(case: Case, sides: list[Side], rounds: int) -> Figures:
@@ -125,7 +92,10 @@ def main() -> None:
     args = parser.parse_args()
     wanted = [case for case in CASES if not args.cases or case.name in args.cases]
     more = {"tinyshard": [args.collectives] if args.collectives else []}
-    sides = [Side(n, args.jax if n == "JAX" else sys.executable, *more.get(n, [])) for n in args.sides]
+    sides = [
+        Side(n, args.jax if n == "JAX" else sys.executable, *more.get(n, []), module=f"benchmarks.{SIDES[n]}")
+        for n in args.sides
+    ]
     figures = []
     try:
         for case in wanted:

@@ -94,7 +94,8 @@ def collective(name: str, nbytes: int) -> Generator:
     form = TABLE[op].form
     assert form is not None
     wanted = [form(torch.stack(h), **params)[3] for h in hosts]
-    inputs = [pool.put(dict(enumerate(h)), users_line()) for h in hosts]
+    # as device_put does it: where the devices can see it
+    inputs = [pool.put({d: pool.snapshot(x) for d, x in enumerate(h)}, users_line()) for h in hosts]
     for i in itertools.count():
 
         def call(x: Any) -> Any:

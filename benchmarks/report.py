@@ -32,7 +32,8 @@ class Figures:
         return self.seconds["tinyshard"][1] / self.seconds[peer][1]
 
 
-def _time(seconds: tuple[float, float] | None) -> str:
+def time_text(seconds: tuple[float, float] | None) -> str:
+    """Least and median, in one unit."""
     if seconds is None:
         return "–"
     unit, scale = next((u, s) for u, s in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)) if seconds[1] * s >= 1 or u == "µs")
@@ -53,7 +54,7 @@ def table(figures: Sequence[Figures], *, heading: bool = True) -> str:
         lines.append("|---" * (len(SIDES) + 4) + "|")
     for f in figures:
         peaks = " / ".join(f"{f.peaks[s] >> 20}" if s in f.peaks else "–" for s in ("tinyshard", "JAX"))
-        cells = [f.case.what, *(_time(f.seconds.get(s)) for s in SIDES)]
+        cells = [f.case.what, *(time_text(f.seconds.get(s)) for s in SIDES)]
         cells += [_against(f.ratio("JAX"), f.case.to_jax), _against(f.ratio("gloo"), f.case.to_gloo), peaks]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

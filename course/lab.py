@@ -2,8 +2,9 @@
 
 import importlib.util
 import os
+import re
 import sys
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from course.errors import MissingLabError
@@ -21,7 +22,7 @@ OFFLINE = (
 SETTINGS = Path(__file__).parent / "jupyter"
 
 
-def lab_command(working: Path, lab_args: Sequence[str]) -> list[str]:
+def lab_command(working: Path, lab_args: Sequence[str], environment: Mapping[str, str] = os.environ) -> list[str]:
     """Say how JupyterLab is started on `working`.
 
     The Python that runs this runs JupyterLab too, and JupyterLab's kernel `python3` is that Python again:
@@ -30,6 +31,7 @@ def lab_command(working: Path, lab_args: Sequence[str]) -> list[str]:
     Args:
         working: The folder that JupyterLab shows.
         lab_args: The user's own arguments. They come last, and the last one wins.
+        environment: Where a codespace says under which address its pages are shown.
 
     Returns:
         The words of the command, the program first.
@@ -48,7 +50,19 @@ def lab_command(working: Path, lab_args: Sequence[str]) -> list[str]:
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         # In a container root is the only user, and JupyterLab refuses to start for root unless told.
         command.append("--allow-root")
-    return [*command, *lab_args]
+    return [*command, *_shown_in_codespaces(environment), *lab_args]
+
+
+def _shown_in_codespaces(environment: Mapping[str, str]) -> list[str]:
+    """Let in what comes from this codespace's own pages.
+
+    JupyterLab is asked as localhost:8888 there, while its page stands at https://NAME-8888.DOMAIN, and it refuses
+    what comes from a page of another address: no file would be listed, and no kernel started.
+    """
+    name, domain = environment.get("CODESPACE_NAME"), environment.get("GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN")
+    if not name or not domain:
+        return []
+    return [rf"--ServerApp.allow_origin_pat=https://{re.escape(name)}-\d+\.{re.escape(domain)}$"]
 
 
 def offer_settings(environment: MutableMapping[str, str]) -> None:

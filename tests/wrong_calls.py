@@ -13,7 +13,7 @@ import torch
 import tinyshard as ts
 from tinyshard import P, platform
 from tinyshard.config import UnknownFlagError
-from tinyshard.trace import TracedValueError
+from tinyshard.lifting import TracedValueError
 
 UNEVEN = ("cannot be split evenly", "must be a multiple of")
 RANK = ("does not fit the array's rank",)

@@ -17,6 +17,7 @@ from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ImmutableError, message
 from tinyshard.layout import Layout
 from tinyshard.mesh import Mesh
+from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer
 from tinyshard.sharding import Sharding, express
 
@@ -43,6 +44,11 @@ def origin() -> tuple[int, int, int]:
     return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
 
 
+def meta_of(x: Any) -> Meta:
+    """Shape and dtype of a tensor. An Array knows them itself: through torch each is a call of `__torch_function__`."""
+    return x._meta if isinstance(x, Array) else Meta(tuple(x.shape), x.dtype)
+
+
 class Array(torch.Tensor):
     """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
 
@@ -59,6 +65,7 @@ class Array(torch.Tensor):
     _buffer: Buffer
     _layout: Layout
     _mesh: Mesh | None
+    _meta: Meta
     _origin: tuple[int, int, int]
     _viewed: bool
     committed: bool
@@ -78,6 +85,7 @@ class Array(torch.Tensor):
         made._buffer = buffer
         made._layout = layout
         made._mesh = mesh
+        made._meta = Meta(tuple(shape), dtype)
         made._origin = origin()
         made._viewed = False
         made.committed = committed

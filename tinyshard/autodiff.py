@@ -17,8 +17,8 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from tinyshard.array import Array, one_call
 from tinyshard.errors import DtypeError, message
+from tinyshard.lifting import lift_outer
 from tinyshard.placement import array
-from tinyshard.trace import lift_outer
 
 Function = Callable[..., Any]
 

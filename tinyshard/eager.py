@@ -19,10 +19,10 @@ from tinyshard import partition, platform
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, StatefulRandomError, message
 from tinyshard.inplace import rebind
+from tinyshard.lifting import is_tracing, lift_arrays
 from tinyshard.operators import facts, is_random
 from tinyshard.placement import device_get
 from tinyshard.recipe import Home, Recipe, call, close_program, home_of, open_program, slot_of
-from tinyshard.trace import is_tracing, lift_arrays
 
 MAX_RECIPES = 4096
 

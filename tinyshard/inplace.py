@@ -13,6 +13,7 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 
 from tinyshard.array import _DEFAULT_ORIGIN, Array, _refuse, origin
+from tinyshard.program import Meta
 
 aten = torch.ops.aten
 
@@ -50,6 +51,7 @@ def _given(target: Array, result: Any, op: Any, args: tuple[Any, ...], kwargs: d
     target._buffer, target._layout, target._mesh = result._buffer, result._layout, result._mesh
     if torch.Tag.inplace_view in op.tags:
         _reshape_handle(op, args, kwargs)
+        target._meta = Meta(tuple(target.shape), target.dtype)
     return target
 
 

@@ -19,9 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
+from tinyshard.array import meta_of
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
 from tinyshard.layout import Layout, is_same_placement
+from tinyshard.lifting import is_tracing
 from tinyshard.lowered import Compiled, GraphText, Lowered
 from tinyshard.mapped.region import regions_in
 from tinyshard.mesh import AbstractMesh
@@ -33,7 +35,7 @@ from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
 from tinyshard.spmd import constraints_of, partition_graph
-from tinyshard.trace import Traced, closed_names, is_tracing, trace
+from tinyshard.trace import Traced, closed_names, trace
 
 
 @dataclass(eq=False)
@@ -50,11 +52,17 @@ class Entry:
     closed: tuple[Meta, ...]
     recipes: dict[Any, Recipe] = field(default_factory=dict)
 
+    @functools.cached_property
+    def homes(self) -> list[tuple[Sharding, Home]]:
+        """What its constraints and regions say of where it runs."""
+        named = [*constraints_of(self.traced), *(region.anywhere for region in regions_in(self.traced))]
+        return [(sharding, _home_at(sharding)) for sharding in named]
+
     def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
         """What it closes over, as it is now; None if the trace does not fit that."""
         now = [c.look_up(roots) for c in self.traced.closed]
         found = [x for x in now if x is not None]
-        return found if len(found) == len(now) and tuple(map(_meta, found)) == self.closed else None
+        return found if len(found) == len(now) and tuple(map(meta_of, found)) == self.closed else None
 
     def changes(self, roots: Sequence[Any]) -> list[str]:
         """What has become of what it closes over, for the tensors that are not as they were."""
@@ -63,13 +71,9 @@ class Entry:
             now = closed.look_up(roots)
             if now is None:
                 said.append(f"{name}, which it closes over, is gone or means something else")
-            elif _meta(now) != before:
-                said.append(f"{name}, which it closes over: {before}, now {_meta(now)}")
+            elif meta_of(now) != before:
+                said.append(f"{name}, which it closes over: {before}, now {meta_of(now)}")
         return said
-
-
-def _meta(x: torch.Tensor) -> Meta:
-    return Meta(tuple(x.shape), x.dtype)
 
 
 class Jitted:
@@ -176,7 +180,7 @@ class Jitted:
             print(told, file=sys.stderr)
         traced = trace(roots, bound.call, bound.signature.metas, bound.names)
         closed = [c.value for c in traced.closed]
-        entry = Entry(traced, tuple(map(_meta, closed)))
+        entry = Entry(traced, tuple(map(meta_of, closed)))
         entries.append(entry)
         return entry, [*operands, *closed]
 
@@ -201,9 +205,7 @@ class Jitted:
         """
         home = home_of(operands)
         places = [as_sharding(p) for p in _places(self._out_shardings) if p is not None]
-        regions = [region.anywhere for region in regions_in(entry.traced)]
-        for sharding in [*constraints_of(entry.traced), *regions, *places]:
-            named = _home_at(sharding)
+        for sharding, named in [*entry.homes, *((place, _home_at(place)) for place in places)]:
             if not home.committed:
                 home = named
             if named.devices != home.devices:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tinyshard import platform
-from tinyshard.array import Array
+from tinyshard.array import Array, meta_of
 from tinyshard.errors import ShardingError, message
 from tinyshard.layout import Layout, coarsest, refine, replicated
 from tinyshard.mesh import Mesh
@@ -109,9 +109,8 @@ def _devices_error(ours: Layout, theirs: Layout) -> ShardingError:
 
 def slot_of(x: Any, home: Home) -> Slot:
     """How an operand stands to the program: in place with a layout, or still to be put there."""
-    meta = Meta(tuple(x.shape), x.dtype)
     layout = getattr(x, "_layout", None)
-    return Slot(meta, layout if layout is not None and layout.devices == home.devices else None)
+    return Slot(meta_of(x), layout if layout is not None and layout.devices == home.devices else None)
 
 
 def open_program(

@@ -7,6 +7,8 @@ this module is imported when the first op needs a rule.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -165,6 +167,8 @@ def _plain_placement(placement: Any) -> Placement:
 @lru_cache(maxsize=1)
 def warm_up() -> None:
     """Ask once about a plain case: torch imports much of itself only when it is first asked."""
+    # the interpreter's last collection would walk all of that, for half a second, and free what ends with the process
+    atexit.register(gc.freeze)
     x = Operand((2, 2), torch.float32, (("shard", 0),))
     y = Operand((2, 2), torch.float32, (REPLICATE,))
     torch.ops.aten.add.Tensor(torch.empty(2, device="meta"), 1)

@@ -15,6 +15,7 @@ from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_wit
 
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
+from tinyshard.array import meta_of
 from tinyshard.errors import DtypeError, StaticArgumentError, message
 from tinyshard.mesh import current_mesh
 from tinyshard.placement import as_tensor
@@ -103,7 +104,7 @@ def bind(
 
     signature = Signature(
         tree,
-        tuple(Meta(tuple(x.shape), x.dtype) for x in operands),
+        tuple(map(meta_of, operands)),
         tuple((key, type(value), value) for key, value in static),
         tuple(x is None for x in leaves),
         (*config.key(), current_mesh()),

@@ -97,7 +97,9 @@ def judge_centred(centred: Callable[..., Any]) -> Verdict:
             "all four are 0", "Inside, `v` is one number, and it is its own mean. Who knows the mean of the batch?"
         )
     if not difference(got, numbers - numbers.sum()):
-        return differs("it subtracts the sum", "`psum` adds up; there is a collective that also divides by the number.")
+        return differs(
+            "it subtracts the sum", "`psum` adds up; one of its sisters in section 6 also divides by the number."
+        )
     if not difference(got, numbers.mean().expand(4)):
         return differs("it is the mean itself", "The mean is right. What was to be subtracted from what?")
     wrong = difference(got, numbers - numbers.mean(), "the result for 1, 2, 3, 6")

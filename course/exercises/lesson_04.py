@@ -87,7 +87,13 @@ def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
         return differs(told, "That is the sum of all. What must the others hold, so that only device 3 counts?")
     if told:
         return differs(told)
-    nbytes = mapped.lower(numbers).compile().cost_analysis().nbytes
+    cost = mapped.lower(numbers).compile().cost_analysis()
+    nbytes = cost.nbytes
+    if nbytes > 7 and cost.count("collective_permute"):
+        hint = (
+            "Right, but device 3 sends one letter after the other. Which collective ends with the same on all devices?"
+        )
+        return differs(f"each device sends up to {nbytes} bytes, not 7", hint)
     if nbytes > 7:
         hint = "Right, but all eight numbers travel to everybody, and seven are thrown away. Which is the cheaper way?"
         return differs(f"each device sends {nbytes} bytes, not 7", hint)

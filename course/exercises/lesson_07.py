@@ -83,7 +83,8 @@ def judge_envelope(dp_bytes: Callable[..., Any]) -> Verdict:
     def is_off_by(factor: Callable[[int], float]) -> bool:
         return all(abs(ratio * factor(devices) - 1) < 1e-3 for devices, ratio in ratios.items())
 
-    told = "; ".join(f"{devices} devices: {round(got[devices]):,}, not {round(want[devices]):,}" for devices in got)
+    off = [devices for devices in got if abs(ratios[devices] - 1) >= 1e-3]
+    told = "; ".join(f"{devices} devices: {round(got[devices]):,}, not {round(want[devices]):,}" for devices in off)
     if is_off_by(lambda n: 1):
         return PASSED
     if is_off_by(lambda n: 4):

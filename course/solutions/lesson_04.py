@@ -17,6 +17,14 @@ def only_three(v: Any) -> Any:
     return torch.where(ts.lax.axis_index("i") == 3, v, 0.0)
 
 
+def letters_from_three(v: Any) -> Any:
+    """Device 3 sends its number to each of the others, one after the other."""
+    me, heard = ts.lax.axis_index("i"), v
+    for other in (0, 1, 2, 4, 5, 6, 7):
+        heard = torch.where(me == other, ts.lax.ppermute(v, "i", [(3, other)]), heard)
+    return heard
+
+
 ANSWERS = {
     "04.1": Answers(
         solution=lambda v: v - ts.lax.ppermute(v, "i", RING),
@@ -49,6 +57,7 @@ ANSWERS = {
         solution=lambda v: ts.lax.psum(only_three(v), "i"),
         wrong=(
             Wrong(lambda v: ts.lax.all_gather(v, "i")[3], "seven are thrown away"),
+            Wrong(letters_from_three, "one letter after the other"),
             Wrong(lambda v: ts.lax.ppermute(v, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
             Wrong(lambda v: ts.lax.psum(v, "i"), "only device 3 counts"),
             Wrong(only_three, "Which collectives end like that"),

@@ -5,7 +5,8 @@
     bars          rows of bars, end to end behind a name, and their legend
     grid          a small table of numbers in the colours of those to whom they belong
     device_panel  lesson 00: a lamp, a pid and the memory of each device
-    spans         lesson 01: dispatch, queue, compute and wait; a button measures real calls
+    spans         lesson 01: dispatch, queue, compute and wait; a button measures here
+    recorded_spans  the times that it draws until then; record_spans is the command that took them
     axes          lesson 02: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 03: choose mesh, array and spec; who holds what, and how many bytes
     stepper       lesson 04: step through a collective; who sends what to whom
@@ -17,6 +18,7 @@
     planner       lesson 10: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 11: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
+    moves         what is sent in a device_put, likewise
 
 A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
 """

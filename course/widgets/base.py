@@ -30,6 +30,7 @@ Choices = Mapping[str, Any]
 Options = Sequence[tuple[str, Any]]
 
 _FIRST: Any = object()  # not None, which may be one of the values
+_NONE: Any = object()  # stands for the value None in a dropdown: ipywidgets takes None for "nothing is chosen"
 _LABEL = {"description_width": "initial"}
 
 
@@ -162,7 +163,7 @@ class Explorer(Generic[Data]):
             elif isinstance(control, Choice) and value not in [known for _, known in self._offered(control)]:
                 raise ValueError(f"{value!r} is not offered by {control.name}")
             else:
-                self._widgets[control.name].value = value
+                self._widgets[control.name].value = _in_widget(value)
         return self
 
     def refresh(self) -> None:
@@ -215,16 +216,19 @@ class Explorer(Generic[Data]):
         return {one.name: self._value(one) for one in earlier}
 
     def _value(self, control: Control) -> Any:
-        return self._presses[control.name] if isinstance(control, Press) else self._widgets[control.name].value
+        if isinstance(control, Press):
+            return self._presses[control.name]
+        value = self._widgets[control.name].value
+        return None if value is _NONE else value
 
     def _fit(self, control: Control) -> None:
         """Offer what the choices before this control allow, keeping its value where that is still one of them."""
         widget = self._widgets[control.name]
         if isinstance(control, Choice):
-            offered = self._offered(control)
+            offered = [(words, _in_widget(value)) for words, value in self._offered(control)]
             if list(widget.options) != offered:
                 is_first = not widget.options
-                value = control.start if is_first else widget.value
+                value = _in_widget(control.start) if is_first else widget.value
                 values = [known for _, known in offered]
                 widget.options = offered
                 widget.value = value if value in values else values[0] if values else None
@@ -246,3 +250,7 @@ class Explorer(Generic[Data]):
 
     def _show_words(self, change: Any) -> None:
         self._words.layout.display = None if change["new"] else "none"
+
+
+def _in_widget(value: Any) -> Any:
+    return _NONE if value is None else value

@@ -1,4 +1,4 @@
-"""Lesson 01: dispatch, queue, compute and wait, drawn from example times or from real calls."""
+"""Lesson 01: dispatch, queue, compute and wait, drawn from the times of real calls, recorded or measured here."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import torch
 
 from course.widgets.base import Choice, Control, Explorer, Press, Step
 from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from course.widgets.recorded_spans import CORES, RECORDED
 from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import OKABE_ITO, ink
-from tinyshard.placement import device_put
+from tinyshard.placement import block_until_ready, device_put
 from tinyshard.platform import devices
 
 __all__ = ["Call", "TimeLine", "describe", "draw", "look", "measure", "time_line"]
@@ -19,7 +20,7 @@ __all__ = ["Call", "TimeLine", "describe", "draw", "look", "measure", "time_line
 MOST_CALLS = 4
 SIZES = (200, 2000)
 WIDTH, ROW, NAMES_WIDTH = 560, 34, 90
-_EXAMPLE = "example times, not measured: press the button"
+_RECORDED = f"recorded on a machine of {CORES} cores: press the button to measure on yours"
 # orange, grey, sky blue, vermilion: told apart with any kind of colour vision; the words stand beside them too
 KINDS = {
     "dispatch": OKABE_ITO[1],
@@ -79,8 +80,8 @@ class TimeLine:
 def time_line() -> Explorer[TimeLine]:
     """Choose how many products, how large, and when to wait; see where the time goes.
 
-    Until the button is pressed the picture shows example times, which the picture says. The button measures here and
-    now, with real calls.
+    Until the button is pressed the picture shows times that were recorded elsewhere, and says so. The button measures
+    here and now.
 
     Returns:
         The explorer; show it as the last line of a cell.
@@ -101,25 +102,28 @@ def time_line() -> Explorer[TimeLine]:
 
 
 def look(calls: int, size: int, waits_each: bool, measured: int) -> TimeLine:
-    """Take the example times, or measure.
+    """Take the recorded times, or measure.
 
     Args:
         calls: how many products; 0 counts as 1.
         size: rows and columns of the matrices.
         waits_each: whether to wait after each product.
-        measured: 0 for the example times.
+        measured: 0 for the recorded times.
 
     Communication: none; CPU 0 computes the products, if `measured`.
     """
     count = max(calls, 1)
     if measured:
         return TimeLine(size, waits_each, measure(count, size, waits_each), "measured here")
-    times = EXAMPLES[size, waits_each][:count]
-    return TimeLine(size, waits_each, tuple(Call(*call) for call in times), _EXAMPLE)
+    times = RECORDED[count, size, waits_each]
+    return TimeLine(size, waits_each, tuple(Call(*call) for call in times), _RECORDED)
 
 
 def measure(count: int, size: int, waits_each: bool) -> tuple[Call, ...]:
-    """Dispatch products on CPU 0, wait for them in order, and look at the clock.
+    """Dispatch products on CPU 0, wait for them, and look at the clock.
+
+    Where the cell waits only once, it sees only when the last product is there. When the second of four is there is
+    seen by a run of two: to look in between would take the processor from the device.
 
     Args:
         count: how many.
@@ -132,30 +136,41 @@ def measure(count: int, size: int, waits_each: bool) -> tuple[Call, ...]:
     Communication: none.
     """
     x = device_put(torch.ones(size, size), devices()[0])
-    (x @ x).block_until_ready()  # what happens only once is not part of the picture
+    block_until_ready(x @ x)  # what happens only once is not part of the picture
+    if waits_each:
+        lines, ready = _run(x, count, waits_each=True)
+    else:
+        runs = [_run(x, shorter, waits_each=False) for shorter in range(1, count + 1)]
+        lines, (last,) = runs[-1]
+        # one queue, so the first of four is there before the last of them, however slow its own run was
+        ready = [min(at, last) for _, (at,) in runs]
+    found: list[Call] = []
+    for (dispatched, returned), at in zip(lines, ready, strict=True):
+        found.append(Call(dispatched, returned, max(at, returned, found[-1].ready_ms if found else 0.0)))
+    return tuple(found)
+
+
+def _run(x: torch.Tensor, count: int, *, waits_each: bool) -> tuple[list[tuple[float, float]], list[float]]:
+    """When each line began and came back, and when each wait, or the only one, was over; in ms."""
     begin = time.perf_counter()
 
     def now_ms() -> float:
         return (time.perf_counter() - begin) * 1000
 
-    lines, products, ready = [], [], []
-    for _ in range(count):
+    lines, ready = [], []
+    for place in range(1, count + 1):
         dispatched = now_ms()
-        products.append(x @ x)
+        product = x @ x
         lines.append((dispatched, now_ms()))
-        if waits_each:
-            products[-1].block_until_ready()
+        if waits_each or place == count:
+            block_until_ready(product)
             ready.append(now_ms())
-    # one queue: they come to be ready in the order in which they were dispatched
-    for product in products[len(ready) :]:
-        product.block_until_ready()
-        ready.append(now_ms())
-    return tuple(Call(*line, at) for line, at in zip(lines, ready, strict=True))
+    return lines, ready
 
 
 def draw(line: TimeLine) -> str:
     """Three lanes: your cell, the queue, CPU 0; to scale, time runs to the right."""
-    whole_ms = line.calls[-1].ready_ms
+    whole_ms, digits = line.calls[-1].ready_ms, _digits(line)
     lanes = ("your cell", "queue", "CPU 0")
     parts = [text(lane, 0, ROW * (k + 0.5), 13, fill=INK, anchor="start") for k, lane in enumerate(lanes)]
     for lane, kind, call, start_ms, end_ms in line.spans():
@@ -163,7 +178,7 @@ def draw(line: TimeLine) -> str:
         # several calls may stand in the queue at once: each has a line of its own there
         height = ROW - 10 if lane != "queue" else (ROW - 8) / MOST_CALLS
         y = ROW * lanes.index(lane) + (5 if lane != "queue" else 4 + (call - 1) * height)
-        tip = f"{kind} of product {call}: from {start_ms:.1f} to {end_ms:.1f} ms"
+        tip = f"{kind} of product {call}: from {start_ms:.{digits}f} to {end_ms:.{digits}f} ms"
         parts.append(
             f'<g><title>{tip}</title><rect x="{number(NAMES_WIDTH + x)}" y="{number(y)}" '
             f'width="{number(max(width, 1))}" height="{number(height)}" fill="{KINDS[kind]}" stroke="{BORDER}" '
@@ -180,8 +195,9 @@ def draw(line: TimeLine) -> str:
 
 def describe(line: TimeLine) -> str:
     """Each part with its times."""
+    digits = _digits(line)
     parts = [
-        f"{lane:9}  {kind:8} {call}  {start_ms:7.1f} to {end_ms:7.1f} ms"
+        f"{lane:9}  {kind:8} {call}  {start_ms:7.{digits}f} to {end_ms:7.{digits}f} ms"
         for lane, kind, call, start_ms, end_ms in line.spans()
     ]
     return "\n".join([_heading(line), *parts, *_told(line), line.origin])
@@ -197,10 +213,13 @@ def _told(line: TimeLine) -> list[str]:
     dispatch, wait = (
         sum(end - start for _, kind, _, start, end in line.spans() if kind == wanted) for wanted in ("dispatch", "wait")
     )
-    whole_ms = line.calls[-1].ready_ms
-    return [
-        f"all ready after {whole_ms:.1f} ms; your cell dispatches for {dispatch:.1f} ms and waits for {wait:.1f} ms",
-    ]
+    ready, dispatches, waits = (f"{ms:.{_digits(line)}f} ms" for ms in (line.calls[-1].ready_ms, dispatch, wait))
+    return [f"all ready after {ready}; your cell dispatches for {dispatches} and waits for {waits}"]
+
+
+def _digits(line: TimeLine) -> int:
+    """Decimals of a ms: small products take so little that one would hide the dispatch."""
+    return 1 if line.calls[-1].ready_ms >= 10 else 2
 
 
 def _scale(whole_ms: float) -> Piece:
@@ -219,13 +238,3 @@ def _legend() -> Piece:
         drawn.append(text(kind, x + 24, 10, 12, fill=MUTED, anchor="start"))
         x += 24 + 7 * len(kind) + 20
     return Piece("".join(drawn), x, 20)
-
-
-# (size, waits_each) → for each call when its line began, when it returned, and when the result was there, in ms.
-# Round numbers, chosen by hand: a line takes 1 ms, a product of 200 rows 2 ms, one of 2000 rows 150 ms.
-EXAMPLES: dict[tuple[int, bool], tuple[tuple[float, float, float], ...]] = {
-    (200, False): ((0, 1, 3), (1, 2, 5), (2, 3, 7), (3, 4, 9)),
-    (200, True): ((0, 1, 3), (3, 4, 6), (6, 7, 9), (9, 10, 12)),
-    (2000, False): ((0, 1, 151), (1, 2, 301), (2, 3, 451), (3, 4, 601)),
-    (2000, True): ((0, 1, 151), (151, 152, 302), (302, 303, 453), (453, 454, 604)),
-}

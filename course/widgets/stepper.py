@@ -11,6 +11,7 @@ from torch import Tensor
 from course.widgets.base import Choice, Control, Explorer, Options, Step
 from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, band
+from course.widgets.moves import MOVES
 from course.widgets.traffic import Held, Message, Moment, Recording, record
 from tinyshard import lax
 from tinyshard.draw.cell import BORDER, number, text
@@ -94,24 +95,26 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
         >>> print(collective_stepper().choose(pattern="all-to-all", step=0).text.splitlines()[3])
         CPU 0: 0 1 2 3 → 0 4 8 12
     """
-    patterns = {**{name: (f"{name}(row)", function) for name, function in functions.items()}, **PATTERNS}
+    mapped = {**{name: (f"{name}(row)", function) for name, function in functions.items()}, **PATTERNS}
+    codes = {name: f'ts.pmap(lambda row: {code}, axis_name="i")(table)' for name, (code, _) in mapped.items()}
+    codes |= {name: f"ts.{code}" for name, (code, _) in MOVES.items()}
     count = min(device_count(), MOST_DEVICES)
     recordings: dict[str, Recording] = {}
 
     def recorded(pattern: str) -> Recording:
         if pattern not in recordings:
-            recordings[pattern] = record(patterns[pattern][1], count)
+            recordings[pattern] = record(mapped[pattern][1], count) if pattern in mapped else MOVES[pattern][1](count)
         return recordings[pattern]
 
     def look(pattern: str, step: int, follow: int | None) -> Scene:
-        return Scene(pattern, patterns[pattern][0], recorded(pattern), step, follow)
+        return Scene(pattern, codes[pattern], recorded(pattern), step, follow)
 
     def last(chosen: Mapping[str, Any]) -> int:
         return len(recorded(chosen["pattern"]).moments)
 
     followed: Options = [("all", None), *((f"CPU {device}", device) for device in range(count))]
     controls: list[Control] = [
-        Choice("pattern", "pattern", [(name, name) for name in patterns]),
+        Choice("pattern", "pattern", [(name, name) for name in codes]),
         Step("step", "step", last),
         Choice("follow", "follow", followed, start=0),
     ]
@@ -131,24 +134,20 @@ def draw(scene: Scene) -> str:
         arrows = _arrows(scene.now.messages, scene.recording.count, scene.follow)
         body = beside([devices, _all_held(scene.now.before), arrows, devices, _all_held(scene.now.after)], 10)
     sent = paragraph(_sent(scene))
-    heading = stack([paragraph([_code(scene)], is_code=True), paragraph([_headline(scene)])], 2)
+    heading = stack([paragraph([scene.code], is_code=True), paragraph([_headline(scene)])], 2)
     legend = paragraph(["the colours in a cell are those of the devices whose numbers are in it"], size=11, fill=MUTED)
     return card(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]))
 
 
 def describe(scene: Scene) -> str:
     """The headline, for each device what it holds before and after, and the bytes."""
-    lines = [_code(scene), _headline(scene), ""]
+    lines = [scene.code, _headline(scene), ""]
     if scene.now is None:
         lines += [f"CPU {d}: {_row(held)}" for d, held in enumerate(scene.recording.result)]
     else:
         pairs = enumerate(zip(scene.now.before, scene.now.after, strict=True))
         lines += [f"CPU {d}: {_row(before)} → {_row(after)}" for d, (before, after) in pairs]
     return "\n".join([*lines, "", *_sent(scene)])
-
-
-def _code(scene: Scene) -> str:
-    return f'ts.pmap(lambda row: {scene.code}, axis_name="i")(table)'
 
 
 def _headline(scene: Scene) -> str:
@@ -160,7 +159,10 @@ def _headline(scene: Scene) -> str:
 
 def _sent(scene: Scene) -> list[str]:
     """What the followed device sends, and what one device sends in the whole call."""
-    total = f"the whole call: {scene.recording.nbytes} bytes sent by each device"
+    sent = scene.recording.sent()
+    least, most = (f"{nbytes:g}" for nbytes in (min(sent), max(sent)))
+    each = f"{most} bytes sent by each device" if least == most else f"{least} to {most} bytes sent by a device"
+    total = f"the whole call: {each}"
     if scene.now is None:
         return [total]
     if scene.follow is None:
@@ -178,7 +180,7 @@ def _bytes(messages: tuple[Message, ...]) -> str:
 
 def _row(held: tuple[Held, ...]) -> str:
     has_runs = any("…" in one.words for one in held)
-    return (", " if has_runs else " ").join(one.words for one in held)
+    return (", " if has_runs else " ").join(one.words for one in held) or "nothing"
 
 
 def _all_held(every: tuple[tuple[Held, ...], ...]) -> Piece:

@@ -25,7 +25,7 @@ from tinyshard.platform import devices
 from tinyshard.program import Program
 from tinyshard.runtime.execute import make_ready
 
-__all__ = ["Held", "Message", "Moment", "Recording", "in_lockstep", "record"]
+__all__ = ["Held", "Message", "Moment", "Pair", "Recording", "held_by", "in_lockstep", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +72,22 @@ class Recording:
         count: number of devices.
         moments: the exchanges.
         result: for each device what the function returns there.
-        nbytes: what one device sends, as the Program's cost analysis counts it.
+        nbytes: what one device sends, as the Program's cost analysis counts it; where something is moved, the most
+            that any of them sends.
     """
 
     count: int
     moments: tuple[Moment, ...]
     result: tuple[tuple[Held, ...], ...]
     nbytes: int
+
+    def sent(self) -> list[float]:
+        """The bytes that each device sends in all."""
+        sums = [0.0] * self.count
+        for moment in self.moments:
+            for message in moment.messages:
+                sums[message.source] += message.nbytes
+        return sums
 
 
 def record(function: Callable[[Tensor], Tensor], count: int) -> Recording:
@@ -108,7 +117,7 @@ def record(function: Callable[[Tensor], Tensor], count: int) -> Recording:
     moments: list[Moment] = []
     for (op, params, before, after), (_, _, before_bits, after_bits) in zip(numbers[0], whose[0], strict=True):
         moments += _moments(op, params, list(zip(before, before_bits, strict=True)), (after, after_bits))
-    result = _held(zip(numbers[1], whose[1], strict=True))
+    result = held_by(zip(numbers[1], whose[1], strict=True))
     return Recording(count, tuple(moments), result, compiled.cost_analysis().nbytes)
 
 
@@ -168,7 +177,7 @@ def _moments(
     """One collective as the exchanges that it is made of; an all-reduce is two."""
     count, size = len(before), before[0][0].numel()
     nbytes = before[0][0].nbytes
-    held, gets = _held(before), _held(zip(*after, strict=True))
+    held, gets = held_by(before), held_by(zip(*after, strict=True))
     others = [(i, j) for i in range(count) for j in range(count) if i != j]
 
     def to_others(share: float) -> tuple[Message, ...]:
@@ -189,24 +198,32 @@ def _moments(
             for k in (0, 1)
         ]
         whole = [list(all_gather(torch.stack(piece), dim=0).unbind(0)) for piece in pieces]
-        middle = _held(zip(*pieces, strict=True))
+        middle = held_by(zip(*pieces, strict=True))
         return [
             Moment(op, "first half: piece j goes to device j, which adds up", held, middle, to_others(1 / count)),
             Moment(
                 op,
                 "second half: everyone sends its finished piece to everyone",
                 middle,
-                _held(zip(*whole, strict=True)),
+                held_by(zip(*whole, strict=True)),
                 to_others(1 / count),
             ),
         ]
     return [Moment(op, "everyone's values are combined", held, gets, to_others(2 / count))]
 
 
-def _held(shards: Iterable[Pair]) -> tuple[tuple[Held, ...], ...]:
-    """For each device its numbers; a whole table as one entry for each row."""
-    found = []
-    for numbers, bits in shards:
+def held_by(shards: Iterable[Pair | None]) -> tuple[tuple[Held, ...], ...]:
+    """What each device holds, in words; a whole table is told by its rows.
+
+    Args:
+        shards: for each device its numbers, and by bits whose they are; None where it has nothing.
+    """
+    found: list[tuple[Held, ...]] = []
+    for pair in shards:
+        if pair is None:
+            found.append(())
+            continue
+        numbers, bits = pair
         run = numbers.shape[-1] if numbers.squeeze().dim() > 1 else 1
         rows = zip(numbers.reshape(-1, run).tolist(), bits.reshape(-1, run).tolist(), strict=True)
         found.append(tuple(Held(_words(row), _origins(row_bits)) for row, row_bits in rows))

@@ -1,6 +1,7 @@
 """The command line: which commands there are, what they hand on, and how they end."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,17 @@ def test_lab_runs_this_python_and_the_users_arguments_come_last() -> None:
 def test_root_alone_is_let_in_as_root(monkeypatch: pytest.MonkeyPatch, user_id: int, is_expected: bool) -> None:
     monkeypatch.setattr("os.geteuid", lambda: user_id, raising=False)
     assert ("--allow-root" in lab_command(Path("/lessons"), [])) is is_expected
+
+
+def test_in_a_codespace_jupyterlab_answers_its_own_pages_and_no_others() -> None:
+    told = {"CODESPACE_NAME": "fuzzy-space-x4", "GITHUB_CODESPACES_PORT_FORWARDING_DOMAIN": "app.github.dev"}
+    (word,) = [word for word in lab_command(Path("/lessons"), [], told) if "allow_origin" in word]
+    name, _, pattern = word.partition("=")
+    assert name == "--ServerApp.allow_origin_pat"
+    assert re.match(pattern, "https://fuzzy-space-x4-8888.app.github.dev")
+    assert not re.match(pattern, "https://other-space-8888.app.github.dev")
+    assert not re.match(pattern, "https://fuzzy-space-x4-8888.app.github.dev.elsewhere.org")
+    assert not any("allow_origin" in word for word in lab_command(Path("/lessons"), [], {}))
 
 
 def test_without_jupyterlab_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

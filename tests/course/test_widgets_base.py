@@ -51,6 +51,21 @@ def test_a_control_without_options_is_hidden_and_comes_back():
     assert shade.layout.display is None
 
 
+def test_a_choice_whose_value_is_none_shows_its_words():
+    found = Explorer(
+        "a result",
+        [Choice("result", "result", [("as it comes", None), ("one", 1)])],
+        look=lambda result: result,
+        draw=lambda result: card("a result", paragraph([str(result)])),
+        describe=str,
+    )
+    dropdown = found.panel.children[0].children[0]
+    assert (dropdown.label, found.text) == ("as it comes", "None")
+    assert found.choose(result=1).text == "1"
+    assert found.choose(result=None).text == "None"
+    assert dropdown.label == "as it comes"
+
+
 def test_moving_a_widget_as_a_hand_would_draws_anew():
     found = explorer()
     before = found.svg

@@ -7,6 +7,7 @@ import torch
 
 import tinyshard as ts
 from course.widgets import collective_stepper
+from course.widgets.moves import MOVES
 from course.widgets.stepper import PATTERNS
 from course.widgets.traffic import record
 
@@ -82,6 +83,55 @@ def test_what_is_recorded_is_what_pmap_returns(pattern):
         drawn = [words.replace(" … ", " ") for words in drawn]
         real = real.reshape(4, 4, 4)[:, :, [0, 3]].reshape(4, -1)
     assert drawn == [" ".join(f"{value:g}" for value in row) for row in real.tolist()]
+
+
+def test_a_scatter_in_words():
+    assert collective_stepper().choose(pattern="scatter").text == (
+        'ts.device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))\n'
+        "exchange 1 of 1: transfer; each block goes to the device that is to hold it\n"
+        "\n"
+        "CPU 0: 0 … 3, 4 … 7, 8 … 11, 12 … 15 → 0 1 2 3\n"
+        "CPU 1: nothing → 4 5 6 7\n"
+        "CPU 2: nothing → 8 9 10 11\n"
+        "CPU 3: nothing → 12 13 14 15\n"
+        "\n"
+        "CPU 0 sends 16 bytes to 1, 2, 3: 48 bytes; it gets from nobody\n"
+        "the whole call: 0 to 48 bytes sent by a device"
+    )
+
+
+def test_a_broadcast_leaves_the_row_of_one_device_on_all():
+    recording = MOVES["broadcast"][1](4)
+    assert [[held.words for held in row] for row in recording.moments[0].before] == [["0", "1", "2", "3"], [], [], []]
+    assert words_of(recording) == [["0", "1", "2", "3"]] * 4
+    assert {held.origins for row in recording.result for held in row} == {(0,)}
+    assert recording.sent() == [48, 0, 0, 0]
+
+
+def test_a_gather_leaves_the_rows_of_all_on_one_device_which_sends_nothing():
+    recording = MOVES["gather"][1](4)
+    assert words_of(recording) == [["0 … 3", "4 … 7", "8 … 11", "12 … 15"], [], [], []]
+    assert [held.origins for held in recording.result[0]] == [(0,), (1,), (2,), (3,)]
+    assert recording.sent() == [0, 16, 16, 16]
+
+
+@pytest.mark.parametrize("pattern", MOVES)
+def test_alone_one_device_has_nobody_to_send_to(pattern):
+    ts.init(devices=1, runtime="local")
+    assert MOVES[pattern][1](1).moments == ()
+    assert "the result" in collective_stepper().choose(pattern=pattern).text
+
+
+def test_what_a_move_records_is_what_device_put_does():
+    mesh = ts.make_mesh((4,), "i")
+    rows, one = ts.NamedSharding(mesh, ts.P("i")), ts.devices()[0]
+    table = torch.arange(16.0).reshape(4, 4)
+    scattered = ts.device_put(ts.device_put(table, one), rows)
+    drawn = [[float(held.words) for held in row] for row in MOVES["scatter"][1](4).result]
+    assert drawn == [shard.data.flatten().tolist() for shard in scattered.addressable_shards]
+    gathered = ts.device_put(scattered, one)
+    assert torch.equal(ts.device_get(gathered), table)
+    assert [len(row) > 0 for row in MOVES["gather"][1](4).result] == [d in gathered.devices() for d in ts.devices()]
 
 
 def test_a_ring_by_hand_is_as_many_exchanges_as_it_has_steps_and_the_origins_grow():

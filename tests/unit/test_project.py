@@ -52,13 +52,15 @@ def project_files() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "file, wanted", [("environment.yml", ("course", "test")), ("binder/environment.yml", ("course",))]
+    "file, wanted, python",
+    [("environment.yml", ("course", "test"), ">=3.11"), ("binder/environment.yml", ("course",), "=3.12")],
 )
-def test_conda_and_pip_have_the_same_needs(file: str, wanted: tuple[str, ...]) -> None:
+def test_conda_and_pip_have_the_same_needs(file: str, wanted: tuple[str, ...], python: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
+    assert project["requires-python"] == ">=3.11"
     for_pip = [
-        "python" + project["requires-python"],
+        "python" + python,
         *project["dependencies"],
         *(need for extra in wanted for need in extras[extra]),
     ]

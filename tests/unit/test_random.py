@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
+from tinyshard.lifting import TracedValueError
 from tinyshard.random import draw
 from tinyshard.random.draw import DRAW, Counters, counters_of
 from tinyshard.random.original import hashed_pairs
 from tinyshard.random.threefry import words
-from tinyshard.trace import TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 

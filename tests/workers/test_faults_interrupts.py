@@ -26,7 +26,7 @@ def cancel_while_stopped(pool, device, dispatch):
     with stopped(ts.devices()[device].pid):
         made = dispatch()
         pool.cancel(INTERRUPT)
-        wait_until(lambda: board._cancelling and board._cancelling.waiting == {device}, "all others hold still")
+        wait_until(lambda: board._interrupts.now and board._interrupts.now.waiting == {device}, "all others hold still")
     return made
 
 

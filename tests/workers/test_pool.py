@@ -161,6 +161,47 @@ def test_a_message_longer_than_the_socket_takes_arrives_whole(rows):
     assert torch.equal(ts.device_get(ts.device_put(x, ts.devices()[3])), host)
 
 
+def test_more_small_messages_than_the_way_to_a_stopped_device_takes_arrive_in_order(pool):
+    blocks = [torch.full((5000,), float(k)) for k in range(40)]  # 20 kB each: they travel as messages
+    with stopped(ts.devices()[2].pid):
+        made = [ts.device_put(block, ts.devices()[2]) for block in blocks]
+        sums = [x.sum() for x in made]
+        wait_until(lambda: not pool._board._queue and pool._board.links[2].has_output, "the way to it is full")
+        assert (ts.device_put(blocks[1], ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
+    assert [s.item() for s in sums] == [5000.0 * k for k in range(40)]
+
+
+def test_a_result_is_told_of_while_what_was_called_after_it_still_waits(pool):
+    if pool.collectives != "shared":
+        pytest.skip("without shared memory a device answers in the order in which it was asked")
+    both = ts.sharding.PositionalSharding(ts.devices()[:2]).reshape(2, 1)
+    x = ts.device_put(torch.ones(2, 3), both).block_until_ready()
+    first, second = ts.devices()[:2]
+    with stopped(second.pid):
+        with stopped(first.pid):  # so that all of it comes to the device together
+            early = ts.device_put(torch.ones(3), first) + 1
+            late = x.sum()
+            wait_until(lambda: not pool._board._queue, "all is handed out")
+        assert early.block_until_ready().is_ready()
+        assert not late.is_ready()
+    assert late.item() == 6
+
+
+def test_two_threads_that_wait_hear_of_their_results(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    heard = []
+    with stopped(ts.devices()[2].pid):
+        values = [x + k for k in range(2)]
+        threads = [threading.Thread(target=lambda v=v: heard.append(v.block_until_ready())) for v in values]
+        for thread in threads:
+            thread.start()
+        assert not values[0].is_ready()
+    for thread in threads:
+        thread.join()
+    assert len(heard) == 2
+    assert values[0].is_ready()
+
+
 def test_block_until_ready_takes_trees(rows):
     tree = {"a": ts.array(1.0) + 1, "b": [ts.device_put(torch.ones(8, 2), rows) * 2, 5, torch.ones(2)]}
     assert ts.block_until_ready(tree) is tree

@@ -8,11 +8,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.errors import ShardingError, message
+from tinyshard.lifting import is_tracing
 from tinyshard.names import device_names
 from tinyshard.placement import as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.sharding import Sharding
-from tinyshard.trace import is_tracing
 
 _library = torch.library.Library("tinyshard", "DEF")
 _library.define("constrain(Tensor x, int sharding) -> Tensor")

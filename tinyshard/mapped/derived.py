@@ -14,10 +14,11 @@ import torch
 
 from tinyshard import names
 from tinyshard.lax.named import NAMED, call_of, collective, lifted, perform
+from tinyshard.lifting import is_tracing, keep
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of
 from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
-from tinyshard.trace import is_tracing, keep, trace
+from tinyshard.trace import trace
 
 Function = Callable[..., Sequence[torch.Tensor]]
 

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tinyshard import names
 from tinyshard.errors import MappingError, message
 from tinyshard.jitted import Entry, Jitted
+from tinyshard.lifting import lift_outer
 from tinyshard.mapped.derived import apply_region
 from tinyshard.mapped.region import Cut, Region, regions_in
 from tinyshard.mesh import Mesh
@@ -29,7 +30,7 @@ from tinyshard.placement import as_tensor, device_put
 from tinyshard.program import Meta
 from tinyshard.recipe import Home
 from tinyshard.signature import Bound, bind, static_both_ways
-from tinyshard.trace import lift_outer, trace
+from tinyshard.trace import trace
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 from tinyshard.errors import DtypeError, StatefulRandomError, TinyshardError, message
+from tinyshard.lifting import TracedValueError
 from tinyshard.runtime.runs import users_line_of
-from tinyshard.trace import TracedValueError
 
 _A_VALUE = (
     "Python asks for a value that differs between examples",

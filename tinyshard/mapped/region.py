@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 
+from tinyshard.lifting import is_tracing
 from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
 from tinyshard.sharding import NamedSharding, P
-from tinyshard.trace import Traced, is_tracing
+from tinyshard.trace import Traced
 
 Cut = tuple[tuple[str, ...], ...]  # for each dim the names of the axes that cut it
 

@@ -13,10 +13,10 @@ from tinyshard import names
 from tinyshard.array import one_call
 from tinyshard.errors import DtypeError, MappingError, message
 from tinyshard.leaves import shapes_of
+from tinyshard.lifting import lift_outer
 from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.mapped.refused import told_as_ours
 from tinyshard.placement import as_tensor
-from tinyshard.trace import lift_outer
 
 
 def vmap(

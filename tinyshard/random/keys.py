@@ -12,8 +12,8 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, TinyshardError, message
+from tinyshard.lifting import is_tracing
 from tinyshard.random import reuse
-from tinyshard.trace import is_tracing
 
 
 class DrawError(TinyshardError, ValueError):

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tinyshard import config
 from tinyshard.errors import TinyshardError, message
+from tinyshard.lifting import is_tracing
 from tinyshard.runtime.runs import users_line
-from tinyshard.trace import is_tracing
 
 _used: dict[tuple[int, ...], Any] = {}  # the words of a key -> the line that used it
 

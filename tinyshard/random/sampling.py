@@ -13,12 +13,12 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from tinyshard import config, eager
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
+from tinyshard.lifting import is_tracing
 from tinyshard.random.draw import DRAW
 from tinyshard.random.floats import FLOATS, rounded
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
 from tinyshard.random.original import DRAW_ORIGINAL, MOST_WORDS, word_count
-from tinyshard.trace import is_tracing
 
 
 def drawn(

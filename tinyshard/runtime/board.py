@@ -1,4 +1,4 @@
-"""The first part of the shared memory: who has come how far, and small messages between devices."""
+"""The first part of the shared memory: who has come how far, what the devices are told, and their small messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 LETTER_WORDS = 8
 NOTES = 4
 NOTE_NBYTES = 1 << 15
+STREAM_NBYTES = 1 << 18
 _LINE_NBYTES = 64
 
 
@@ -16,7 +17,8 @@ def nbytes(count: int) -> int:
     counters = 8 * members * _padded(members)
     each = 3 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
     numbers = 2 * members * members + _LINE_NBYTES
-    return -(-(2 * counters + numbers + members * each) // 4096) * 4096
+    told = (1 + 2 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
+    return -(-(2 * counters + numbers + told + members * each) // 4096) * 4096
 
 
 def _padded(members: int) -> int:
@@ -38,6 +40,10 @@ class Board:
         finished: the number of the last call that a device has finished.
         awaited: in the controller's line: 1 + the device for whose `finished` it sleeps.
         told: how many failures a device has told the controller of.
+        bell: the controller has written to a device; it counts how often.
+        streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
+        written, taken: how many bytes of them the controller has written, and the device has taken.
+        wants_room: how often the controller has found a ring full.
         letters: a few numbers to all readers of an exchange.
         numbers: by writer, reader and parity of their signals: in which note the writer's operand is.
         note_offset: where the bytes of small operands start: NOTES notes of NOTE_NBYTES for each member.
@@ -54,13 +60,16 @@ class Board:
         sleeping = self._take(np.int64, members, _LINE_NBYTES // 8)
         self.ready_sleeping, self.done_sleeping = sleeping[:, 0], sleeping[:, 1]
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.finished, self.told = lines[:, 0], lines[:, 1]
+        self.finished, self.told, self.taken = lines[:, 0], lines[:, 1], lines[:, 2]
         self.pids, self.awaited = own[:, 0], own[:, 1]
         self.letters = self._take(np.int64, members, LETTER_WORDS)
         self.numbers = self._take(np.uint8, members, members, 2)
         self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)
+        self.bell = self._take(np.int64, _LINE_NBYTES // 8)
+        self.written, self.wants_room = self._take(np.int64, columns), self._take(np.int64, columns)
+        self.streams = self._take(np.uint8, count, STREAM_NBYTES)
 
     def _take(self, dtype: type, *shape: int) -> np.ndarray:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import threading
 
-_SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAKE = 202, 0, 1
+_SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_WAKE_BITSET = 202, 0, 9, 10
+EVERYONE = 0xFFFFFFFF
 _syscall = ctypes.CDLL(None).syscall
-_EVERYONE = ctypes.c_int(2**31 - 1)
+_ALL_OF_THEM = ctypes.c_int(2**31 - 1)
 _lock = threading.Lock()
 
 
@@ -37,6 +38,13 @@ def sleep(address: int, seen: int, timeout: object) -> None:
     _syscall(_SYS_FUTEX, where, _FUTEX_WAIT, low, timeout, None, 0)
 
 
-def wake(address: int) -> None:
-    """Wake who sleeps there."""
-    _syscall(_SYS_FUTEX, ctypes.c_void_p(address), _FUTEX_WAKE, _EVERYONE, None, None, 0)
+def sleep_as(bit: int, address: int, seen: int) -> None:
+    """The same for ever, as one of those whom a `wake` of this bit concerns."""
+    where, low = ctypes.c_void_p(address), ctypes.c_uint32(seen & 0xFFFFFFFF)
+    _syscall(_SYS_FUTEX, where, _FUTEX_WAIT_BITSET, low, None, None, ctypes.c_uint32(bit))
+
+
+def wake(address: int, bits: int = EVERYONE) -> None:
+    """Wake who sleeps there, as one of these bits or as nobody in particular."""
+    where, whom = ctypes.c_void_p(address), ctypes.c_uint32(bits)
+    _syscall(_SYS_FUTEX, where, _FUTEX_WAKE_BITSET, _ALL_OF_THEM, None, None, whom)

@@ -17,6 +17,7 @@ from typing import Any
 from tinyshard.runtime import channel
 from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.runs import Run
+from tinyshard.runtime.stream import Outbox
 from tinyshard.runtime.watching import FORGET_S, Sight
 
 _PIECES_AT_ONCE = 64
@@ -55,6 +56,7 @@ class Link:
         is_watched: the I/O thread waits for room in its socket.
         lost: why it is gone; empty while it lives.
         sight: what was last seen of it, for whoever waits.
+        outbox: takes what is written to it in place of the socket, if it shares memory with the controller.
     """
 
     device: int
@@ -73,6 +75,7 @@ class Link:
     is_watched: bool = False
     lost: str = ""
     sight: Sight | None = None
+    outbox: Outbox | None = None
 
     def __post_init__(self) -> None:
         self.sock.setblocking(False)
@@ -89,9 +92,14 @@ class Link:
         """Whether something is still to be written."""
         return bool(self._out)
 
+    @property
+    def awaits_socket(self) -> bool:
+        """Whether something is still to be written when the socket has room; who has an outbox says when it has."""
+        return bool(self._out) and self.outbox is None
+
     def queue(self, pieces: list[memoryview]) -> None:
-        """Append a message to what is to be written."""
-        if not self.lost:
+        """Append a message to what is to be written; into shared memory it goes at once."""
+        if not self.lost and (self._out or self.outbox is None or not self.outbox.takes(pieces)):
             self._out.extend(pieces)
             self.nbytes += sum(piece.nbytes for piece in pieces)
 
@@ -99,7 +107,7 @@ class Link:
         """Write what the socket takes, many messages at a time."""
         while self._out:
             try:
-                sent = self.sock.sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
+                sent = (self.outbox or self.sock).sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # the worker is gone; what it has still said is read before the end is seen

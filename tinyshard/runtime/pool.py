@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,9 @@ from tinyshard.runtime.watching import Patience
 LOOK_EVERY_S = 0.5
 # an idle device answers in less; what has not answered by then is busy
 READY_WITHIN_S = 0.02
+# shared memory shows at once what is over; how long to sleep for that, and how long to look for answers in between
+GLANCE_FOR_S = 0.05
+BETWEEN_GLANCES_S = 0.005
 
 
 class ProcessPool:
@@ -72,7 +75,8 @@ class ProcessPool:
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
         self._overview = None if self._arena is None else Overview(self._arena.board)
         self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
-        self._board = Switchboard(self._starter, platform, self._buffers)
+        memory = None if self._arena is None else self._arena.board
+        self._board = Switchboard(self._starter, platform, self._buffers, memory)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
@@ -187,20 +191,25 @@ class ProcessPool:
         known = self._known(buffer, device_ids)
         late = self._late(known)
         if late and not self._sees_finished(known):
-            self._wait([self._ask("sync", late)])
+            # a device answers after all that was handed to it before, so the looking goes on
+            look = None if self._overview is None else lambda: self._glances(known, GLANCE_FOR_S)
+            self._wait([self._ask("sync", late)], seen=look)
         self._raise_failures(buffer, device_ids)
 
     def _sees_finished(self, known: Ancestry) -> bool:
         """Whether shared memory soon shows that all is over that matters: nobody needs to be asked then."""
+        try:
+            return self._glances(known, GLANCE_FOR_S)
+        except KeyboardInterrupt:
+            self.cancel(users_line())
+            raise
+
+    def _glances(self, known: Ancestry, within_s: float) -> bool:
         overview, board = self._overview, self._board
         if overview is None:
             return False
         board.hurry()
-        try:
-            finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told))
-        except KeyboardInterrupt:
-            self.cancel(users_line())
-            raise
+        finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told), within_s)
         if finished is None:
             return False
         board.pass_all(finished)
@@ -209,10 +218,13 @@ class ProcessPool:
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. An idle device answers in time; a busy one is not ready."""
-        late = self._late(self._ancestry(buffer, device_ids))
-        if any(link.lost for link in self._links(late)):
+        known = self._ancestry(buffer, device_ids)
+        late = self._late(known)
+        if not late or any(link.lost for link in self._links(late)):
             return True
-        return not late or self._wait([self._ask("sync", late)], READY_WITHIN_S)
+        if self._overview is not None:
+            return self._glances(known, READY_WITHIN_S)
+        return self._wait([self._ask("sync", late)], READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
         """Shapes and dtypes of values that only running could tell. Waits, and raises as `fetch` does."""
@@ -325,14 +337,22 @@ class ProcessPool:
             self._board.post(kind, 0, request, what)
         return request
 
-    def _wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
-        """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot."""
+    def _wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:
+        """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot.
+
+        Args:
+            seen: looks for a moment whether what is waited for is over without an answer.
+        """
         patience = Patience()
         try:
             for request in requests:
-                if self._board.ended.is_open or not self._watch(request.over, request.waiting, patience, timeout_s):
+                if self._board.ended.is_open or not self._watch(
+                    request.over, request.waiting, patience, timeout_s, seen
+                ):
                     self._board.check_open()
                     return False
+                if seen is not None and not request.over.is_open:
+                    return True
         finally:
             self._print_output()
         self._board.check_open()
@@ -347,8 +367,15 @@ class ProcessPool:
         patience = Patience()
         self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices, patience))
 
-    def _watch(self, gate: Gate, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
-        """Wait for a gate that these devices open; False if that takes longer.
+    def _watch(
+        self,
+        gate: Gate,
+        devices: Iterable[int],
+        patience: Patience,
+        timeout_s: float = -1,
+        seen: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Wait for a gate that these devices open, or for what `seen` says; False if that takes longer.
 
         Raises:
             CollectiveTimeoutError: none of the devices that this depends on gets on.
@@ -356,8 +383,13 @@ class ProcessPool:
         try:
             if timeout_s >= 0:
                 return gate.wait(timeout_s)
-            while not gate.wait(LOOK_EVERY_S):
-                patience.look(time.monotonic())
+            while not gate.wait(LOOK_EVERY_S if seen is None else BETWEEN_GLANCES_S):
+                if seen is not None and seen():
+                    return True
+                now_s = time.monotonic()
+                if seen is not None and now_s - patience.looked_s < LOOK_EVERY_S:
+                    continue
+                patience.look(now_s)
                 self._board.post("look", 0)
                 if self._board.started.is_open:
                     check_progress(self._board.links, list(devices), patience.since_s, self._platform)

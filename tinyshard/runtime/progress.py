@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from tinyshard.runtime import futex
 from tinyshard.runtime.board import Board
 
-# first yield, for what is short is over soon; then sleep; then it is worth a message, for devices compute for long
+# first yield, for what is short is over soon; then sleep
 YIELD_FOR_S = 1e-4
-SLEEP_FOR_S = 0.05
-_SLEEP = futex.timespec(SLEEP_FOR_S)
 
 
 class Progress:
@@ -58,27 +56,29 @@ class Overview:
         self._waiting = threading.Lock()
         self.told = board.told.data
 
-    def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool]) -> list[int] | None:
+    def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool], within_s: float) -> list[int] | None:
         """Wait until each device has finished the call that is needed of it, if that is soon.
 
         Args:
             needs: by device, the number of a call.
             is_over: whether nothing that devices have said is still on its way: failures, and what they print.
+            within_s: for how long to sleep for a device.
 
         Returns:
             By device, the last call that it has finished and of which `is_over` holds; None if it takes longer.
         """
-        if not self._waiting.acquire(blocking=False):
+        if self._waiting.acquire(blocking=False):
+            try:
+                end_s = time.perf_counter() + YIELD_FOR_S
+                for device, number in needs.items():
+                    while self._finished[device] < number and time.perf_counter() < end_s:
+                        _let_others_run()
+                    if not self._has_slept_for(device, number, within_s):
+                        return None
+            finally:
+                self._waiting.release()
+        elif any(self._finished[device] < number for device, number in needs.items()):
             return None  # there is one place to say for whom the controller sleeps, and another thread has it
-        try:
-            end_s = time.perf_counter() + YIELD_FOR_S
-            for device, number in needs.items():
-                while self._finished[device] < number and time.perf_counter() < end_s:
-                    _let_others_run()
-                if not self._has_slept_for(device, number):
-                    return None
-        finally:
-            self._waiting.release()
         seen = self._finished[: self._count].tolist()  # before the look at what is said: later calls say more
         end_s = time.perf_counter() + YIELD_FOR_S
         while not is_over():
@@ -87,18 +87,18 @@ class Overview:
             _let_others_run()
         return seen
 
-    def _has_slept_for(self, device: int, number: int) -> bool:
+    def _has_slept_for(self, device: int, number: int, within_s: float) -> bool:
         """Whether the device has finished a call after this thread has slept, if it must, for it."""
-        end_s = 0.0
+        end_s, timeout = 0.0, None
         while (seen := self._finished[device]) < number:
             if not end_s:
-                end_s = time.perf_counter() + SLEEP_FOR_S
+                end_s, timeout = time.perf_counter() + within_s, futex.timespec(within_s)
             elif time.perf_counter() > end_s:
                 return False
             self._awaited[-1] = device + 1
             try:
                 futex.fence()
-                futex.sleep(self._where[device], seen, _SLEEP)
+                futex.sleep(self._where[device], seen, timeout)
             finally:
                 self._awaited[-1] = 0
         return True

@@ -12,7 +12,6 @@ Sums are taken in the order of the members, so a result does not depend on who w
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from array import array
@@ -25,62 +24,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduced
+from tinyshard.collectives import COLLECTIVES, group_positions, own_block
 from tinyshard.program import Meta
 from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
-from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES, NOTES
+from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES
+from tinyshard.runtime.combining import combine
 from tinyshard.runtime.fabric import MOST_HANDED
+from tinyshard.runtime.group import Group, group_of
+from tinyshard.runtime.notes import Notes, from_all
 from tinyshard.runtime.signals import PeerLostError, Signals
 
-# a slice that is added up stays in the processor's cache
-PIECE_NBYTES = 1 << 18
 # parts begin at multiples of it, so that vector instructions do the same as in one go
 _ALIGNED_NBYTES = 256
 _LOST = -1
 # in a letter: operand, three words of a block, and whether its writer had no room for them
 _HAS_NO_ROOM = 4
-_MOST_VIEWS = 1000
-
-_ADDED: dict[str, Callable[..., Tensor]] = {
-    "sum": torch.add,
-    "product": torch.mul,
-    "max": torch.maximum,
-    "min": torch.minimum,
-}
-# half precision is added up in single precision, and bool by any and all: `reduced` knows how
-_ADDED_AS_THEY_ARE = {
-    torch.float64, torch.float32, torch.complex64, torch.complex128,
-    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The members of a collective as one of them sees them.
-
-    Attributes:
-        members: device ids in the order of the group.
-        place: which of them this device is.
-        others: the other ids.
-        step: distance between the ids where they ascend and it is always the same, else 0.
-    """
-
-    members: tuple[int, ...]
-    place: int
-    others: tuple[int, ...]
-    step: int
-
-    @property
-    def count(self) -> int:
-        """How many members."""
-        return len(self.members)
-
-
-def group_of(members: tuple[int, ...], device: int) -> Group:
-    """The group of these devices, of which `device` is one."""
-    steps = {b - a for a, b in itertools.pairwise(members)}
-    others = tuple(m for m in members if m != device)
-    return Group(members, members.index(device), others, steps.pop() if len(steps) == 1 and min(steps) > 0 else 0)
 
 
 @dataclass(slots=True)
@@ -113,12 +71,7 @@ class SharedFabric:
         self._ready = Signals(board.ready, board.ready_sleeping, board.pids, self._device)
         self._done = Signals(board.done, board.done_sleeping, board.pids, self._device)
         self._letters = board.letters.reshape(-1).data
-        self._numbers = board.numbers.reshape(-1).data
-        self._row = arena.count + 1
-        self._views: dict[Any, Tensor] = {}
-        self._note_offset = board.note_offset
-        self._note = 0
-        self._readers: list[tuple[tuple[int, ...], list[int]] | None] = [None] * NOTES
+        self._notes = Notes(arena, self._ready, self._done)
         self._groups: dict[Any, Group] = {}
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
@@ -158,7 +111,7 @@ class SharedFabric:
             return x
         self.handed.append((name, group.count, x.nbytes))
         if x.nbytes <= NOTE_NBYTES:
-            return self._small(name, group, x, params)
+            return self._notes.exchange(name, group, x, params)
         x = x.resolve_conj().resolve_neg()
         if name not in _LARGE:
             return self.any_other(name, group, x, params)
@@ -182,55 +135,6 @@ class SharedFabric:
                 if target == here:
                     out[place] = self._arena.view(told.operands[source], meta.shape, meta.dtype)[cut]
             return out
-
-    # ---- small operands -------------------------------------------------------------------------------------------
-
-    def _small(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
-        others = group.others
-        number = self._note
-        self._note = (number + 1) % NOTES
-        readers = self._readers[number]
-        if readers is not None:
-            self._done.wait(*readers)
-        self._noted(self._device, number, x.shape, x.dtype).copy_(x)
-        ready, numbers, here, row = self._ready, self._numbers, self._device, self._row
-        for other in others:
-            numbers[(here * row + other) * 2 + (ready.sent[other] & 1)] = number
-        places = [(other * row + here) * 2 + (ready.due[other] & 1) for other in others]
-        ready.send(others)
-        self._readers[number] = (others, self._done.expect(others))
-        try:
-            ready.wait(others, ready.expect(others))
-            notes = [numbers[place] for place in places]
-            notes.insert(group.place, number)
-            return self._from_notes(name, group, x, notes, params)
-        finally:
-            self._done.send(others)
-
-    def _noted(
-        self, device: int, number: int, shape: Sequence[int], dtype: torch.dtype, group: Group | None = None
-    ) -> Tensor:
-        """A note as a tensor; with a group, the notes of this number of all its members as one."""
-        key = (device, number, shape, dtype, group and group.members)
-        view = self._views.get(key)
-        if view is None:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            offset = self._note_offset + (device * NOTES + number) * NOTE_NBYTES
-            view = self._arena.view(offset, shape, dtype)
-            if group is not None:
-                step = group.step * NOTES * NOTE_NBYTES // dtype.itemsize
-                view = view.as_strided((group.count, *shape), (step, *view.stride()))
-            self._views[key] = view
-        return view
-
-    def _from_notes(self, name: str, group: Group, x: Tensor, numbers: list[int], params: dict[str, Any]) -> Tensor:
-        """The result, in memory of its own: the notes will be written anew."""
-        shape, dtype = tuple(x.shape), x.dtype
-        if name == "all_reduce" and group.step and len(set(numbers)) == 1:
-            return reduced(self._noted(group.members[0], numbers[0], shape, dtype, group), params["op"])
-        shards = [self._noted(m, k, shape, dtype) for m, k in zip(group.members, numbers, strict=True)]
-        return _FROM_SHARDS.get(name, _any)(name, shards, group.place, **params).clone()
 
     # ---- large operands -------------------------------------------------------------------------------------------
 
@@ -360,64 +264,12 @@ class SharedFabric:
     def any_other(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
         """A row of the table that has no way of its own here: from all operands, by the row's own function."""
         with self._meeting(group, operand=x) as told:
-            return _any(name, self._shards(told, x), group.place, **params).clone()
+            return from_all(name, self._shards(told, x), group.place, **params).clone()
 
     def _shards(self, told: Exchange, x: Tensor) -> list[Tensor]:
         return [self._arena.view(at, x.shape, x.dtype) for at in told.operands]
 
 
-def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
-    """Combine equal-shaped tensors elementwise in their order, piece by piece.
-
-    Args:
-        parts: the tensors.
-        op: a name of `collectives.REDUCTIONS`.
-        out: takes the result.
-    """
-    add = _ADDED.get("sum" if op == "avg" and out.is_floating_point() else op)
-    count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
-    if not count:
-        return
-    pieces = (
-        zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True) if count > 1 else [(out, *parts)]
-    )
-    if add is None or out.dtype not in _ADDED_AS_THEY_ARE:
-        for target, *sources in pieces:
-            target.copy_(reduced(torch.stack(sources), op))
-        return
-    for target, first, second, *others in pieces:
-        add(first, second, out=target)
-        for source in others:
-            add(target, source, out=target)
-        if op == "avg":
-            target.div_(len(parts))
-
-
-def _any(name: str, shards: list[Tensor], place: int, **params: Any) -> Tensor:
-    form = COLLECTIVES[name].form
-    assert form is not None
-    return form(torch.stack(shards), **params)[place]
-
-
-def _joined(name: str, shards: list[Tensor], place: int, *, dim: int) -> Tensor:
-    return torch.cat(shards, dim)
-
-
-def _exchanged(name: str, shards: list[Tensor], place: int, *, split: int, join: int) -> Tensor:
-    return torch.cat([own_block(shard, place, len(shards), dim=split) for shard in shards], join)
-
-
-def _moved(name: str, shards: list[Tensor], place: int, *, pairs: Any) -> Tensor:
-    source = next((s for s, t in pairs if t == place), None)
-    return torch.zeros_like(shards[place]) if source is None else shards[source]
-
-
-# for small operands: not every member's result is wanted, as `COLLECTIVES` would compute it, but one
-_FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
-    "all_gather": _joined,
-    "all_to_all": _exchanged,
-    "collective_permute": _moved,
-}
 _LARGE: dict[str, Callable[..., Tensor]] = {
     "all_reduce": SharedFabric.all_reduce,
     "all_gather": SharedFabric.all_gather,

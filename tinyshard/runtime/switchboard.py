@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import select
 import selectors
 import socket
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.program import Program
 from tinyshard.runtime import channel
+from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
-from tinyshard.runtime.cancelling import left_out
-from tinyshard.runtime.failures import gone, interrupted, lost_error
+from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
+from tinyshard.runtime.interrupts import Interrupts
 from tinyshard.runtime.launch import Starter
 from tinyshard.runtime.link import Link, Request
+from tinyshard.runtime.printed import Printed
 from tinyshard.runtime.runs import Run, settle
+from tinyshard.runtime.stream import Bell, Outbox
 from tinyshard.runtime.watching import look_again
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
@@ -48,32 +49,31 @@ class Switchboard:
         starter: starts the workers, and ends them.
         platform: what they are called.
         buffers: tells which values nobody holds any more.
+        memory: the first part of what the devices share with this process, if they do.
     """
 
-    def __init__(self, starter: Starter, platform: str, buffers: Buffers) -> None:
+    def __init__(self, starter: Starter, platform: str, buffers: Buffers, memory: Board | None = None) -> None:
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
         self.links: list[Link] = []
         self.broken: TinyshardError | None = None
         self.closing = False
-        self._printed: list[tuple[int, str]] = []
         self._starter = starter
         self._platform = platform
         self._buffers = buffers
+        self._memory = memory
+        self._bell = None if memory is None else Bell(memory)
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
         self._known: dict[int, set[int]] = {}
         self._held_back: collections.deque[Gate] = collections.deque()
         self._is_idle = False  # it sleeps until somebody wakes it
         self._is_listening = False  # likewise, or for `LINGER_S`
-        self._cancelled_upto = 0
-        self._cancelling: _Cancelling | None = None
-        self._interrupts: collections.deque[tuple[int, str]] = collections.deque()
+        self._interrupts = Interrupts(self.links, self._unsettled, self.state)
         self._newest = 0  # number of the last call that was handed out
         self._selector = selectors.DefaultSelector()
-        self._outputs = select.poll()
-        self._polling = threading.Lock()
+        self._printed = Printed(self.state)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -144,9 +144,7 @@ class Switchboard:
 
     def take_printed(self) -> list[tuple[int, str]]:
         """The lines that workers have printed since the last time, each with its device, in device order."""
-        with self.state:
-            lines, self._printed = self._printed, []
-        return sorted(lines, key=lambda line: line[0])
+        return self._printed.take()
 
     def is_quiet(self, told: Sequence[int]) -> bool:
         """Whether all that devices have said has been taken in.
@@ -157,8 +155,7 @@ class Switchboard:
         if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
-        with self._polling:  # a poll object serves one thread at a time
-            return not self._outputs.poll(0) and self._is_listening
+        return self._printed.is_all_read() and self._is_listening
 
     def pass_all(self, finished: Sequence[int]) -> None:
         """Note how far devices are.
@@ -206,11 +203,13 @@ class Switchboard:
     def _start_workers(self) -> None:
         self._selector.register(self._wake_in, selectors.EVENT_READ, None)
         for link in self._starter.links(lambda: not self.closing):
+            if self._memory is not None and self._bell is not None:
+                link.outbox = Outbox(self._memory, link.device, self._bell)
             self.links.append(link)
             self._selector.register(link.sock, selectors.EVENT_READ, link)
             self._selector.register(link.control, selectors.EVENT_READ, link)
             self._selector.register(link.output, selectors.EVENT_READ, link)
-            self._outputs.register(link.output, select.POLLIN | select.POLLHUP)
+            self._printed.watch(link)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
@@ -219,6 +218,8 @@ class Switchboard:
             if link.has_output:
                 link.write()
                 self._watch(link)
+        if self._bell is not None:
+            self._bell.ring()
         self._let_on()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
@@ -237,9 +238,9 @@ class Switchboard:
                 self._read(link)
 
     def _watch(self, link: Link) -> None:
-        if not link.lost and link.has_output != link.is_watched:
-            link.is_watched = link.has_output
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.has_output else 0)
+        if not link.lost and link.awaits_socket != link.is_watched:
+            link.is_watched = link.awaits_socket
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.awaits_socket else 0)
             self._selector.modify(link.sock, events, link)
 
     def _end(self) -> None:
@@ -287,8 +288,7 @@ class Switchboard:
             elif kind == "forget":
                 self._forget(item[0])
             elif kind == "cancel":
-                self._interrupts.append((self._newest, item[0]))  # what is handed out from here on is not concerned
-                self._begin_cancel()
+                self._interrupts.add(self._newest, item[0])  # what is handed out from here on is not concerned
             elif kind == "look":
                 self._look()
             else:
@@ -311,14 +311,14 @@ class Switchboard:
         if new:
             self._send(new, ("program", program.number, program))
             known.update(new)
+        self._count(run)  # before a device can be done with it
         self._send(run.devices, ("run", run.number, program.number, inputs, outputs))
-        self._count(run)
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
+        self._count(run)
         for device, (block, place) in blocks.items():
             head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
             self._send([device], head, channel.tensor_bytes(block) if place is None else None)
-        self._count(run)
         for device, (block, place) in blocks.items():
             if place is not None and self.links[device].lend(run.number, block.nbytes):
                 self._send([device], ("sync", 0, None))
@@ -369,6 +369,8 @@ class Switchboard:
     def _take(self, link: Link, head: tuple[Any, ...], payload: bytearray | None) -> None:
         if head[0] == "ready":
             link.is_up = True
+        elif head[0] == "room":
+            pass  # it woke this thread, which writes in its next turn
         elif head[0] == "failed":
             _, number, failure = head
             run = next(run for run in link.ahead if run.number == number)
@@ -403,7 +405,7 @@ class Switchboard:
             self._close_control(link)
         for head, _ in messages or ():
             if head[0] == "frozen":
-                self._note_frozen(link.device, head[1])
+                self._interrupts.note_frozen(link.device, head[1])
             elif head[0] == "seen" and link.sight is not None:
                 link.sight = look_again(link.sight, time.monotonic(), *head[1:])
 
@@ -417,50 +419,8 @@ class Switchboard:
             if not link.lost:
                 link.look(time.monotonic())
 
-    def _begin_cancel(self) -> None:
-        while self._interrupts and self._cancelling is None:
-            upto, by = self._interrupts.popleft()
-            busy = {link.device for link in self.links if link.ahead and not link.lost}
-            if busy and upto > self._cancelled_upto:
-                self._cancelling = _Cancelling(upto, by, busy, {})
-                for device in sorted(busy):
-                    self.links[device].tell("freeze")
-
-    def _note_frozen(self, device: int, started: int) -> None:
-        """A device holds still, or is gone. When all do, what each leaves out can be said."""
-        now = self._cancelling
-        if now is None or device not in now.waiting:
-            return
-        now.waiting.discard(device)
-        now.started[device] = started
-        if now.waiting:
-            return
-        frozen = list(now.started)
-        started_by = {link.device: now.started.get(link.device, link.done) for link in self.links}
-        with self.state:  # a thread that waits may settle runs, too
-            runs = [r for r in self._unsettled if r.computes and self._cancelled_upto < r.number <= now.upto]
-            skip = left_out(runs, started_by)
-            for run in runs:
-                for d in run.devices:
-                    if run.number in skip[d]:
-                        run.failures.setdefault(d, (interrupted(d, now.by), run.where))
-        for d in frozen:
-            self.links[d].tell("cancel", now.upto, frozenset(skip[d]), now.by)
-        self._cancelled_upto, self._cancelling = now.upto, None
-        self._begin_cancel()
-
     def _take_lines(self, link: Link) -> None:
-        if link.output < 0:
-            return
-        output = link.output
-        lines = link.read_lines(lambda: self._close_output(output))
-        if lines:
-            with self.state:
-                self._printed.extend((link.device, line) for line in lines)
-
-    def _close_output(self, output: int) -> None:
-        self._selector.unregister(output)
-        self._outputs.unregister(output)
+        self._printed.read(link, self._selector.unregister)
 
     def _lose(self, link: Link) -> None:
         """The worker is gone: say so to all who wait for it."""
@@ -478,26 +438,9 @@ class Switchboard:
         link.fail_asked()
         for other in self.links:
             other.tell("lost", link.device, lost)
-        self._note_frozen(link.device, link.done)
+        self._interrupts.note_frozen(link.device, link.done)
         if not link.is_up:
             raise lost_error(link.device, lost, self._platform)  # the others wait for it: no device will start
-
-
-@dataclass
-class _Cancelling:
-    """An interrupt on its way: the devices are asked how far they are, and hold still until all have answered.
-
-    Attributes:
-        upto: calls up to this one are to be cancelled.
-        by: the interrupted line.
-        waiting: devices that have not answered.
-        started: by device, the last call that it has started.
-    """
-
-    upto: int
-    by: str
-    waiting: set[int]
-    started: dict[int, int]
 
 
 def _unusable(why: str) -> RuntimeStateError:

@@ -27,9 +27,11 @@ from tinyshard.runtime.meeting import Meeting
 from tinyshard.runtime.memory import is_out_of_memory
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.stream import Inbox
 from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
+_CALLS = ("run", "put")
 _KEPT_NBYTES = 1 << 25  # that a worker keeps of what it has freed, beyond what lies between used pieces
 
 
@@ -71,6 +73,7 @@ class Worker:
         self._programs: dict[int, ReadyProgram] = {}
         self._turnstile = turnstile
         self._is_remote = isinstance(store, Meeting)
+        self._source: Any = sock
         self._arena: Arena | None = None
         self._progress: Progress | None = None
         self._fabric: Any  # with the methods of Fabric
@@ -84,6 +87,7 @@ class Worker:
             self._arena = Arena(fd, count, device)
             os.close(fd)
             self._progress = Progress(self._arena.board, device)
+            self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
             self._fabric = SharedFabric(self._arena)
         else:
             self._fabric = Fabric(store, device, count)
@@ -98,13 +102,13 @@ class Worker:
         What it has no time for yet stays in the controller's queue, which is bounded.
         """
         channel.send(self._sock, ("ready",))
-        reader = channel.Reader(self._sock)
+        reader = channel.Reader(self._source)
         while (messages := reader.read()) is not None:
             for head, payload in messages:
                 self._handle(head, payload)
-            if self._progress is not None:  # the controller sees it without asking
-                _flush()
-                self._progress.finish(self._turnstile.done)
+                if self._progress is not None and head[0] in _CALLS:  # the controller sees it without asking
+                    _flush()
+                    self._progress.finish(self._turnstile.done)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import json
 import os
 import select
@@ -160,6 +161,7 @@ def serve(fd: int) -> None:
     from tinyshard.runtime import worker
 
     torch.set_num_threads(1)
+    gc.freeze()  # a collection in a worker would write to every page that it shares with the others
     sock = socket.socket(fileno=fd)
     children: set[int] = set()
     zygote = os.getpid()

@@ -1,0 +1,50 @@
+"""A side as the process that measures sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+class Side:
+    """A process that runs `benchmarks.serve`.
+
+    Args:
+        name: for messages.
+        python: what runs it.
+        args: of its module.
+        module: what it runs.
+        path: a folder whose packages it takes first.
+    """
+
+    def __init__(self, name: str, python: str, *args: str, module: str, path: Path = ROOT) -> None:
+        self.name = name
+        self.python = python
+        self.process = subprocess.Popen(
+            [python, "-m", module, *args],
+            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)]), "PYTHONSAFEPATH": "1"},
+        )  # fmt: skip
+
+    def ask(self, request: str) -> dict[str, Any]:
+        """One request and its answer."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(request + "\n")
+        self.process.stdin.flush()
+        line = self.process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {"error": f"{self.name} has ended"}
+        if "error" in answer:
+            print(f"{self.name}: {request}: {answer['error']}", file=sys.stderr)
+        return answer
+
+    def end(self) -> None:
+        """Let it go."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()

@@ -1,0 +1,101 @@
+"""Who sends what to whom in a `device_put`: from one device to all, or from all to one; read from its Program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from course.widgets.traffic import Message, Moment, Pair, Recording, held_by
+from tinyshard.layout import coarsest
+from tinyshard.mesh import make_mesh
+from tinyshard.placement import move_program
+from tinyshard.platform import devices
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+
+__all__ = ["MOVES", "record_move"]
+
+
+def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recording:
+    """Bring an array from one sharding to another, and write down who sends what to whom.
+
+    Args:
+        have: where it lies; on the first devices.
+        want: where it is to lie, on the first devices too, but on more or fewer of them.
+        shape: of the array; its numbers are 0, 1, 2, …
+
+    Returns:
+        The recording: one exchange, or none if everything lies there already.
+
+    Communication: none; the program runs in this process.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> rows = ts.NamedSharding(ts.make_mesh((4,), "i"), ts.P("i"))
+        >>> found = record_move(ts.SingleDeviceSharding(ts.devices()[0]), rows, (4, 4))
+        >>> [(message.target, message.nbytes) for message in found.moments[0].messages]
+        [(1, 16.0), (2, 16.0), (3, 16.0)]
+    """
+    old, new = have.checked_layout(shape), want.checked_layout(shape)
+    program = move_program(coarsest(old), coarsest(new), shape, torch.float32)
+    count = len(program.devices)
+    table = torch.arange(float(torch.Size(shape).numel())).reshape(shape)
+    before: list[Pair | None] = [None] * count
+    for position in range(len(old.devices)):
+        block = table[old.index(position, shape)]
+        before[position] = block, torch.full_like(block, 2.0**position)
+    step = next((step for step in program.steps if step.op == "transfer"), None)
+    if step is None:
+        return Recording(count, (), held_by(before), 0)
+    after: list[Pair | None] = [None] * count
+    messages = []
+    for source, target, cut, place in step.kwargs["moves"]:
+        pair = before[source]
+        assert pair is not None
+        made = after[target] or (torch.zeros(new.shard_shape(shape)), torch.zeros(new.shard_shape(shape)))
+        for whole, part in zip(made, pair, strict=True):
+            whole[place] = part[cut]
+        after[target] = made
+        if source != target:
+            messages.append(Message(source, target, float(pair[0][cut].nbytes)))
+    held = held_by(after)
+    moment = Moment(
+        "transfer", "each block goes to the device that is to hold it", held_by(before), held, tuple(messages)
+    )
+    moved = Recording(count, (moment,), held, 0)
+    return replace(moved, nbytes=int(max(moved.sent())))
+
+
+def _places(count: int) -> tuple[SingleDeviceSharding, NamedSharding, NamedSharding]:
+    """CPU 0 alone; a row on each device; a copy on each device."""
+    mesh = make_mesh((count,), "i", devices=devices()[:count])
+    return (
+        SingleDeviceSharding(devices()[0]),
+        NamedSharding(mesh, PartitionSpec("i")),
+        NamedSharding(mesh, PartitionSpec()),
+    )
+
+
+def _scatter(count: int) -> Recording:
+    one, rows, _ = _places(count)
+    return record_move(one, rows, (count, count))
+
+
+def _broadcast(count: int) -> Recording:
+    one, _, copies = _places(count)
+    return record_move(one, copies, (count,))
+
+
+def _gather(count: int) -> Recording:
+    one, rows, _ = _places(count)
+    return record_move(rows, one, (count, count))
+
+
+# words → (code, from the number of devices to what is recorded): from one device to all, and from all to one
+MOVES: dict[str, tuple[str, Callable[[int], Recording]]] = {
+    "scatter": ('device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))', _scatter),
+    "broadcast": ("device_put(row_on_cpu_0, NamedSharding(mesh, P()))", _broadcast),
+    "gather": ("device_put(table_in_rows, devices()[0])", _gather),
+}

@@ -1,0 +1,155 @@
+"""What the controller writes to a device through memory arrives whole and in order; between threads here."""
+
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tinyshard.runtime import arena, board, channel
+from tinyshard.runtime.board import STREAM_NBYTES
+from tinyshard.runtime.link import Link
+from tinyshard.runtime.stream import Bell, Inbox, Outbox
+
+pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+
+
+class Ends:
+    """Both ends of the rings of some devices."""
+
+    def __init__(self, count=1):
+        self.board = board.Board(np.zeros(board.nbytes(count), np.uint8), count)
+        self.bell = Bell(self.board)
+        self.room = threading.Semaphore(0)
+        self.outboxes = [Outbox(self.board, d, self.bell) for d in range(count)]
+        self.inboxes = [Inbox(self.board, d, self.room.release) for d in range(count)]
+
+    def write(self, data, device=0):
+        """All of it, as the I/O thread does: what finds no room waits until the device says that there is."""
+        left = [memoryview(data)]
+        while left[0].nbytes:
+            try:
+                sent = self.outboxes[device].sendmsg(left)
+                left = [left[0][sent:]]
+                self.bell.ring()
+            except BlockingIOError:
+                assert self.room.acquire(timeout=20), "the device never says that there is room"
+
+
+@settings(max_examples=50, deadline=None)
+@given(sizes=st.lists(st.integers(1, 2 * STREAM_NBYTES), max_size=6), most=st.integers(1000, 1 << 16))
+def test_bytes_come_out_as_they_went_in_also_around_the_end_of_the_ring(sizes, most):
+    ends = Ends()
+    given = np.random.default_rng(len(sizes)).integers(0, 256, sum(sizes), np.uint8).tobytes()
+    got = bytearray()
+
+    def take():
+        while len(got) < len(given):
+            got.extend(ends.inboxes[0].recv(most))
+
+    reader = threading.Thread(target=take)
+    reader.start()
+    at = 0
+    for size in sizes:
+        ends.write(given[at : at + size])
+        at += size
+    reader.join(20)
+    assert got == given
+
+
+def test_a_full_ring_takes_no_more_until_the_device_has_made_room():
+    ends = Ends()
+    assert ends.outboxes[0].sendmsg([memoryview(bytes(2 * STREAM_NBYTES))]) == STREAM_NBYTES
+    for _ in range(2):
+        with pytest.raises(BlockingIOError):
+            ends.outboxes[0].sendmsg([memoryview(b"x")])
+    assert not ends.outboxes[0].takes([memoryview(b"x")])
+    ends.inboxes[0].recv(10)
+    assert not ends.room.acquire(blocking=False)  # ten bytes are not worth a message
+    ends.inboxes[0].recv(STREAM_NBYTES)
+    assert ends.room.acquire(blocking=False)
+    assert not ends.room.acquire(blocking=False)
+    assert ends.outboxes[0].takes([memoryview(b"x")])
+    assert ends.inboxes[0].recv(10) == b"x"
+
+
+def test_a_message_is_taken_at_once_only_as_a_whole():
+    ends = Ends()
+    outbox, inbox = ends.outboxes[0], ends.inboxes[0]
+    assert not outbox.takes([memoryview(b"head"), memoryview(b"payload")])
+    assert outbox.takes([memoryview(bytes(STREAM_NBYTES - 2))])
+    inbox.recv(STREAM_NBYTES)
+    assert not outbox.takes([memoryview(b"abc")])  # it would go around the end
+    assert outbox.takes([memoryview(b"ab")])
+    assert outbox.takes([memoryview(b"cd")])
+    assert inbox.recv(10) == b"abcd"
+
+
+def test_one_ring_of_the_bell_wakes_all_that_were_written_to():
+    ends = Ends(3)
+    got = {}
+    readers = [threading.Thread(target=lambda d=d: got.update({d: ends.inboxes[d].recv(10)})) for d in range(3)]
+    for reader in readers:
+        reader.start()
+    for device in (0, 2):
+        ends.outboxes[device].takes([memoryview(b"%d" % device)])
+    ends.bell.ring()
+    for device in (0, 2):
+        readers[device].join(20)
+    assert got == {0: b"0", 2: b"2"}
+    assert readers[1].is_alive()
+    ends.write(b"1", device=1)
+    readers[1].join(20)
+    assert got[1] == b"1"
+
+
+def test_messages_with_payloads_are_put_together_from_a_ring():
+    ends = Ends()
+    reader = channel.Reader(ends.inboxes[0])
+    payload = torch.arange(100_000)
+    sent = [(("run", 1), None), (("put", 2), channel.tensor_bytes(payload)), (("run", 3), None)]
+
+    def send():
+        for head, block in sent:
+            for piece in channel.frame(head, block):
+                ends.write(piece)
+
+    writer = threading.Thread(target=send)
+    writer.start()
+    got = []
+    while len(got) < 3:
+        got.extend(reader.read())
+    writer.join(20)
+    assert [head for head, _ in got] == [head for head, _ in sent]
+    assert torch.equal(channel.tensor_of(got[1][1], (100_000,), torch.int64), payload)
+
+
+def test_a_link_keeps_the_order_of_messages_when_the_ring_is_full():
+    ours, theirs = socket.socketpair()
+    control, other = socket.socketpair()
+    output, end = os.pipe()
+    ends = Ends()
+    link = Link(0, ours, control, output, 0, outbox=ends.outboxes[0])
+    try:
+        numbers = range(300)
+        for number in numbers:
+            link.queue(channel.frame(("run", number, b" " * (number % 7) * 1000)))
+            link.write()
+        assert link.has_output
+        assert not link.awaits_socket
+        reader, got = channel.Reader(ends.inboxes[0]), []
+        while len(got) < len(numbers):
+            got.extend(reader.read())
+            while ends.room.acquire(blocking=False):
+                link.write()
+        assert [head[1] for head, _ in got] == list(numbers)
+        assert link.nbytes == 0
+    finally:
+        link.close()
+        for each in (theirs, other):
+            each.close()
+        os.close(end)

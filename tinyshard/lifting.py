@@ -1,0 +1,237 @@
+"""A trace in progress: what each op of the traced function meets before it is recorded.
+
+an Array or a tensor from outside       lifted: it becomes an input of the graph, like an argument
+a value that a transformation wraps     likewise, before torch.func sees it
+a draw from torch's generator,
+a question for a value,
+a change of a tensor from outside       an error: the function runs once, and what it did would not happen again
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tinyshard.array import Array
+from tinyshard.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
+from tinyshard.operators import is_random
+from tinyshard.runtime.runs import Where, users_line
+
+aten = torch.ops.aten
+
+
+class TracedValueError(TinyshardError, TypeError):
+    """Python asked a traced value for its number, as `if` does."""
+
+
+class Recorder:
+    """The trace in progress: what has been lifted to an input so far."""
+
+    def __init__(self, fake: Any) -> None:
+        self.fake = fake
+        self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
+        self.kept: list[Any] = []
+
+    def lift(self, x: torch.Tensor) -> torch.Tensor:
+        """The stand-in for a tensor that the function closes over; makes it an input."""
+        from torch._subclasses.functional_tensor import FunctionalTensor
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode, track_tensor_tree
+
+        known = self.lifted.get(id(x))
+        if known is None:
+            shape = tuple(x.shape)
+            with temporarily_clear_interpreter_stack():
+                with _disable_current_modes(), self.fake:
+                    stand_in = torch.empty(shape, dtype=x.dtype)
+                mode = get_proxy_mode()
+                assert mode is not None
+                tracer = mode.tracer
+                proxy = tracer.create_proxy("placeholder", f"closed_{len(self.lifted)}", (), {})
+                proxy.node.meta["val"] = stand_in
+                track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
+                known = (x, FunctionalTensor.to_functional(stand_in))
+            self.lifted[id(x)] = known
+        return known[1]
+
+
+_tracing = threading.RLock()  # torch's tracer is one for the process
+_state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
+
+
+def _recorder() -> Recorder | None:
+    return getattr(_state, "recorder", None)
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """In this block this thread traces, alone in the process."""
+    with _tracing:
+        before, _state.recorder = _recorder(), recorder
+        try:
+            yield
+        finally:
+            _state.recorder = before
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced now."""
+    return _recorder() is not None
+
+
+def keep(thing: Any) -> None:
+    """During a trace: let an object that an op's number stands for live as long as what is traced."""
+    recorder = _recorder()
+    assert recorder is not None
+    recorder.kept.append(thing)
+
+
+def lift_arrays(tree: Any) -> Any:
+    """During a trace: every Array of the tree as the stand-in that is an input of the graph."""
+    recorder = _recorder()
+    assert recorder is not None
+    return tree_map_only(Array, recorder.lift, tree)
+
+
+class Watch(TorchDispatchMode):
+    """Sees every op before it is recorded: lifts closed-over tensors, refuses what a program cannot do."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch._subclasses.fake_tensor import DynamicOutputShapeException
+        from torch._subclasses.functional_tensor import FunctionalTensor
+
+        kwargs = kwargs or {}
+        recorder = _recorder()
+        if recorder is None:
+            return op(*args, **kwargs)
+        if is_random(op, args, kwargs):
+            raise StatefulRandomError(
+                message(
+                    "a stateful random op in a traced function",
+                    got=f"{op} in {users_line()}",
+                    rule="it would be drawn once, when the function is traced, or differ between copies",
+                    try_="draw with ts.random and a key, or pass the numbers in as an argument",
+                )
+            )
+        if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
+            raise traced_value_error()
+        fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
+        if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in _written(op, args, kwargs)):
+            raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {users_line()}")
+        if not fresh:
+            args, kwargs = tree_map_only(
+                torch.Tensor, lambda x: recorder.lift(x) if _is_closed_over(x, FunctionalTensor) else x, (args, kwargs)
+            )
+        if has_effect(op):
+            return _recorded_as_it_is(op, args, kwargs)
+        try:
+            return op(*args, **kwargs)
+        except DynamicOutputShapeException as error:
+            raise DtypeError(
+                message(
+                    "the shape of a result depends on values",
+                    got=f"{op} in {users_line()}",
+                    rule="a program has static shapes",
+                    try_="torch.where(mask, x, 0), or call it outside of jit",
+                )
+            ) from error
+
+
+def _written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors that an in-place op, or one with out=, writes into."""
+    given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
+    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tree_leaves([given.get(name) for name in names])
+
+
+def closed_over_changed(got: str) -> ImmutableError:
+    """The error for an in-place change of a tensor from outside."""
+    return ImmutableError(
+        message(
+            "a traced function changes a tensor that it closes over",
+            got=got,
+            rule="a traced function runs once; what it does to outer tensors would happen only then",
+            try_="return the new value, and assign it outside; x.clone() first where you want to write into it",
+        )
+    )
+
+
+def has_effect(op: Any) -> bool:
+    """It is called for what it does, as `_linalg_check_errors` and not as `sin`."""
+    return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
+
+
+def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
+    """Record an op with an effect without functionalization, which would want tokens that order the effects."""
+    from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
+
+    def plain(x: FunctionalTensor) -> torch.Tensor:
+        torch._sync(x)
+        return torch._from_functional_tensor(x.elem)
+
+    args, kwargs = tree_map_only(FunctionalTensor, plain, (args, kwargs))
+    with disable_functional_mode():
+        return op(*args, **kwargs)
+
+
+def _is_closed_over(x: Any, functional: type) -> bool:
+    if isinstance(x, functional):
+        return not _is_of_this_trace(x)
+    return isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter)
+
+
+def _is_of_this_trace(x: Any) -> bool:
+    """A stand-in of the trace that runs now, not of one around it."""
+    recorder = _recorder()
+    below = torch._from_functional_tensor(x.elem)
+    return recorder is None or getattr(below, "fake_mode", recorder.fake) is recorder.fake
+
+
+class LiftWrapped(TorchFunctionMode):
+    """In a trace within a transformation of torch.func: lifts what the function closes over and the transformation
+    has wrapped, before torch.func's own dispatch sees it, for which its level is not there now."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = lift_outer((args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def lift_outer(tree: Any) -> Any:
+    """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
+    recorder = _recorder()
+    if recorder is None:
+        return tree
+    with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
+        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
+
+
+def _is_wrapped_outside(x: torch.Tensor) -> bool:
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    functorch = torch._C._functorch
+    if not functorch.is_functorch_wrapped_tensor(x):
+        return False
+    while functorch.is_functorch_wrapped_tensor(x):
+        x = functorch.get_unwrapped(x)
+    return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))
+
+
+def traced_value_error(where: Where | None = None) -> TracedValueError:
+    """The error for a question that only a value could answer."""
+    return TracedValueError(
+        message(
+            "Python asks for the value of a traced tensor",
+            got=str(where or users_line()),
+            rule="a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
+            try_="torch.where(condition, a, b) to choose element by element,\n"
+            "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
+            "or static_argnums for an argument that is a Python value",
+        )
+    )

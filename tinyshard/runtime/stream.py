@@ -1,0 +1,157 @@
+"""The way from the controller to a device of the same host: a ring of bytes that both map, and a bell for all devices.
+
+The bytes are those that a socket would carry, so whoever puts messages together (`channel`) sees no difference. What
+differs is the price: writing is a copy, and one system call wakes all the devices that were written to, where sockets
+take one for each device, of which every one lets the woken device push the writer from its processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from tinyshard.runtime import futex
+from tinyshard.runtime.board import STREAM_NBYTES, Board
+
+# who waits for room is told when there is this much: not at every byte
+_ROOM_NBYTES = STREAM_NBYTES // 2
+
+
+def _bell_bit(device: int) -> int:
+    return 1 << device % 32
+
+
+class Bell:
+    """The controller's end: wakes the devices that were written to since it last rang."""
+
+    def __init__(self, board: Board) -> None:
+        self._bell = board.bell.data
+        self._where = board.bell.ctypes.data
+        self._due = 0
+
+    def owe(self, device: int) -> None:
+        """Note that this device was written to."""
+        self._due |= _bell_bit(device)
+
+    def ring(self) -> None:
+        """Wake them, if they sleep."""
+        if self._due:
+            due, self._due = self._due, 0
+            self._bell[0] += 1
+            futex.wake(self._where, due)
+
+
+class Outbox:
+    """The controller's end of one ring. `sendmsg` is that of a socket that does not block.
+
+    Args:
+        board: the shared memory's first part.
+        device: whose ring it is.
+        bell: is to be rung after writing.
+    """
+
+    def __init__(self, board: Board, device: int, bell: Bell) -> None:
+        self._ring = board.streams[device].data
+        self._written = board.written.data
+        self._taken = board.taken.data
+        self._wants_room = board.wants_room.data
+        self._device = device
+        self._bell = bell
+        self._count = 0
+
+    def takes(self, pieces: Sequence[memoryview]) -> bool:
+        """Write a message at once, if it is in one piece and there is room for it up to the end of the ring."""
+        device, count, first = self._device, self._count, pieces[0]
+        nbytes = first.nbytes
+        at = count % STREAM_NBYTES
+        room = min(STREAM_NBYTES - at, STREAM_NBYTES - count + self._taken[device])
+        if nbytes > room or len(pieces) > 1:
+            return False
+        self._ring[at : at + nbytes] = first
+        self._count = self._written[device] = count + nbytes
+        self._bell.owe(device)
+        return True
+
+    def sendmsg(self, pieces: Iterable[memoryview]) -> int:
+        """Write as much of it as there is room for; how much that was.
+
+        Raises:
+            BlockingIOError: there is no room; the device says so when there is.
+        """
+        device, count = self._device, self._count
+        room = STREAM_NBYTES - count + self._taken[device]
+        if not room:
+            self._wants_room[device] += 1
+            futex.fence()
+            room = STREAM_NBYTES - count + self._taken[device]
+            if not room:
+                raise BlockingIOError
+        at = count % STREAM_NBYTES
+        data = b"".join(_within(pieces, room))
+        first = min(len(data), STREAM_NBYTES - at)
+        self._ring[at : at + first] = data[:first]
+        if first < len(data):
+            self._ring[: len(data) - first] = data[first:]
+        self._count = self._written[device] = count + len(data)
+        self._bell.owe(device)
+        return len(data)
+
+
+def _within(pieces: Iterable[memoryview], room: int) -> Iterable[memoryview]:
+    """The pieces, or their beginnings, as far as there is room."""
+    for piece in pieces:
+        if room <= 0:
+            return
+        yield piece[:room]
+        room -= piece.nbytes
+
+
+class Inbox:
+    """A device's end of its ring. Has the two methods of a blocking socket that `channel.Reader` uses.
+
+    Args:
+        board: the shared memory's first part.
+        device: whose ring it is.
+        say_room: tells the controller that there is room again.
+    """
+
+    def __init__(self, board: Board, device: int, say_room: Callable[[], object]) -> None:
+        self._ring = board.streams[device].data
+        self._written = board.written.data
+        self._taken = board.taken.data
+        self._wants_room = board.wants_room.data
+        self._bell = board.bell.data
+        self._where = board.bell.ctypes.data
+        self._device = device
+        self._say_room = say_room
+        self._room_said = 0
+        self._count = 0
+
+    def recv(self, most: int) -> bytes:
+        """Wait until there is something, and take at most so many bytes of it."""
+        device = self._device
+        while not (there := self._written[device] - self._count):
+            self._sleep()
+        at, nbytes = self._count % STREAM_NBYTES, min(most, there)
+        data = self._ring[at : at + nbytes].tobytes()
+        if len(data) < nbytes:
+            data += self._ring[: nbytes - len(data)].tobytes()
+        self._count += nbytes
+        self._taken[device] = self._count
+        futex.fence()
+        wanted = self._wants_room[device]
+        if wanted != self._room_said and self._written[device] - self._count <= STREAM_NBYTES - _ROOM_NBYTES:
+            self._room_said = wanted
+            self._say_room()
+        return data
+
+    def recv_into(self, place: memoryview) -> int:
+        """The same, to where it is to be."""
+        data = self.recv(place.nbytes)
+        place[: len(data)] = data
+        return len(data)
+
+    def _sleep(self) -> None:
+        """Sleep until the bell rings. It is read before the ring is looked at again: who writes changes it after."""
+        seen = self._bell[0]
+        if self._written[self._device] == self._count:
+            futex.sleep_as(_bell_bit(self._device), self._where, seen)
