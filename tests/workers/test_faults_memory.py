@@ -228,7 +228,7 @@ def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_ki
         ts.device_put(wide, rows)
     except ts.OutOfMemoryError as error:
         tell("this machine has" in str(error) and "ts.live_arrays()" in str(error))
-    part = ts.device_put(wide[:, :24 << 20], rows)  # 0.2 GB; as much again for its double, for what all read of that...
+    part = ts.device_put(wide[:, :32 << 20], rows)  # 0.3 GB; as much again for its double ...
     try:
         ts.device_put(ts.jit(lambda v: v * 2)(part), rows.replicate()).block_until_ready()  # ... and for what all get
     except ts.OutOfMemoryError as error:
@@ -238,6 +238,6 @@ def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_ki
     each = controller(START + code, **cramped)
     assert each.line() == "True"
     assert each.line() == "True"
-    assert each.line() == f"28.0 0.0 {16 + (96 << 20)}"
+    assert each.line() == f"28.0 0.0 {16 + (128 << 20)}"
     _, errors = each.finish()
     assert each.process.returncode == 0, errors

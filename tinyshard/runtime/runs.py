@@ -56,14 +56,20 @@ def users_line() -> Where:
 
 def users_line_of(error: BaseException) -> Where:
     """The innermost line of the user's own that an error passed; of others' libraries only if there is no other."""
-    passed = [Where(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
-    own = [where for where in passed if not where.file.startswith((_PACKAGE, *_LIBRARIES)) and _is_findable(where.file)]
-    return (own or passed)[-1]
+    passed = [(Where(frame.f_code.co_filename, line), frame) for frame, line in walk_tb(error.__traceback__)]
+    own = [told for told in passed if not told[0].file.startswith((_PACKAGE, *_LIBRARIES)) and _is_written(*told)]
+    return (own or passed)[-1][0]
 
 
-def _is_findable(file: str) -> bool:
-    """Compiled libraries name their files from folders in which they were built: zmq/backend/cython/_zmq.py."""
-    return os.path.isabs(file) or file.startswith("<") or os.path.exists(file)
+def _is_written(where: Where, frame: FrameType) -> bool:
+    """Whether somebody wrote this line where it says that it stands.
+
+    Compiled libraries name their files from folders in which they were built: zmq/backend/cython/_zmq.py. What modules
+    make while they run, such as the methods of dataclasses, is in "<string>"; so is a program given by `python -c`.
+    """
+    if where.file == "<string>":
+        return frame.f_globals.get("__name__") == "__main__"
+    return os.path.isabs(where.file) or where.file.startswith("<") or os.path.exists(where.file)
 
 
 def _is_users(frame: FrameType) -> bool:
