@@ -233,7 +233,7 @@ def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_ki
         ts.device_put(ts.jit(lambda v: v * 2)(part), rows.replicate()).block_until_ready()  # ... and for what all get
     except ts.OutOfMemoryError as error:
         tell("this machine has" in str(error) and "alive on CPU" in str(error))
-    tell(x.sum().item(), part[0, 5].item(), ts.live_arrays().nbytes[devices[0]])
+    tell(x.sum().item(), part.addressable_shards[1].data[0, 5].item(), ts.live_arrays().nbytes[devices[0]])
     """
     each = controller(START + code, **cramped)
     assert each.line() == "True"

@@ -179,7 +179,8 @@ class Arena:
         if self._unasked_nbytes + size >= _ASKED_NBYTES:
             available = room.available_nbytes()
             if available is not None and size + _ASKED_NBYTES > available:
-                raise MemoryError(f"no memory for {size} more bytes: this machine has {available} left")
+                spare = f"and {_ASKED_NBYTES} to spare"
+                raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
             self._unasked_nbytes = 0
         else:
             self._unasked_nbytes += size
