@@ -1,4 +1,22 @@
-"""What fault tests share: a wait that must be over in time, and a device that is seen to wait in a collective."""
+"""What fault tests share: a wait that must be over in time, and a device that is seen to wait in a collective.
+
+`make faults TIMES=20` runs the fault suite twenty times in a row. What is promised, and what shows it:
+
+    A device dies: waits that depend on it end within 5 s and name it and the signal; other devices   test_faults_deaths
+    keep what they have; ts.init() starts afresh, old Arrays say so; what was saved is loaded
+    under any sharding
+    Memory runs out, on a device, in an exchange, for all: a clear error, or a death by name;         test_faults_memory
+    nobody is held up                                                    unit/test_shared, test_room and test_live, too
+    Ctrl-C ends a cell within 2 s, cancels what is queued, and leaves the rest                    test_faults_interrupts
+    wherever it strikes, the next call works                                                           test_pool_endings
+    A collective that cannot complete names who reached it; who computes for long is waited for       test_faults_stalls
+    Shutdown, restart, crash: no process, port or file is left                      test_pool_endings, test_faults_walls
+    Notebooks do not see each other; nobody else gets in; little or no /dev/shm does                   test_faults_walls
+    A loop that dispatches faster than devices compute fills no memory                      test_faults_walls, test_pool
+    The same between machines, with a secret, and strangers are refused               test_hosts and unit/test_handshake
+    An op that fails concerns who asks for its value                                                       test_failures
+    Wrong calls say what is wrong and harm nothing                                                   ../wrong_calls.py
+"""
 
 import threading
 from collections.abc import Callable, Sequence
