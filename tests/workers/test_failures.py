@@ -130,9 +130,15 @@ def test_shards_of_the_living_stay_readable_after_a_death(rows):
     assert (x.addressable_shards[4].data + 1).tolist() == [[9, 10]]
 
 
-def test_after_a_death_init_gives_a_fresh_pool_and_old_arrays_say_so(rows):
+@pytest.mark.parametrize("is_up", [True, False], ids=["that was up", "that was still to come up"])
+def test_after_a_death_init_gives_a_fresh_pool_and_old_arrays_say_so(pool, rows, is_up):
+    if not is_up:
+        ts.init(devices=8, runtime="process")
+        stop(ts.devices()[0].pid)
     x = ts.device_put(torch.ones(8, 2), rows)
     y = x * 2
+    if is_up:
+        y.block_until_ready()
     os.kill(ts.devices()[0].pid, signal.SIGKILL)
     ts.init(devices=8, runtime="process")
     with pytest.raises(ts.RuntimeStateError, match="has been shut down"):

@@ -106,6 +106,18 @@ def test_a_death_while_devices_first_meet_along_an_axis_ends_their_wait(axis):
         assert outcome(x.addressable_shards[device].data.sum().item)() == 8
 
 
+def test_a_death_before_the_devices_have_met_is_named_to_who_waits_for_another():
+    ts.init(devices=8, runtime="process")
+    pid = ts.devices()[VICTIM].pid
+    stop(pid)
+    end = outcome(lambda: ts.device_put(torch.ones(2), ts.devices()[0]).tolist())
+    os.kill(pid, signal.SIGKILL)
+    error = end()
+    # with shared memory the others need not wait for it to come up
+    assert error == [1, 1] or "CPU 5 is gone: killed by signal 9 (SIGKILL)" in str(error)
+    assert "CPU 5 is gone" in str(outcome(lambda: ts.device_put(torch.ones(2), ts.devices()[VICTIM]).tolist())())
+
+
 def test_two_deaths_are_heard_of(rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     for device in (2, 6):

@@ -273,6 +273,7 @@ def test_shutdown_leaves_no_process_on_either_machine(start: Callable[[str], Con
     controller.release()
     assert controller.line() == "down"
     launchers = list(machines.launchers.values())
-    wait_until(lambda: all(map(is_gone, [*family, *launchers])), "no process is left", OVER_WITHIN_S)
+    wait_until(lambda: all(map(is_gone, family)), "no process is left", OVER_WITHIN_S)
+    wait_until(lambda: all(map(is_gone, launchers)), "torchrun has ended, on both machines together")
     controller.release()
     finished(controller, machines)

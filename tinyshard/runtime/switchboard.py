@@ -102,9 +102,7 @@ class Switchboard:
 
     def check_open(self) -> None:
         """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
-        if self.broken is not None:
-            raise type(self.broken)(str(self.broken))
-        if self.closing:
+        if self.closing:  # first: after ts.init(), what broke the old pool is nobody's business any more
             raise RuntimeStateError(
                 message(
                     "the pool that held this value has been shut down",
@@ -112,6 +110,8 @@ class Switchboard:
                     try_="ts.init() starts a fresh pool; make the arrays again there",
                 )
             )
+        if self.broken is not None:
+            raise type(self.broken)(str(self.broken))
 
     def hold_back(self, devices: Sequence[int], wait: Callable[[Gate], object]) -> None:
         """Wait while too much is queued for one of these devices.
