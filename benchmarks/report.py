@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import os
+import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +12,13 @@ from pathlib import Path
 from benchmarks.cases import Case
 
 SIDES = ("tinyshard", "JAX", "gloo", "ipyparallel")
+HEAD = f"""# tinyshard, JAX, raw gloo and ipyparallel, measured in one run
+
+Written by `python -m benchmarks` on {os.cpu_count()} cores ({sys.platform}, {platform.machine()}).
+Least / median of each side; the ratios are of medians, beside the bar that the case is held to.
+Peak memory is that of all processes of a side together.
+
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,8 @@ def table(figures: Sequence[Figures], *, heading: bool = True) -> str:
 
 
 def write(figures: Sequence[Figures], folder: Path) -> None:
-    """results.md, results.json and results.svg in a folder."""
-    (folder / "results.md").write_text(table(figures) + "\n")
-    plain = {f.case.name: {"seconds": f.seconds, "peaks": f.peaks} for f in figures}
-    (folder / "results.json").write_text(json.dumps(plain, indent=1) + "\n")
+    """results.md and results.svg in a folder."""
+    (folder / "results.md").write_text(HEAD + table(figures) + "\n")
     plot(figures, folder / "results.svg")
 
 
