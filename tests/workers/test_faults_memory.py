@@ -235,6 +235,7 @@ def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_ki
         tell("this machine has" in str(error) and "alive on CPU" in str(error))
     tell(x.sum().item(), part.addressable_shards[1].data[0, 5].item(), ts.live_arrays().nbytes[devices[0]])
     """
+    cramped["environment"]["TINYSHARD_COLLECTIVES"] = "shared"
     each = controller(START + code, **cramped)
     assert each.line() == "True"
     assert each.line() == "True"
