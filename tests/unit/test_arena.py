@@ -96,6 +96,40 @@ def test_pages_of_many_free_blocks_are_given_back_and_the_blocks_still_serve(mem
     assert {member.allocate(1 << 20, [0]).offset for _ in range(8)} == {b.offset for b in blocks}
 
 
+def kept_pages(member, blocks):
+    """How many of these freed blocks of ones still have their pages."""
+    return sum(member.view(b.offset, (1 << 18,), torch.float32).sum().item() != 0 for b in blocks)
+
+
+def freed(member):
+    """Eight blocks of 1 MiB of ones that nobody holds any more."""
+    blocks = [member.copied(torch.ones(1 << 18), [0]) for _ in range(8)]
+    for block in blocks:
+        member.release(block)
+    return blocks
+
+
+def test_more_is_kept_for_the_next_value_than_when_nothing_happens(members, monkeypatch):
+    member = members[0]
+    monkeypatch.setattr(member, "_most_kept_idle_nbytes", 3 << 20)
+    monkeypatch.setattr(member, "_most_kept_nbytes", 6 << 20)
+    blocks = freed(member)
+    member.collect()
+    assert kept_pages(member, blocks) == 6
+    member.trim()
+    assert kept_pages(member, blocks) == 3
+
+
+def test_what_is_kept_is_given_back_before_anything_is_refused(members, monkeypatch):
+    member = members[0]
+    blocks = freed(member)
+    member.collect()
+    available = iter([0, 1 << 40])
+    monkeypatch.setattr(room, "available_nbytes", lambda: next(available))
+    assert member.allocate(1 << 30, [0]).offset
+    assert kept_pages(member, blocks) == 0
+
+
 def test_a_full_region_says_so(members, monkeypatch):
     monkeypatch.setattr(room, "available_nbytes", lambda: None)
     with pytest.raises(MemoryError, match="no room for"):

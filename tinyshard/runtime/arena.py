@@ -102,8 +102,8 @@ class Arena:
         fd: what `create` gave.
         count: number of devices.
         member: a device's id; `count` for the controller.
-        is_interrupted: a KeyboardInterrupt may strike here: blocks are then let go at the next `allocate`, for a
-            finalizer written in Python could be lost.
+        is_interrupted: this is the controller. A KeyboardInterrupt may strike here: blocks are let go at the next
+            `allocate` or `trim`, for a finalizer written in Python could be lost.
     """
 
     def __init__(self, fd: int, count: int, member: int, *, is_interrupted: bool = False) -> None:
@@ -132,7 +132,10 @@ class Arena:
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of free blocks whose pages are there
         self._without_pages: set[int] = set()
-        self._most_kept_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // (64 * (count + 1))
+        memory_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._most_kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
+        # who calls `trim` when nothing happens may keep much until then
+        self._most_kept_nbytes = memory_nbytes // 32 if is_interrupted else self._most_kept_idle_nbytes
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
@@ -178,6 +181,9 @@ class Arena:
         """Raises if the machine has no room for new pages beside those that are taken without asking."""
         if self._unasked_nbytes + size >= _ASKED_NBYTES:
             available = room.available_nbytes()
+            if available is not None and size + _ASKED_NBYTES > available:
+                self._give_back(0)
+                available = room.available_nbytes()
             if available is not None and size + _ASKED_NBYTES > available:
                 spare = f"and {_ASKED_NBYTES} to spare"
                 raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
@@ -230,13 +236,18 @@ class Arena:
             self._recycle(slot)
         for size, out in self._out.items():
             self._out[size] = deque(slot for slot in out if self._given[slot])
-        if self._kept_nbytes > self._most_kept_nbytes:
-            self._give_back()
+        self._give_back(self._most_kept_nbytes)
 
-    def _give_back(self) -> None:
+    def trim(self) -> None:
+        """Nothing has been made for a while: give back the pages of all free blocks but a few."""
+        with self._allocating:
+            self.collect()
+            self._give_back(self._most_kept_idle_nbytes)
+
+    def _give_back(self, most_kept_nbytes: int) -> None:
         for size in sorted(self._free, reverse=True):
             for slot in self._free[size]:
-                if self._kept_nbytes <= self._most_kept_nbytes:
+                if self._kept_nbytes <= most_kept_nbytes:
                     return
                 if slot not in self._without_pages:
                     self._map.madvise(_MADV_REMOVE, self._offsets[slot], size)

@@ -75,8 +75,8 @@ class ProcessPool:
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
         self._overview = None if self._arena is None else Overview(self._arena.board)
         self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
-        memory = None if self._arena is None else self._arena.board
-        self._board = Switchboard(self._starter, platform, self._buffers, memory)
+        shared = () if self._arena is None else (self._arena.board, self._arena.trim)
+        self._board = Switchboard(self._starter, platform, self._buffers, *shared)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 

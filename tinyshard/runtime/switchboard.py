@@ -39,6 +39,8 @@ MAX_NBYTES_AHEAD = 128 << 20
 RUNS_BETWEEN_REPORTS = 64
 # a loop that dispatches would otherwise wake the I/O thread for each call, and wait each time until it gives way again
 LINGER_S = 0.001
+# after so long without anything to do what is kept for a next time is given back
+REST_AFTER_S = 5.0
 _UNHURRIED = ("run", "put", "forget")
 
 
@@ -50,9 +52,17 @@ class Switchboard:
         platform: what they are called.
         buffers: tells which values nobody holds any more.
         memory: the first part of what the devices share with this process, if they do.
+        rest: called when there has been nothing to do for a while.
     """
 
-    def __init__(self, starter: Starter, platform: str, buffers: Buffers, memory: Board | None = None) -> None:
+    def __init__(
+        self,
+        starter: Starter,
+        platform: str,
+        buffers: Buffers,
+        memory: Board | None = None,
+        rest: Callable[[], object] = lambda: None,
+    ) -> None:
         self.state = threading.Lock()
         self.started = Gate()
         self.ended = Gate()
@@ -63,6 +73,8 @@ class Switchboard:
         self._platform = platform
         self._buffers = buffers
         self._memory = memory
+        self._rest = rest
+        self._is_resting = False
         self._bell = None if memory is None else Bell(memory)
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
@@ -223,8 +235,12 @@ class Switchboard:
         self._let_on()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
-        events = self._selector.select(0 if self._queue else LINGER_S if was_busy else None)
+        pause_s = None if self._is_resting else REST_AFTER_S
+        events = self._selector.select(0 if self._queue else LINGER_S if was_busy else pause_s)
         self._is_idle = self._is_listening = False
+        self._is_resting = not (events or was_busy or self._queue)
+        if self._is_resting:
+            self._rest()
         for key, mask in events:
             link = key.data
             if link is None:
