@@ -176,9 +176,9 @@ class Hosts:
 
     def close(self) -> None:
         """Tell the agents that it is over, and let go of all."""
-        self.is_closed = True
         for agent in self.agents.values():
             agent.tell("leave")
+        self.is_closed = True  # only now: from here on the thread may close what the words go through
         with contextlib.suppress(OSError):
             self._wake_out.send(b"x")
         self._thread.join()
