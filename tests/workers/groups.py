@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,11 @@ _LIMITS = {"memory": ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), "
 def why_not() -> str:
     """Why there can be no such group here; empty if there can."""
     try:
-        with with_memory_of(1 << 30):
-            return ""
+        with with_memory_of(1 << 30) as before:
+            entered = subprocess.run([*before, "true"], capture_output=True, text=True)
     except OSError as error:
         return f"no control group with a limit of memory can be made here: {error}"
+    return f"nothing may run in a control group of its own here: {entered.stderr}" if entered.returncode else ""
 
 
 @contextmanager
