@@ -2,13 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
 
 import tinyshard as ts
 from tests.workers.limits import outcome, wait_until_in_a_collective
-from tests.workers.processes import stop, wait_until
+from tests.workers.processes import ROOT, stop, wait_until
 from tinyshard import platform
 
 VICTIM = 5
@@ -180,3 +182,33 @@ def test_what_was_saved_before_a_death_is_loaded_whole_under_any_sharding(rows, 
         assert torch.equal(ts.device_get(placed), host["w"])
     assert torch.equal(ts.device_get(ts.device_put(loaded["b"], ts.NamedSharding(mesh, ts.P("a")))), host["b"])
     assert loaded["n"] == 3
+
+
+CONNECTING = """
+import sys, threading, torch.distributed as dist
+from tests.workers.processes import wait_until
+from tinyshard.runtime.fabric import Fabric
+path = sys.argv[1]
+fabric = Fabric(path, 0, 1)
+dist.PrefixStore("0-1", dist.FileStore(path, 2)).set("here 1", "")  # it was there, and died before it connected
+errors = []
+def connect():
+    try:
+        fabric.group((0, 1))
+    except RuntimeError as error:
+        errors.append(error)
+thread = threading.Thread(target=connect)
+thread.start()
+wait_until(lambda: any(t.name == "connecting" for t in threading.enumerate()), "it connects")
+fabric.abort()
+thread.join(5)
+print(errors, thread.is_alive(), flush=True)
+import os
+os._exit(0)
+"""
+
+
+def test_a_device_that_died_between_meeting_and_connecting_holds_nobody_up(tmp_path):
+    command = [sys.executable, "-c", CONNECTING, str(tmp_path / "store")]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "[RuntimeError('gloo cannot connect: a device is gone')] False\n", ran.stderr

@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import stat
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -108,7 +109,27 @@ class Fabric:
         host = "127.0.0.1" if self._meeting is None else self._meeting.host
         options._devices = [gloo.create_device(hostname=host)]
         options._timeout = TIMEOUT
-        return gloo(store, rank, count, options)
+        return self._unless_aborted(lambda: gloo(store, rank, count, options))
+
+    def _unless_aborted(self, connect: Callable[[], Any]) -> Any:
+        """What `connect` returns. A member may die between the meeting and this: gloo waits for it, and is left to."""
+        made: list[Any] = []
+
+        def run() -> None:
+            try:
+                made.append(connect())
+            except BaseException as error:  # it belongs to who asked
+                made.append(error)
+
+        thread = threading.Thread(target=run, name="connecting", daemon=True)
+        thread.start()
+        while not made:
+            if self._is_aborted:
+                raise RuntimeError("gloo cannot connect: a device is gone")
+            thread.join(0.01)
+        if isinstance(made[0], BaseException):
+            raise made[0]
+        return made[0]
 
     def _meet(self, store: dist.Store, rank: int, count: int) -> None:
         """Wait for the other members: gloo itself would wait for one that is gone, and nothing could end that."""

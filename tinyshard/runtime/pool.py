@@ -353,6 +353,8 @@ class ProcessPool:
                     return False
                 if seen is not None and not request.over.is_open:
                     return True
+                if request.waiting:
+                    break  # one of them is lost: the others may wait for it, and need not be waited for
         finally:
             self._print_output()
         self._board.check_open()
