@@ -32,6 +32,11 @@ def system(tmp_path, monkeypatch):
     return write
 
 
+def machine_nbytes():
+    """The memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 MACHINE = {"meminfo": "MemTotal: 9000 kB\nMemAvailable: 8000 kB\n"}
 VERSIONS = {
     "version 2": ("0::{path}\n", "groups{path}/", "memory.max", "memory.current", "inactive_file"),
@@ -49,8 +54,10 @@ def test_a_container_with_less_than_the_machine_counts_and_its_cached_files_give
     system({**MACHINE, "mine": mine.format(path="/unseen/from/within")})
     system({at + limit: "5000000\n", at + used: "3000000\n", at + "memory.stat": f"anon 1\n{cached} 1000\n"})
     assert room.available_nbytes() == 2_001_000
+    assert room.limit_nbytes() == 5_000_000
     system({at + limit: "max\n"})
     assert room.available_nbytes() == 8000 * 1024
+    assert room.limit_nbytes() == machine_nbytes()
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -132,7 +132,7 @@ class Arena:
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of free blocks whose pages are there
         self._without_pages: set[int] = set()
-        memory_nbytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory_nbytes = room.limit_nbytes()
         self._most_kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
         # who calls `trim` when nothing happens may keep much until then
         self._most_kept_nbytes = memory_nbytes // 32 if is_interrupted else self._most_kept_idle_nbytes

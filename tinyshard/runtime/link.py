@@ -1,6 +1,7 @@
 """The connection to one worker: what is still to be written, what has come, and how far the worker is.
 
-Only the I/O thread changes a Link; other threads read `done`, `lost`, `ahead`, `nbytes` and `sight`.
+The I/O thread changes a Link; a thread that waits may call `passed`, under the board's `state`. Other threads read
+`done`, `lost`, `ahead`, `nbytes`, `lent_nbytes` and `sight`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,6 @@ class Link:
         nbytes: size of what is still to be written.
         asked: questions that it has not yet answered, by number.
         ahead: calls that it has not yet reported as done.
-        lent_nbytes: size of the shared blocks that it has been told of and may not have taken yet.
         heard: how many failures have come from it.
         done: number of the last call that it has finished, as far as it has told.
         is_up: it has met the other workers and takes calls.
@@ -69,7 +69,6 @@ class Link:
     ahead: collections.deque[Run] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
-    lent_nbytes: int = 0
     heard: int = 0
     is_up: bool = False
     is_watched: bool = False
@@ -86,11 +85,18 @@ class Link:
         self._out: collections.deque[memoryview] = collections.deque()
         self._line = b""
         self._lent: collections.deque[tuple[int, int]] = collections.deque()
+        self._told_nbytes = 0  # of these, written by the I/O thread alone
+        self._taken_nbytes = 0  # likewise, written under the board's `state` alone
 
     @property
     def has_output(self) -> bool:
         """Whether something is still to be written."""
         return bool(self._out)
+
+    @property
+    def lent_nbytes(self) -> int:
+        """Size of the shared blocks that it has been told of and may not have taken yet."""
+        return self._told_nbytes - self._taken_nbytes
 
     @property
     def awaits_socket(self) -> bool:
@@ -104,7 +110,7 @@ class Link:
             self.nbytes += sum(piece.nbytes for piece in pieces)
 
     def write(self) -> None:
-        """Write what the socket takes, many messages at a time."""
+        """Write what the ring or the socket takes, many messages at a time."""
         while self._out:
             try:
                 sent = (self.outbox or self.sock).sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
@@ -154,10 +160,10 @@ class Link:
 
     def lend(self, number: int, nbytes: int) -> bool:
         """Note that a call hands it a shared block; whether it is time to ask how far it is."""
-        self._lent.append((number, nbytes))
         before = self.lent_nbytes
-        self.lent_nbytes += nbytes
-        return before // _LENT_BETWEEN_REPORTS != self.lent_nbytes // _LENT_BETWEEN_REPORTS
+        self._told_nbytes += nbytes
+        self._lent.append((number, nbytes))
+        return before // _LENT_BETWEEN_REPORTS != (before + nbytes) // _LENT_BETWEEN_REPORTS
 
     def passed(self, number: int) -> None:
         """Note that the calls up to this one are over."""
@@ -165,7 +171,7 @@ class Link:
         while self.ahead and self.ahead[0].number <= number:
             self.ahead.popleft()
         while self._lent and self._lent[0][0] <= number:
-            self.lent_nbytes -= self._lent.popleft()[1]
+            self._taken_nbytes += self._lent.popleft()[1]
 
     def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
         """Whole lines that the worker has printed.

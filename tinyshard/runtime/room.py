@@ -7,6 +7,7 @@ wants many asks before.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,15 @@ def available_nbytes() -> int | None:
             # cached files give way; those of the groups within count as total_ in version 1
             found.append(left + int(counts.get("total_inactive_file", counts.get("inactive_file", 0))))
     return min(found, default=None)
+
+
+def limit_nbytes() -> int:
+    """How much memory there is for this process at all: the machine's, or that of the group that limits it."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for folder, limit, _ in _groups():
+        with contextlib.suppress(OSError, ValueError):  # ValueError: "max", no limit
+            found.append(int((folder / limit).read_text()))
+    return min(found)
 
 
 def _groups() -> Iterator[tuple[Path, str, str]]:
