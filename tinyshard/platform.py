@@ -54,7 +54,7 @@ def init(
     Communication: none; it returns before the workers are up, and whoever first needs a value waits. With hosts, TCP
         to their workers, once each has proved that it knows the secret.
 
-    In JAX: devices are there on import, as many as XLA_FLAGS said.
+    In JAX: they are there at first use, as many as `jax_num_cpu_devices`, or formerly XLA_FLAGS, says.
 
     Example:
         >>> init(devices=2, runtime="local")

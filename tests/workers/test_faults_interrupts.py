@@ -59,7 +59,7 @@ def test_values_that_were_sent_before_the_interrupt_arrive(pool, rows):
     assert torch.equal(outcome(lambda: ts.device_get(x))(), host)
 
 
-def test_a_call_that_some_devices_have_started_is_finished_by_all(pool, rows):
+def test_a_call_that_some_devices_have_started_leaves_no_device_waiting(pool, rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     with stopped(ts.devices()[3].pid):
         total = x.sum()

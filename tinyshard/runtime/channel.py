@@ -1,4 +1,4 @@
-"""Framed messages over a socket: a pickled head, and raw bytes of one tensor behind it.
+"""Framed messages over a socket, or a ring in shared memory (`stream`): a pickled head, and bytes of one tensor.
 
 4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (as the tensor lies in memory)
 """

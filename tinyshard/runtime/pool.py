@@ -41,7 +41,7 @@ BETWEEN_GLANCES_S = 0.005
 
 
 class ProcessPool:
-    """Worker processes, one a device, joined by gloo.
+    """Worker processes, one a device, joined by shared memory, gloo or NCCL.
 
     Args:
         count: number of devices.
@@ -50,7 +50,8 @@ class ProcessPool:
         starter: starts the workers on other machines; by default they are forked on this one.
         gpus: by device, the number of its GPU on this machine; none for CPUs.
 
-    Communication: socket pairs to the workers; between them shared memory, or gloo on the loopback.
+    Communication: to the workers a ring in shared memory (`stream`) if they have it, else a socket pair, by which they
+    also answer; between them shared memory, or gloo on the loopback.
     With a starter: TCP to the workers, gloo between their machines.
     """
 

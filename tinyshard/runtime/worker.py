@@ -1,6 +1,7 @@
 """A device: one process that keeps shards by number and runs Programs by number, in the order in which it is told.
 
-It never traces or plans, and never receives a Python function. It answers only when asked.
+It never traces or plans, and never receives a Python function. Unasked it tells that it is up, that a call has failed,
+that there is room in its ring, and in shared memory how far it is.
 """
 
 from __future__ import annotations
