@@ -46,7 +46,7 @@ types: test-installed
 
 unit: test-installed
 	$(call heading,unit tests: no worker processes)
-	@$(BIN)/python -m pytest -q tests --ignore=tests/workers --ignore=tests/browser
+	@$(BIN)/python -m pytest -q -rs tests --ignore=tests/workers --ignore=tests/browser
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
 ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo
@@ -54,9 +54,9 @@ ON_GLOO += test_failures test_faults_deaths test_faults_interrupts test_faults_m
 
 workers: test-installed
 	$(call heading,worker tests: real processes)
-	@$(BIN)/python -m pytest -q tests/workers
+	@$(BIN)/python -m pytest -q -rs tests/workers
 	$(call heading,worker tests that exchange data: on gloo)
-	@TINYSHARD_COLLECTIVES=gloo $(BIN)/python -m pytest -q $(ON_GLOO:%=tests/workers/%.py)
+	@TINYSHARD_COLLECTIVES=gloo $(BIN)/python -m pytest -q -rs $(ON_GLOO:%=tests/workers/%.py)
 
 # What must not hang, leave anything behind, or let anybody in. All of it is in `workers`, too.
 FAULTS := $(patsubst tests/workers/%.py,%,$(wildcard tests/workers/test_fa*.py))

@@ -50,6 +50,7 @@ CASES = [
     Case("vmap_dot", "vmap of dot, 10 M rows", 2.0),
     Case("step_8x1", "gradient step, 8-way data parallel", 0.9),
     Case("step_4x2", "gradient step, 4x2", 1.1),
+    Case("again", "ts.init() again, to a first result"),
 ]
 
 # bytes of a device's operand in the cases that measure one collective: name -> (collective, bytes)

@@ -201,9 +201,23 @@ def training(layout: str) -> Generator:
         yield seconds
 
 
+def again() -> Generator:
+    """Devices afresh, as after a death."""
+
+    def start() -> float:
+        ts.init(devices=N, runtime="process")
+        return float((ts.device_put(torch.ones(N), _rows()) + 1).sum())
+
+    for _ in itertools.count():
+        seconds, total = timed(start)
+        assert total == 2 * N
+        yield seconds
+
+
 CASES: dict[str, Callable[[], Generator]] = {
     **{f.__name__: f for f in (eager, eager_500, jit, device_put, device_get, reshard, sin, dot, vmap_dot)},
     **{name: partial(collective, *of) for name, of in COLLECTIVES.items()},
+    "again": again,
     "step_8x1": partial(training, "8x1"),
     "step_4x2": partial(training, "4x2"),
 }
