@@ -39,6 +39,19 @@ def test_an_interrupt_is_heard_of_before_its_traceback_is_shown_and_other_errors
     assert events[3:] == ["shown: KeyboardInterrupt"]
 
 
+def test_an_interrupt_between_two_statements_is_one_of_the_cell(shell):
+    heard = []
+    after_interrupted_cells(heard.append)
+    shell.execution_count = 7
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt as error:
+        error.__traceback__ = None  # what is left of it where no line of the cell runs: nothing of the user's
+        shell.showtraceback()
+    (where,) = heard
+    assert (where.file, where.line) == ("In[7]", 0)
+
+
 def test_the_end_leaves_in_place_what_others_have_put_around_it(shell, events):
     end = after_interrupted_cells(lambda where: events.append("heard"))
     inner = shell.showtraceback

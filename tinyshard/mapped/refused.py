@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tinyshard.errors import DtypeError, StatefulRandomError, TinyshardError, message
 from tinyshard.lifting import TracedValueError
-from tinyshard.runtime.runs import users_line_of
+from tinyshard.runtime.runs import users_line, users_line_of
 
 _A_VALUE = (
     "Python asks for a value that differs between examples",
@@ -43,5 +43,7 @@ def told_as_ours() -> Iterator[None]:
             raise
         for words, (problem, rule, try_, kind) in _REFUSALS.items():
             if words in str(error):
-                raise kind(message(problem, got=str(users_line_of(error)), rule=rule, try_=try_)) from error
+                raise kind(
+                    message(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_)
+                ) from error
         raise

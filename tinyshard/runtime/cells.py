@@ -27,7 +27,8 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
     def hear_and_show(*args: Any, **options: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, KeyboardInterrupt) and not is_ended:
-            call(users_line_of(error))
+            # between two statements of a cell IPython compiles the next one: no line of the cell runs then
+            call(users_line_of(error) or Where(f"In[{shell.execution_count}]", 0))
         show(*args, **options)
 
     shell.showtraceback = hear_and_show

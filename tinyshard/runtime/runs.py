@@ -30,7 +30,7 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the user's program."""
+    """A line of the user's program; line 0 is no line in particular."""
 
     file: str
     line: int
@@ -38,7 +38,7 @@ class Where:
     def __str__(self) -> str:
         shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
         name = shell.compile.format_code_name(self.file) if shell is not None else None
-        place = f"{name[1]}, line {self.line}" if name else f"{self.file}:{self.line}"
+        place = f"{name[1]}, line {self.line}" if name else f"{self.file}:{self.line}" if self.line else self.file
         text = linecache.getline(self.file, self.line).strip()
         return f"{place}: {text}" if text else place
 
@@ -54,11 +54,11 @@ def users_line() -> Where:
     return Where(frame.f_code.co_filename, frame.f_lineno)
 
 
-def users_line_of(error: BaseException) -> Where:
-    """The innermost line of the user's own that an error passed; of others' libraries only if there is no other."""
+def users_line_of(error: BaseException) -> Where | None:
+    """The innermost line of the user's own that an error passed, if it passed any."""
     passed = [(Where(frame.f_code.co_filename, line), frame) for frame, line in walk_tb(error.__traceback__)]
     own = [told for told in passed if not told[0].file.startswith((_PACKAGE, *_LIBRARIES)) and _is_written(*told)]
-    return (own or passed)[-1][0]
+    return own[-1][0] if own else None
 
 
 def _is_written(where: Where, frame: FrameType) -> bool:
