@@ -20,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard import names
+from tinyshard.array import meta_of
 from tinyshard.errors import MappingError, message
 from tinyshard.jitted import Entry, Jitted
 from tinyshard.lifting import lift_outer
@@ -113,7 +114,7 @@ class OverDevices(Jitted):
         for region, metas in known:
             now = [c.look_up(roots) if c.paths else None for c in region.traced.closed]
             found = [x for x in now if x is not None]
-            if len(found) == len(now) and tuple(map(_meta, found)) == metas:
+            if len(found) == len(now) and tuple(map(meta_of, found)) == metas:
                 return region, [lift_outer(x) for x in found]
         out_cuts: list[Cut] = []
 
@@ -136,7 +137,7 @@ class OverDevices(Jitted):
             traced = trace(roots, call, shards, bound.names)
         region = Region(traced, split.mesh, split.cuts, tuple(out_cuts))
         closed = [c.value for c in traced.closed]
-        known.append((region, tuple(map(_meta, closed))))
+        known.append((region, tuple(map(meta_of, closed))))
         return region, [lift_outer(x) for x in closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------
@@ -145,10 +146,6 @@ class OverDevices(Jitted):
         home, regions = super()._home(entry, operands), regions_in(entry.traced)
         # a function that returns no tensor leaves no region
         return Home(home.devices, home.platform, regions[0].mesh, True) if regions else home
-
-
-def _meta(x: torch.Tensor) -> Meta:
-    return Meta(tuple(x.shape), x.dtype)
 
 
 def _shard_shape(whole: Sequence[int], cut: Cut, mesh: Mesh) -> tuple[int, ...]:

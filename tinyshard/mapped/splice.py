@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
+from tinyshard.array import meta_of
 from tinyshard.lax.named import NAMED, call_of
 from tinyshard.mapped.region import Region
 from tinyshard.operators import AS_RESHAPE, INSTEAD, NEEDS_CONTIGUOUS
@@ -39,17 +40,13 @@ def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) 
             values[node] = Value(next(given))
         elif node.op == "get_attr":
             held = getattr(region.traced.graph, str(node.target)).detach()
-            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [_meta(held)])[0])
+            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [meta_of(held)])[0])
         elif node.op == "output":
             return [values[x].number for x in node.args[0]]
         else:
             args, kwargs = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
             values[node] = _step(builder, axes, node, args, kwargs)
     raise AssertionError("a graph ends with its output")
-
-
-def _meta(x: torch.Tensor) -> Meta:
-    return Meta(tuple(x.shape), x.dtype)
 
 
 def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -87,11 +84,11 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
     if op in NEEDS_CONTIGUOUS:
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
     if op in AS_RESHAPE:
-        op, args = aten.reshape.default, (args[0], list(_meta(node.meta["val"]).shape))
+        op, args = aten.reshape.default, (args[0], list(meta_of(node.meta["val"]).shape))
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
     leaves = made if isinstance(made, list | tuple) else [made] if made is not None else []
-    metas = [_meta(x) for x in leaves if isinstance(x, torch.Tensor)]
+    metas = [meta_of(x) for x in leaves if isinstance(x, torch.Tensor)]
     numbers = iter(builder.emit(str(op), args, kwargs, metas))
     if isinstance(made, list | tuple):
         return [Value(next(numbers)) if isinstance(x, torch.Tensor) else None for x in made]
