@@ -104,8 +104,9 @@ def _recipe(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], h
     key = (op, home.devices, _key(args, home), _key(kwargs, home))
     recipe = _recipes.get(key)
     if recipe is not None:
-        with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
-            _recipes.move_to_end(key)
+        if len(_recipes) > MAX_RECIPES // 2:  # else nothing is about to be dropped
+            with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
+                _recipes.move_to_end(key)
         return recipe
     recipe = _recipes[key] = _partition(op, args, kwargs, operands, home)
     if len(_recipes) > MAX_RECIPES:
@@ -147,7 +148,7 @@ def _collect(tree: Any, operands: list[torch.Tensor]) -> None:
 
 def _key(tree: Any, home: Home) -> Any:
     if isinstance(tree, Array) and tree._layout.devices == home.devices:
-        return (tree.shape, tree.dtype, tree._layout)
+        return (tree._meta, tree._layout)
     if isinstance(tree, torch.Tensor):
         return (tree.shape, tree.dtype)  # it can be put where the op wants it
     if isinstance(tree, list | tuple):

@@ -242,7 +242,7 @@ class Jitted:
 
 
 def _places(shardings: Any) -> list[Any]:
-    return tree_leaves(shardings, is_leaf=lambda x: isinstance(x, PartitionSpec))
+    return [] if shardings is None else tree_leaves(shardings, is_leaf=lambda x: isinstance(x, PartitionSpec))
 
 
 def _put_where(x: Any, sharding: Sharding, described: bool) -> Any:

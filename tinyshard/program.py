@@ -103,6 +103,7 @@ class Program:
         outputs: numbers of the values that it returns.
         metas: local shape and dtype of each value; None where only running tells.
         number: tells programs apart, so that each is sent to a worker once.
+        communicates: whether any step exchanges data between devices.
     """
 
     devices: tuple[int, ...]
@@ -112,14 +113,13 @@ class Program:
     outputs: tuple[int, ...]
     metas: tuple[Meta | None, ...]
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
+    communicates: bool = field(init=False, compare=False)
 
-    @property
-    def communicates(self) -> bool:
-        """Whether any step exchanges data between devices."""
+    def __post_init__(self) -> None:
         from tinyshard.collectives import COLLECTIVES
 
         crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
-        return any(step.op in crossing for step in self.steps)
+        object.__setattr__(self, "communicates", any(step.op in crossing for step in self.steps))
 
 
 def values_in(tree: Any) -> Iterator[Value]:

@@ -5,6 +5,7 @@ f(x, {"w": w}, n)  with n static  ->  tree (*, {"w": *}, static), f32[8, 4], f32
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -90,7 +91,10 @@ def bind(
     static: list[tuple[int | str, Any]] = [*((i, args[i]) for i in sorted(numbers)), *sorted(fixed.items())]
     for key, value in static:
         _check_hashable(function, key, value)
-    leaves, tree = tree_flatten((traced, named))
+    if not named and all(isinstance(x, torch.Tensor) for x in traced):
+        leaves, tree = list(traced), _tree_of_tensors(len(traced))
+    else:
+        leaves, tree = tree_flatten((traced, named))
     operands = [_as_operand(leaf) for leaf in leaves if leaf is not None]
 
     def names() -> list[str]:
@@ -110,6 +114,12 @@ def bind(
         (*config.key(), current_mesh()),
     )
     return Bound(signature, operands, tuple(traced), names, call)
+
+
+@functools.cache
+def _tree_of_tensors(count: int) -> TreeSpec:
+    """How so many positional tensors, and nothing else, are put together."""
+    return tree_flatten(([0] * count, {}))[1]
 
 
 def static_both_ways(
