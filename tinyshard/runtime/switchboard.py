@@ -298,7 +298,7 @@ class Switchboard:
         while self._queue:
             kind, _, *item = self._queue[0]
             if kind == "run":
-                self._send_run(*item)
+                self._send_run(*item, released if len(self._queue) == 1 else {})
             elif kind == "put":
                 self._send_put(*item)
             elif kind == "forget":
@@ -314,21 +314,31 @@ class Switchboard:
             self._send(devices, ("free", values))
         return was_busy
 
-    def _send_run(self, run: Run, program: Program, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
-        lost = next((link for link in self.links if link.lost), None)
-        if run.communicates and lost is not None:
-            # nobody starts it, also without the lost device among them: those that are left are no longer connected
-            with self.state:
-                run.failures.update(dict.fromkeys(run.devices, (gone(lost.device, lost.lost), run.where)))
-                settle(run)
-            return
+    def _send_run(
+        self,
+        run: Run,
+        program: Program,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        released: dict[tuple[int, ...], list[int]],
+    ) -> None:
+        """Hand out a call, and with it what its devices held and nobody will use after it."""
+        if run.communicates:
+            lost = next((link for link in self.links if link.lost), None)
+            if lost is not None:
+                # nobody starts it, also without the lost device among them: those left are no longer connected
+                with self.state:
+                    run.failures.update(dict.fromkeys(run.devices, (gone(lost.device, lost.lost), run.where)))
+                    settle(run)
+                return
         known = self._known.setdefault(program.number, set())
-        new = [d for d in run.devices if d not in known]
-        if new:
+        if not known.issuperset(run.devices):
+            new = [d for d in run.devices if d not in known]
             self._send(new, ("program", program.number, program))
             known.update(new)
         self._count(run)  # before a device can be done with it
-        self._send(run.devices, ("run", run.number, program.number, inputs, outputs))
+        free = released.pop(run.devices, ())
+        self._send(run.devices, ("run", run.number, program.number, inputs, outputs, free))
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
         self._count(run)

@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,11 +115,12 @@ class Worker:
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
         if kind == "run":
-            _, number, program, inputs, outputs = head
+            _, number, program, inputs, outputs, free = head
             if self._turnstile.enter(number):
                 self._run(number, self._programs[program], inputs, outputs)
             else:
                 self._values.update(dict.fromkeys(outputs, Failed(number)))
+            self._free(free)
             self._turnstile.done = number
         elif kind == "put":
             _, number, value, shape, dtype, block = head
@@ -127,8 +129,7 @@ class Worker:
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2], self._place)
         elif kind == "free":
-            for value in head[1]:
-                self._values.pop(value, None)
+            self._free(head[1])
         elif kind == "forget":
             self._programs.pop(head[1], None)
         elif kind == "sync":
@@ -192,6 +193,10 @@ class Worker:
             self._let_go(wanted)
             self._reply(request, _meta(tensor), payload)
 
+    def _free(self, values: Sequence[int]) -> None:
+        for value in values:
+            self._values.pop(value, None)
+
     def _let_go(self, wanted: Any) -> None:
         if wanted is not None:
             assert self._arena is not None
@@ -204,7 +209,7 @@ class Worker:
         """
         program, turnstile = ready.program, self._turnstile
         values: list[Any] = [self._values.get(i) for i in inputs] + [None] * (ready.size - len(inputs))
-        failed = any(isinstance(v, Failed) for v in values)
+        failed = Failed in map(type, values)
         for step in ready.steps:
             if number <= turnstile.cancelled_upto and not failed:
                 self._fail(number, turnstile.cancelled(self._device))
