@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import itertools
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer, Run
 
 
-class _Watch(weakref.ref[Buffer]):
+class Watch(weakref.ref[Buffer]):
     """A weak reference that knows whom to tell."""
 
     __slots__ = ("devices", "number")
@@ -32,13 +32,13 @@ class Buffers:
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._held: dict[int, _Watch] = {}
+        self._held: dict[int, Watch] = {}
         self._released: collections.deque[Any] = collections.deque()
 
     def make(self, run: Run, runtime: Any, block: Meta | None = None) -> Buffer:
         """A handle on a new value; the arguments are its attributes."""
         buffer = Buffer(next(self._numbers), run, runtime, block)
-        watch = _Watch(buffer, self._released.append)
+        watch = Watch(buffer, self._released.append)
         watch.number, watch.devices = buffer.number, run.devices
         self._held[buffer.number] = watch
         return buffer
@@ -48,8 +48,19 @@ class Buffers:
         held = (watch() for watch in list(self._held.values()) if device in watch.devices)
         return [buffer for buffer in held if buffer is not None]
 
+    def released(self) -> list[Watch]:
+        """What nobody holds any more, as far as it was not taken."""
+        return list(self._released)  # one step, in C
+
+    def drop(self, watches: Iterable[Watch]) -> None:
+        """Take the first ones of what `released` gave. To do it again changes nothing; one thread at a time may."""
+        for watch in watches:
+            if self._released and self._released[0] is watch:
+                self._held.pop(watch.number, None)
+                self._released.popleft()
+
     def take_released(self) -> dict[tuple[int, ...], list[int]]:
-        """Values that nobody holds any more, by the devices that made them. Only one thread may ask."""
+        """Values that nobody holds any more, by the devices that made them. Only one thread at a time may ask."""
         released: dict[tuple[int, ...], list[int]] = {}
         for _ in range(len(self._released)):
             watch = self._released.popleft()

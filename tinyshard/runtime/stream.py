@@ -7,6 +7,7 @@ take one for each device, of which every one lets the woken device push the writ
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 from tinyshard.runtime import futex
@@ -56,19 +57,26 @@ class Outbox:
         self._wants_room = board.wants_room.data
         self._device = device
         self._bell = bell
-        self._count = 0
+        self.count = 0  # of what was written
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether so much can be written in one piece, up to the end of the ring."""
+        count = self.count
+        return nbytes <= min(STREAM_NBYTES - count % STREAM_NBYTES, STREAM_NBYTES - count + self._taken[self._device])
+
+    def place(self, message: memoryview, count: int) -> None:
+        """Put a message behind so much, where nobody looks for it yet."""
+        at = count % STREAM_NBYTES
+        self._ring[at : at + message.nbytes] = message
 
     def takes(self, pieces: Sequence[memoryview]) -> bool:
         """Write a message at once, if it is in one piece and there is room for it up to the end of the ring."""
-        device, count, first = self._device, self._count, pieces[0]
-        nbytes = first.nbytes
-        at = count % STREAM_NBYTES
-        room = min(STREAM_NBYTES - at, STREAM_NBYTES - count + self._taken[device])
-        if nbytes > room or len(pieces) > 1:
+        first = pieces[0]
+        if len(pieces) > 1 or not self.has_room(first.nbytes):
             return False
-        self._ring[at : at + nbytes] = first
-        self._count = self._written[device] = count + nbytes
-        self._bell.owe(device)
+        self.place(first, self.count)
+        self.count = self._written[self._device] = self.count + first.nbytes
+        self._bell.owe(self._device)
         return True
 
     def sendmsg(self, pieces: Iterable[memoryview]) -> int:
@@ -77,7 +85,7 @@ class Outbox:
         Raises:
             BlockingIOError: there is no room; the device says so when there is.
         """
-        device, count = self._device, self._count
+        device, count = self._device, self.count
         room = STREAM_NBYTES - count + self._taken[device]
         if not room:
             self._wants_room[device] += 1
@@ -91,9 +99,49 @@ class Outbox:
         self._ring[at : at + first] = data[:first]
         if first < len(data):
             self._ring[: len(data) - first] = data[first:]
-        self._count = self._written[device] = count + len(data)
+        self.count = self._written[device] = count + len(data)
         self._bell.owe(device)
         return len(data)
+
+
+class Streams:
+    """The rings to all devices, for a message that several of them are to find at once.
+
+    Args:
+        board: the shared memory's first part.
+        outboxes: by device.
+        bell: is to be rung after writing.
+    """
+
+    def __init__(self, board: Board, outboxes: Sequence[Outbox], bell: Bell) -> None:
+        self._written = board.written[: len(outboxes)].data
+        self._outboxes = outboxes
+        self._bell = bell
+
+    def counts_after(self, devices: Sequence[int], nbytes: int) -> array[int] | None:
+        """How much will have been written to each, after so much to these; None if one of them has no room for it."""
+        counts = array("l", [outbox.count for outbox in self._outboxes])
+        for device in devices:
+            if not self._outboxes[device].has_room(nbytes):
+                return None
+            counts[device] += nbytes
+        return counts
+
+    def publish(self, message: memoryview, devices: Sequence[int], counts: array[int]) -> None:
+        """Write a message to these devices, and let them see it all at once. To do it again changes nothing.
+
+        Args:
+            message: the bytes.
+            devices: their ids.
+            counts: as `counts_after` gave them for it.
+        """
+        for device in devices:
+            self._outboxes[device].place(message, counts[device] - message.nbytes)
+        self._written[:] = counts  # one step, in C
+        for device in devices:
+            self._outboxes[device].count = counts[device]
+            self._bell.owe(device)
+        self._bell.ring()
 
 
 def _within(pieces: Iterable[memoryview], room: int) -> Iterable[memoryview]:

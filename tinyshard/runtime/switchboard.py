@@ -3,6 +3,8 @@
 Any thread appends an item to the queue, which is one atomic step, and goes on. The I/O thread hands each item to the
 devices that it concerns, in one order for all, and takes their answers. So a KeyboardInterrupt, which strikes the main
 thread anywhere, never leaves half a broadcast behind.
+
+A thread that waits for calls of its own host hands them out itself (`errand`), under the same lock, `carrying`.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from tinyshard.program import Program
 from tinyshard.runtime import channel
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime.errand import Errand, plan
 from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
@@ -30,7 +33,7 @@ from tinyshard.runtime.launch import Starter
 from tinyshard.runtime.link import Link, Request
 from tinyshard.runtime.printed import Printed
 from tinyshard.runtime.runs import Run, settle
-from tinyshard.runtime.stream import Bell, Outbox
+from tinyshard.runtime.stream import Bell, Outbox, Streams
 from tinyshard.runtime.watching import look_again
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
@@ -42,6 +45,7 @@ LINGER_S = 0.001
 # after so long without anything to do what is kept for a next time is given back
 REST_AFTER_S = 5.0
 _UNHURRIED = ("run", "put", "forget")
+_NOBODY: frozenset[int] = frozenset()
 
 
 class Switchboard:
@@ -64,6 +68,9 @@ class Switchboard:
         rest: Callable[[], object] = lambda: None,
     ) -> None:
         self.state = threading.Lock()
+        self._carrying = threading.Lock()  # who has it hands out; it may take `state`, not the other way round
+        self._errand: Errand | None = None
+        self._has_carried = False  # a thread that waits has handed something out since the I/O thread last looked
         self.started = Gate()
         self.ended = Gate()
         self.links: list[Link] = []
@@ -76,6 +83,7 @@ class Switchboard:
         self._rest = rest
         self._is_resting = False
         self._bell = None if memory is None else Bell(memory)
+        self._streams: Streams | None = None
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
         self._known: dict[int, set[int]] = {}
@@ -109,8 +117,47 @@ class Switchboard:
 
     def hurry(self) -> None:
         """Let what is queued go out now: somebody is about to wait for it."""
-        if self._queue and self._is_listening:
+        if self._queue and self._is_listening and not self._carry():
             self._wake()
+
+    def _carry(self) -> bool:
+        """Hand out what is queued from this thread; False if something of it is for the I/O thread to do."""
+        streams = self._streams
+        if streams is None:
+            return False
+        with self._carrying:
+            self._do_errand()
+            while self._queue and not self.closing and not self.broken:
+                item = self._queue[0]
+                if item[0] != "run":
+                    return False
+                released = self._buffers.released() if len(self._queue) == 1 else ()
+                known = self._known.get(item[3].number, _NOBODY)
+                self._errand = plan(item, self.links, known, released, streams)
+                if self._errand is None:
+                    return False
+                self._has_carried = True
+                self._do_errand()
+        return True
+
+    def _do_errand(self) -> None:
+        """Do what is left of the errand, if there is one: each step may have been done."""
+        errand = self._errand
+        if errand is None or self._streams is None:
+            return
+        run = errand.run
+        with self.state:  # before a device can be done with it
+            self._newest = run.number
+            if not run.settled and not (self._unsettled and self._unsettled[-1] is run):
+                self._unsettled.append(run)
+            for link in errand.links:
+                if link.done < run.number and not (link.ahead and link.ahead[-1] is run):
+                    link.ahead.append(run)
+        self._streams.publish(errand.message, run.devices, errand.counts)
+        self._buffers.drop(errand.released)
+        if self._queue and self._queue[0] is errand.item:
+            self._queue.popleft()
+        self._errand = None
 
     def check_open(self) -> None:
         """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
@@ -222,16 +269,21 @@ class Switchboard:
             self._selector.register(link.control, selectors.EVENT_READ, link)
             self._selector.register(link.output, selectors.EVENT_READ, link)
             self._printed.watch(link)
+        if self._memory is not None and self._bell is not None:
+            self._streams = Streams(self._memory, [link.outbox for link in self.links if link.outbox], self._bell)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
-        was_busy = self._distribute()
-        for link in self.links:
-            if link.has_output:
-                link.write()
-                self._watch(link)
-        if self._bell is not None:
-            self._bell.ring()
+        with self._carrying:
+            self._do_errand()
+            was_busy = self._distribute() or self._has_carried
+            self._has_carried = False
+            for link in self.links:
+                if link.has_output:
+                    link.write()
+                    self._watch(link)
+            if self._bell is not None:
+                self._bell.ring()
         self._let_on()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
@@ -241,17 +293,22 @@ class Switchboard:
         self._is_resting = not (events or was_busy or self._queue)
         if self._is_resting:
             self._rest()
-        for key, mask in events:
-            link = key.data
-            if link is None:
-                with contextlib.suppress(BlockingIOError):
-                    self._wake_in.recv(4096)
-            elif key.fd == link.output:
-                self._take_lines(link)
-            elif key.fileobj is link.control:
-                self._hear(link)
-            elif mask & selectors.EVENT_READ and not link.lost:
-                self._read(link)
+        if events:
+            with self._carrying:
+                for key, mask in events:
+                    self._take_in(key, mask)
+
+    def _take_in(self, key: selectors.SelectorKey, mask: int) -> None:
+        link = key.data
+        if link is None:
+            with contextlib.suppress(BlockingIOError):
+                self._wake_in.recv(4096)
+        elif key.fd == link.output:
+            self._take_lines(link)
+        elif key.fileobj is link.control:
+            self._hear(link)
+        elif mask & selectors.EVENT_READ and not link.lost:
+            self._read(link)
 
     def _watch(self, link: Link) -> None:
         if not link.lost and link.awaits_socket != link.is_watched:
@@ -261,7 +318,8 @@ class Switchboard:
 
     def _end(self) -> None:
         """Kill all workers, close everything, and wake all who wait."""
-        self.closing = self.closing or not self.broken
+        with self._carrying:  # who hands out sees it, or is done
+            self.closing = self.closing or not self.broken
         for link in self.links:
             self._take_lines(link)
         for link in self.links:

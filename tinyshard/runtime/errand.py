@@ -1,0 +1,65 @@
+"""A call that the thread which is about to wait for it hands out itself, so that no other thread has to wake for it.
+
+KeyboardInterrupt may strike that thread between any two steps. So what is to be done is written down first, each step
+may be done again, and whoever takes the switchboard's `carrying` next does what is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyshard.runtime import channel
+from tinyshard.runtime.buffers import Watch
+from tinyshard.runtime.link import Link
+from tinyshard.runtime.runs import Run
+from tinyshard.runtime.stream import Streams
+
+
+@dataclass(frozen=True, slots=True)
+class Errand:
+    """One call on its way.
+
+    Attributes:
+        item: of the queue; it stays there until all else is done.
+        run: the call.
+        links: to its devices.
+        message: what they are to read.
+        counts: by device of the pool, how many bytes will have been written to it.
+        released: what nobody holds any more, which the message tells them.
+    """
+
+    item: tuple[Any, ...]
+    run: Run
+    links: tuple[Link, ...]
+    message: memoryview
+    counts: array[int]
+    released: tuple[Watch, ...]
+
+
+def plan(
+    item: tuple[Any, ...], links: Sequence[Link], known: set[int] | frozenset[int], released: Sequence[Watch], streams: Streams
+) -> Errand | None:
+    """What there is to do for an item of the queue; None if it is not that simple.
+
+    Args:
+        item: of the queue.
+        links: to all devices.
+        known: the devices that have the program.
+        released: what nobody holds any more, the oldest first.
+        streams: the rings to all devices.
+    """
+    _, _, run, program, inputs, outputs = item
+    used = tuple([links[d] for d in run.devices])
+    if not known.issuperset(run.devices) or any(link.lost or link.has_output for link in used):
+        return None
+    if run.communicates and any(link.lost for link in links):
+        return None
+    told = tuple(itertools.takewhile(lambda watch: watch.devices == run.devices, released))
+    head = ("run", run.number, program.number, inputs, outputs, tuple([watch.number for watch in told]))
+    message = channel.frame(head)[0]
+    counts = streams.counts_after(run.devices, message.nbytes)
+    return None if counts is None else Errand(item, run, used, message, counts, told)
