@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,7 @@ class Errand:
 
 
 def plan(
-    item: tuple[Any, ...], links: Sequence[Link], known: set[int] | frozenset[int], released: Sequence[Watch], streams: Streams
+    item: tuple[Any, ...], links: Sequence[Link], known: Collection[int], released: Sequence[Watch], streams: Streams
 ) -> Errand | None:
     """What there is to do for an item of the queue; None if it is not that simple.
 
@@ -54,7 +54,7 @@ def plan(
     """
     _, _, run, program, inputs, outputs = item
     used = tuple([links[d] for d in run.devices])
-    if not known.issuperset(run.devices) or any(link.lost or link.has_output for link in used):
+    if any(d not in known for d in run.devices) or any(link.lost or link.has_output for link in used):
         return None
     if run.communicates and any(link.lost for link in links):
         return None

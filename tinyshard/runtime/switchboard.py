@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
-from tinyshard.program import Program
 from tinyshard.runtime import channel
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
@@ -45,7 +44,6 @@ LINGER_S = 0.001
 # after so long without anything to do what is kept for a next time is given back
 REST_AFTER_S = 5.0
 _UNHURRIED = ("run", "put", "forget")
-_NOBODY: frozenset[int] = frozenset()
 
 
 class Switchboard:
@@ -132,7 +130,7 @@ class Switchboard:
                 if item[0] != "run":
                     return False
                 released = self._buffers.released() if len(self._queue) == 1 else ()
-                known = self._known.get(item[3].number, _NOBODY)
+                known = self._known.get(item[3].number, ())
                 self._errand = plan(item, self.links, known, released, streams)
                 if self._errand is None:
                     return False
@@ -356,7 +354,7 @@ class Switchboard:
         while self._queue:
             kind, _, *item = self._queue[0]
             if kind == "run":
-                self._send_run(*item, released if len(self._queue) == 1 else {})
+                self._send_run(item, released if len(self._queue) == 1 else {})
             elif kind == "put":
                 self._send_put(*item)
             elif kind == "forget":
@@ -372,15 +370,9 @@ class Switchboard:
             self._send(devices, ("free", values))
         return was_busy
 
-    def _send_run(
-        self,
-        run: Run,
-        program: Program,
-        inputs: tuple[int, ...],
-        outputs: tuple[int, ...],
-        released: dict[tuple[int, ...], list[int]],
-    ) -> None:
-        """Hand out a call, and with it what its devices held and nobody will use after it."""
+    def _send_run(self, called: Sequence[Any], released: dict[tuple[int, ...], list[int]]) -> None:
+        """Hand out a call, and with it what its devices hold and nobody will use after it."""
+        run, program, inputs, outputs = called
         if run.communicates:
             lost = next((link for link in self.links if link.lost), None)
             if lost is not None:
