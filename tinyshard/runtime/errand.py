@@ -18,6 +18,9 @@ from tinyshard.runtime.link import Link
 from tinyshard.runtime.runs import Run
 from tinyshard.runtime.stream import Streams
 
+# devices that are further behind are asked now and then how far they are, which is the I/O thread's work
+MOST_AHEAD = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Errand:
@@ -57,6 +60,8 @@ def plan(
     if any(d not in known for d in run.devices) or any(link.lost or link.has_output for link in used):
         return None
     if run.communicates and any(link.lost for link in links):
+        return None
+    if any(len(link.ahead) >= MOST_AHEAD for link in used):
         return None
     told = tuple(itertools.takewhile(lambda watch: watch.devices == run.devices, released))
     head = ("run", run.number, program.number, inputs, outputs, tuple([watch.number for watch in told]))

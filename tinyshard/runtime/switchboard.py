@@ -68,6 +68,7 @@ class Switchboard:
         self.state = threading.Lock()
         self._carrying = threading.Lock()  # who has it hands out; it may take `state`, not the other way round
         self._errand: Errand | None = None
+        self._carried_s = 0.0
         self._has_carried = False  # a thread that waits has handed something out since the I/O thread last looked
         self.started = Gate()
         self.ended = Gate()
@@ -110,7 +111,12 @@ class Switchboard:
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
-        if self._is_idle or (self._is_listening and kind not in _UNHURRIED):
+        if self._is_idle:
+            # a call that comes alone goes out from here; more of them, and one after a rest, are for the I/O thread
+            is_alone = kind == "run" and time.monotonic() - self._carried_s > LINGER_S and not self._is_resting
+            if not is_alone or not self._carry():
+                self._wake()
+        elif self._is_listening and kind not in _UNHURRIED:
             self._wake()
 
     def hurry(self) -> None:
@@ -135,6 +141,7 @@ class Switchboard:
                 if self._errand is None:
                     return False
                 self._has_carried = True
+                self._carried_s = time.monotonic()
                 self._do_errand()
         return True
 
@@ -288,7 +295,7 @@ class Switchboard:
         pause_s = None if self._is_resting else REST_AFTER_S
         events = self._selector.select(0 if self._queue else LINGER_S if was_busy else pause_s)
         self._is_idle = self._is_listening = False
-        self._is_resting = not (events or was_busy or self._queue)
+        self._is_resting = not (events or was_busy or self._queue or self._has_carried)
         if self._is_resting:
             self._rest()
         if events:

@@ -13,7 +13,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,6 +116,7 @@ class Worker:
         kind = head[0]
         if kind == "run":
             _, number, program, inputs, outputs, free = head
+            self._free(value for value in free if value not in inputs)
             if self._turnstile.enter(number):
                 self._run(number, self._programs[program], inputs, outputs)
             else:
@@ -193,7 +194,7 @@ class Worker:
             self._let_go(wanted)
             self._reply(request, _meta(tensor), payload)
 
-    def _free(self, values: Sequence[int]) -> None:
+    def _free(self, values: Iterable[int]) -> None:
         for value in values:
             self._values.pop(value, None)
 
