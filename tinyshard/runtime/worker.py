@@ -116,7 +116,9 @@ class Worker:
         kind = head[0]
         if kind == "run":
             _, number, program, inputs, outputs, free = head
-            self._free(value for value in free if value not in inputs)
+            if free:
+                needed = set(inputs)
+                self._free(value for value in free if value not in needed)
             if self._turnstile.enter(number):
                 self._run(number, self._programs[program], inputs, outputs)
             else:
