@@ -13,6 +13,7 @@ import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.program import Builder, Meta, Value
 from tinyshard.runtime import buffers, errand, stream, switchboard
+from tinyshard.runtime.pool import RUNS_BETWEEN_LOOKS
 from tinyshard.runtime.runs import users_line
 
 
@@ -95,9 +96,30 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
-        assert count <= switchboard.MAX_RUNS_AHEAD + 1
+        assert count <= switchboard.MAX_RUNS_AHEAD + RUNS_BETWEEN_LOOKS
     thread.join()
     assert made[-1].addressable_shards[2].data.tolist() == [[2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2]
+
+
+def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a_quick_one(pool):
+    slow, quick = ts.devices()[2], ts.devices()[5]
+    a, b = ts.device_put(torch.ones(2), slow).block_until_ready(), ts.device_put(torch.ones(2), quick)
+    (a + 1, (b + 1).block_until_ready())
+    count = 0
+
+    def dispatch():
+        nonlocal a, b, count
+        for _ in range(2 * switchboard.MAX_RUNS_AHEAD):
+            a, b = a + 1, b + 1
+            count += 1
+
+    thread = threading.Thread(target=dispatch)
+    with stopped(slow.pid):
+        thread.start()
+        wait_until(lambda: bool(pool._board._held_back), "the loop waits")
+        assert count <= switchboard.MAX_RUNS_AHEAD + RUNS_BETWEEN_LOOKS
+    thread.join()
+    assert a.tolist() == b.tolist() == [2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2
 
 
 def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
@@ -155,6 +177,30 @@ def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
         del handles
     assert not pool._board._has_too_much(range(8))
     assert (x + 1).sum().item() == 32
+
+
+def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands(pool, rows, monkeypatch):
+    if pool.collectives != "shared":
+        pytest.skip("on gloo the I/O thread alone hands out")
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    monkeypatch.setattr(switchboard, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
+    values = {"v": x + 2}
+    (values["v"] * 3).block_until_ready()
+    called = []
+
+    def call_and_let_go(released=pool._buffers.released):
+        if values:
+            thread = threading.Thread(target=lambda: called.append(values.pop("v") * 3))
+            thread.start()
+            thread.join()
+        return released()
+
+    monkeypatch.setattr(pool._buffers, "released", call_and_let_go)
+    y = x + 1
+    pool._board.hurry()
+    assert called, "this thread handed out"
+    assert called[0].sum().item() == 144
+    assert y.sum().item() == 32
 
 
 def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, rows, monkeypatch):

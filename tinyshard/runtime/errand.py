@@ -6,7 +6,6 @@ may be done again, and whoever takes the switchboard's `carrying` next does what
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -52,7 +51,7 @@ def plan(
         item: of the queue.
         links: to all devices.
         known: the devices that have the program.
-        released: what nobody holds any more, the oldest first.
+        released: what nobody holds any more and this call is to tell of, the oldest first.
         streams: the rings to all devices.
     """
     _, _, run, program, inputs, outputs = item
@@ -63,7 +62,9 @@ def plan(
         return None
     if any(len(link.ahead) >= MOST_AHEAD for link in used):
         return None
-    told = tuple(itertools.takewhile(lambda watch: watch.devices == run.devices, released))
+    if any(watch.devices != run.devices for watch in released):  # other devices are to be told of them
+        return None
+    told = tuple(released)
     head = ("run", run.number, program.number, inputs, outputs, tuple([watch.number for watch in told]))
     message = channel.frame(head)[0]
     counts = streams.counts_after(run.devices, message.nbytes)

@@ -73,6 +73,7 @@ class ProcessPool:
         self._owner = os.getpid()
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
+        self._counts: dict[tuple[int, ...], int] = {}  # how often these devices were called
         self._buffers = Buffers()
         fd = arena.create(count) if collectives == "shared" else -1
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
@@ -135,7 +136,8 @@ class ProcessPool:
                 for buffer in inputs:
                     buffer.run.checks.append(run)
             board.post("run", 0, run, program, tuple(b.number for b in inputs), tuple(b.number for b in made))
-        if run.number % RUNS_BETWEEN_LOOKS == 0:
+            count = self._counts[run.devices] = self._counts.get(run.devices, 0) + 1
+        if count % RUNS_BETWEEN_LOOKS == 0:
             self._hold_back(run)
         return made
 

@@ -43,6 +43,8 @@ RUNS_BETWEEN_REPORTS = 64
 LINGER_S = 0.001
 # after so long without anything to do what is kept for a next time is given back
 REST_AFTER_S = 5.0
+# until then it looks now and then for values that nobody holds any more: nothing wakes it for them
+TIDY_EVERY_S = 0.25
 _UNHURRIED = ("run", "put", "forget")
 
 
@@ -80,6 +82,7 @@ class Switchboard:
         self._buffers = buffers
         self._memory = memory
         self._rest = rest
+        self._busy_s = time.monotonic()
         self._is_resting = False
         self._bell = None if memory is None else Bell(memory)
         self._streams: Streams | None = None
@@ -127,7 +130,8 @@ class Switchboard:
     def _carry(self) -> bool:
         """Hand out what is queued from this thread; False if something of it is for the I/O thread to do."""
         streams = self._streams
-        if streams is None:
+        # a lock may be this very thread's: garbage collection and signals run Python anywhere
+        if streams is None or self._carrying.locked() or self.state.locked():
             return False
         with self._carrying:
             self._do_errand()
@@ -135,9 +139,10 @@ class Switchboard:
                 item = self._queue[0]
                 if item[0] != "run":
                     return False
-                released = self._buffers.released() if len(self._queue) == 1 else ()
+                released = self._buffers.released()  # all that uses them is queued by now: so this comes first
+                is_last = len(self._queue) == 1
                 known = self._known.get(item[3].number, ())
-                self._errand = plan(item, self.links, known, released, streams)
+                self._errand = plan(item, self.links, known, released if is_last else (), streams)
                 if self._errand is None:
                     return False
                 self._has_carried = True
@@ -292,14 +297,18 @@ class Switchboard:
         self._let_on()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
-        pause_s = None if self._is_resting else REST_AFTER_S
+        pause_s = None if self._is_resting else TIDY_EVERY_S
         events = self._selector.select(0 if self._queue else LINGER_S if was_busy else pause_s)
         self._is_idle = self._is_listening = False
-        self._is_resting = not (events or was_busy or self._queue or self._has_carried)
+        now_s = time.monotonic()
+        if events or was_busy or self._queue or self._has_carried:
+            self._busy_s = now_s
+        self._is_resting = now_s - self._busy_s > REST_AFTER_S
         if self._is_resting:
             self._rest()
         if events:
             with self._carrying:
+                self._do_errand()  # before a device is found to be lost, all that it has before it is known
                 for key, mask in events:
                     self._take_in(key, mask)
 
@@ -325,6 +334,7 @@ class Switchboard:
         """Kill all workers, close everything, and wake all who wait."""
         with self._carrying:  # who hands out sees it, or is done
             self.closing = self.closing or not self.broken
+            self._errand = None
         for link in self.links:
             self._take_lines(link)
         for link in self.links:
