@@ -84,6 +84,7 @@ class Switchboard:
         self._rest = rest
         self._busy_s = time.monotonic()
         self._is_resting = False
+        self._has_news = True
         self._bell = None if memory is None else Bell(memory)
         self._streams: Streams | None = None
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
@@ -294,12 +295,14 @@ class Switchboard:
                     self._watch(link)
             if self._bell is not None:
                 self._bell.ring()
-        self._let_on()
+        if was_busy or self._has_news:
+            self._let_on()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
         pause_s = None if self._is_resting else TIDY_EVERY_S
         events = self._selector.select(0 if self._queue else LINGER_S if was_busy else pause_s)
         self._is_idle = self._is_listening = False
+        self._has_news = bool(events)
         now_s = time.monotonic()
         if events or was_busy or self._queue or self._has_carried:
             self._busy_s = now_s
