@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tinyshard.runtime import arena, board, channel
 from tinyshard.runtime.board import STREAM_NBYTES
 from tinyshard.runtime.link import Link
-from tinyshard.runtime.stream import Bell, Inbox, Outbox
+from tinyshard.runtime.stream import Bell, Inbox, Outbox, Streams
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
 
@@ -105,6 +105,26 @@ def test_one_ring_of_the_bell_wakes_all_that_were_written_to():
     ends.write(b"1", device=1)
     readers[1].join(20)
     assert got[1] == b"1"
+
+
+def test_what_is_published_again_is_there_once():
+    ends = Ends(3)
+    streams = Streams(ends.board, ends.outboxes, ends.bell)
+    for message in (b"one", b"two"):
+        counts = streams.counts_after((2, 0), 3)
+        assert list(counts) == [outbox.count + 3 * (device != 1) for device, outbox in enumerate(ends.outboxes)]
+        for _ in range(2):
+            streams.publish(memoryview(message), (2, 0), counts)
+        assert [ends.inboxes[device].recv(10) for device in (0, 2)] == [message, message]
+        assert list(ends.board.written[:3]) == [counts[0], 0, counts[2]]
+
+
+def test_nothing_is_published_where_one_device_has_no_room():
+    ends = Ends(2)
+    streams = Streams(ends.board, ends.outboxes, ends.bell)
+    assert ends.outboxes[1].takes([memoryview(bytes(STREAM_NBYTES - 2))])
+    assert streams.counts_after((0, 1), 3) is None
+    assert list(streams.counts_after((0, 1), 2)) == [2, STREAM_NBYTES]
 
 
 def test_messages_with_payloads_are_put_together_from_a_ring():
