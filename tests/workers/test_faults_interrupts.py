@@ -144,10 +144,11 @@ def run_cell(client, code, timeout_s=PATIENCE_S):
 
 
 # `told.touch()` asks for the interrupt: in print, it would strike the notebook's own code far more often than the cell
+# own code sleeps often and not long: a signal between Python's last look for signals and its sleep waits for the sleep
 CELLS = {
     "a loop that dispatches": "told.touch()\nwhile True: y = slow(y)",
     "a wait": "for _ in range(200): y = slow(y)\ntold.touch()\ny.block_until_ready()",
-    "own code": "import time\nfor _ in range(200): y = slow(y)\ntold.touch()\ntime.sleep(100)",
+    "own code": "import time\nfor _ in range(200): y = slow(y)\ntold.touch()\nwhile True: time.sleep(0.01)",
 }
 STEPS = {
     "alone": "slow = ts.jit(lambda y: y + torch.linalg.svdvals(m).sum() * 0)",
