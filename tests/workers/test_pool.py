@@ -13,7 +13,6 @@ import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.program import Builder, Meta, Value
 from tinyshard.runtime import buffers, errand, stream, switchboard
-from tinyshard.runtime.pool import RUNS_BETWEEN_LOOKS
 from tinyshard.runtime.runs import users_line
 
 
@@ -96,7 +95,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
-        assert count <= switchboard.MAX_RUNS_AHEAD + RUNS_BETWEEN_LOOKS
+        assert count <= switchboard.MAX_RUNS_AHEAD + 1
     thread.join()
     assert made[-1].addressable_shards[2].data.tolist() == [[2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2]
 
@@ -117,7 +116,7 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
     with stopped(slow.pid):
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
-        assert count <= switchboard.MAX_RUNS_AHEAD + RUNS_BETWEEN_LOOKS
+        assert count <= switchboard.MAX_RUNS_AHEAD + 1
     thread.join()
     assert a.tolist() == b.tolist() == [2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2
 

@@ -38,8 +38,6 @@ READY_WITHIN_S = 0.02
 # shared memory shows at once what is over; how long to sleep for that, and how long to look for answers in between
 GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
-# a call is a few bytes: so many may be queued before the next look whether there are too many
-RUNS_BETWEEN_LOOKS = 16
 
 
 class ProcessPool:
@@ -73,7 +71,6 @@ class ProcessPool:
         self._owner = os.getpid()
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
-        self._counts: dict[tuple[int, ...], int] = {}  # how often these devices were called
         self._buffers = Buffers()
         fd = arena.create(count) if collectives == "shared" else -1
         self._arena = arena.Arena(fd, count, count, is_interrupted=True) if fd >= 0 else None
@@ -136,8 +133,7 @@ class ProcessPool:
                 for buffer in inputs:
                     buffer.run.checks.append(run)
             board.post("run", 0, run, program, tuple(b.number for b in inputs), tuple(b.number for b in made))
-            count = self._counts[run.devices] = self._counts.get(run.devices, 0) + 1
-        if count % RUNS_BETWEEN_LOOKS == 0:
+        if not board.has_few_calls:
             self._hold_back(run)
         return made
 

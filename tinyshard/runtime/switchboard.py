@@ -39,6 +39,7 @@ from tinyshard.runtime.watching import look_again
 MAX_RUNS_AHEAD = 1024
 MAX_NBYTES_AHEAD = 128 << 20
 RUNS_BETWEEN_REPORTS = 64
+FEW_RUNS = 16
 # a loop that dispatches would otherwise wake the I/O thread for each call, and wait each time until it gives way again
 LINGER_S = 0.001
 # after so long without anything to do what is kept for a next time is given back
@@ -182,6 +183,11 @@ class Switchboard:
             )
         if self.broken is not None:
             raise type(self.broken)(str(self.broken))
+
+    @property
+    def has_few_calls(self) -> bool:
+        """Whether so few are not over that nobody needs to be held back for a call, which is a few bytes."""
+        return len(self._queue) + len(self._unsettled) < FEW_RUNS
 
     def hold_back(self, devices: Sequence[int], wait: Callable[[Gate], object]) -> None:
         """Wait while too much is queued for one of these devices.

@@ -72,8 +72,7 @@ class Turnstile:
         self.spot: Spot | None = None
         self.cancelled_upto = 0
         self.lost: Failure | None = None
-        self._lock = threading.Lock()  # taken in C; a Condition takes its own in Python
-        self._changed = threading.Condition(self._lock)
+        self._changed = threading.Condition()
         self._started = 0
         self._is_frozen = False
         self._skip: set[int] = set()
@@ -83,7 +82,7 @@ class Turnstile:
 
     def enter(self, number: int) -> bool:
         """Wait while calls are held, then say whether this one is to start."""
-        with self._lock:
+        with self._changed:
             while self._is_frozen:
                 self._changed.wait()
             self._started = number
