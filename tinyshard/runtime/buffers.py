@@ -61,12 +61,12 @@ class Buffers:
 
     def take_released(self) -> dict[tuple[int, ...], list[int]]:
         """Values that nobody holds any more, by the devices that made them. Only one thread at a time may ask."""
-        released: dict[tuple[int, ...], list[int]] = {}
-        for _ in range(len(self._released)):
-            watch = self._released.popleft()
-            self._held.pop(watch.number, None)
-            released.setdefault(watch.devices, []).append(watch.number)
-        return released
+        watches = self.released()
+        self.drop(watches)
+        by_devices: dict[tuple[int, ...], list[int]] = {}
+        for watch in watches:
+            by_devices.setdefault(watch.devices, []).append(watch.number)
+        return by_devices
 
 
 def put_together(

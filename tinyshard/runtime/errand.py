@@ -42,6 +42,17 @@ class Errand:
     released: tuple[Watch, ...]
 
 
+def head_of(item: Sequence[Any], free: Sequence[int]) -> tuple[Any, ...]:
+    """What the devices of a call are sent.
+
+    Args:
+        item: of the queue.
+        free: numbers of values that they hold and nobody will use after it.
+    """
+    _, _, run, program, inputs, outputs = item
+    return ("run", run.number, program.number, inputs, outputs, free)
+
+
 def plan(
     item: tuple[Any, ...], links: Sequence[Link], known: Collection[int], released: Sequence[Watch], streams: Streams
 ) -> Errand | None:
@@ -54,7 +65,7 @@ def plan(
         released: what nobody holds any more and this call is to tell of, the oldest first.
         streams: the rings to all devices.
     """
-    _, _, run, program, inputs, outputs = item
+    run = item[2]
     used = tuple([links[d] for d in run.devices])
     if any(d not in known for d in run.devices) or any(link.lost or link.has_output for link in used):
         return None
@@ -65,7 +76,6 @@ def plan(
     if any(watch.devices != run.devices for watch in released):  # other devices are to be told of them
         return None
     told = tuple(released)
-    head = ("run", run.number, program.number, inputs, outputs, tuple([watch.number for watch in told]))
-    message = channel.frame(head)[0]
+    message = channel.frame(head_of(item, tuple([watch.number for watch in told])))[0]
     counts = streams.counts_after(run.devices, message.nbytes)
     return None if counts is None else Errand(item, run, used, message, counts, told)

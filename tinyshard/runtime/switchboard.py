@@ -23,7 +23,7 @@ from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime import channel
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
-from tinyshard.runtime.errand import Errand, plan
+from tinyshard.runtime.errand import Errand, head_of, plan
 from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
@@ -378,9 +378,10 @@ class Switchboard:
         was_busy = bool(self._queue)
         released = self._buffers.take_released()  # all that uses them is queued by now, and is sent before
         while self._queue:
-            kind, _, *item = self._queue[0]
+            whole = self._queue[0]
+            kind, _, *item = whole
             if kind == "run":
-                self._send_run(item, released if len(self._queue) == 1 else {})
+                self._send_run(whole, released if len(self._queue) == 1 else {})
             elif kind == "put":
                 self._send_put(*item)
             elif kind == "forget":
@@ -396,9 +397,9 @@ class Switchboard:
             self._send(devices, ("free", values))
         return was_busy
 
-    def _send_run(self, called: Sequence[Any], released: dict[tuple[int, ...], list[int]]) -> None:
+    def _send_run(self, item: Sequence[Any], released: dict[tuple[int, ...], list[int]]) -> None:
         """Hand out a call, and with it what its devices hold and nobody will use after it."""
-        run, program, inputs, outputs = called
+        run, program = item[2:4]
         if run.communicates:
             lost = next((link for link in self.links if link.lost), None)
             if lost is not None:
@@ -413,8 +414,7 @@ class Switchboard:
             self._send(new, ("program", program.number, program))
             known.update(new)
         self._count(run)  # before a device can be done with it
-        free = released.pop(run.devices, ())
-        self._send(run.devices, ("run", run.number, program.number, inputs, outputs, free))
+        self._send(run.devices, head_of(item, released.pop(run.devices, ())))
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
         self._count(run)
