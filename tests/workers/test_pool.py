@@ -1,6 +1,7 @@
 """The pool: calls return at once, in one order for all devices, and nothing that nobody needs stays."""
 
 import math
+import os
 import threading
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime import switchboard
+from tinyshard.runtime import arena, switchboard
+from tinyshard.runtime.cores import core_of
 from tinyshard.runtime.runs import users_line
 
 
@@ -281,3 +283,11 @@ def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
     lines = [line for line in capsys.readouterr().err.splitlines() if "degrees of freedom" in line]
     assert [line.split("]")[0] for line in lines] == ["[CPU 0", "[CPU 1", "[CPU 2"]
     assert math.isnan(pool.fetch(y, [1])[1].item())
+
+
+@pytest.mark.skipif(not arena.is_possible(), reason="over gloo devices go wherever there is room")
+def test_where_devices_share_cores_each_keeps_to_its_own(pool):
+    cores = os.sched_getaffinity(0)
+    for device in ts.devices():
+        core = core_of(device.id, len(ts.devices()), cores)
+        assert os.sched_getaffinity(device.pid) == (cores if core is None else {core})

@@ -258,10 +258,24 @@ class Arena:
 
     def view(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Values in row-major order at an offset, for as long as somebody is known to hold the block."""
+        return self._all_of(dtype).as_strided(shape, _row_major(shape), offset // dtype.itemsize)
+
+    def rows(self, offset: int, step: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
+        """The same, of several values that lie as far apart from each other.
+
+        Args:
+            offset: of the first.
+            step: bytes from one to the next.
+            shape: how many values, and their size in elements.
+            dtype: theirs.
+        """
+        return self._all_of(dtype).as_strided(shape, (step // dtype.itemsize, 1), offset // dtype.itemsize)
+
+    def _all_of(self, dtype: torch.dtype) -> torch.Tensor:
         typed = self._typed.get(dtype)
         if typed is None:
             typed = self._typed[dtype] = self._base.view(dtype)
-        return typed.as_strided(shape, _row_major(shape), offset // dtype.itemsize)
+        return typed
 
     def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of a block whose byte for this member is set; the byte is cleared when its last view is gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-LETTER_WORDS = 8
+LETTER_WORDS = 4
 NOTES = 4
 NOTE_NBYTES = 1 << 15
 STREAM_NBYTES = 1 << 18
@@ -15,10 +15,9 @@ def nbytes(count: int) -> int:
     """How large it is for `count` devices and a controller: whole pages."""
     members = count + 1
     counters = 8 * members * _padded(members)
-    each = 3 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
-    numbers = 2 * members * members + _LINE_NBYTES
-    told = (1 + 2 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
-    return -(-(2 * counters + numbers + told + members * each) // 4096) * 4096
+    each = 2 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
+    told = (1 + 3 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
+    return -(-(2 * counters + told + members * each) // 4096) * 4096
 
 
 def _padded(members: int) -> int:
@@ -34,8 +33,8 @@ class Board:
         count: number of devices.
 
     Attributes:
-        ready, done: counters of `Signals`: I have put there what you are to read; I have read what you had put there.
-        ready_sleeping, done_sleeping: who sleeps for whom.
+        signals, gates: of `Signals`.
+        read: the last exchange of which a device has read the notes, as it counts them.
         pids: process ids.
         finished: the number of the last call that a device has finished.
         awaited: in the controller's line: 1 + the device for whose `finished` it sleeps.
@@ -45,7 +44,6 @@ class Board:
         written, taken: how many bytes of them the controller has written, and the device has taken.
         wants_room: how often the controller has found a ring full.
         letters: a few numbers to all readers of an exchange.
-        numbers: by writer, reader and parity of their signals: in which note the writer's operand is.
         note_offset: where the bytes of small operands start: NOTES notes of NOTE_NBYTES for each member.
     """
 
@@ -54,17 +52,13 @@ class Board:
         self._memory = memory
         self._at = 0
         columns = _padded(members)
-        self.ready = self._take(np.int64, members, columns)[:, :members]
-        self.done = self._take(np.int64, members, columns)[:, :members]
+        self.signals = self._take(np.int64, members, columns, 2)
+        self.gates = self._take(np.int64, columns)
         lines = self._take(np.int64, members, _LINE_NBYTES // 8)
-        sleeping = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.ready_sleeping, self.done_sleeping = sleeping[:, 0], sleeping[:, 1]
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.finished, self.told, self.taken = lines[:, 0], lines[:, 1], lines[:, 2]
+        self.finished, self.told, self.taken, self.read = lines[:, 0], lines[:, 1], lines[:, 2], lines[:, 3]
         self.pids, self.awaited = own[:, 0], own[:, 1]
         self.letters = self._take(np.int64, members, LETTER_WORDS)
-        self.numbers = self._take(np.uint8, members, members, 2)
-        self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)
         self.bell = self._take(np.int64, _LINE_NBYTES // 8)

@@ -14,12 +14,14 @@ class Group:
         members: device ids in the order of the group.
         place: which of them this device is.
         others: the other ids.
+        gate: the least id.
         step: distance between the ids where they ascend and it is always the same, else 0.
     """
 
     members: tuple[int, ...]
     place: int
     others: tuple[int, ...]
+    gate: int
     step: int
 
     @property
@@ -32,4 +34,5 @@ def group_of(members: tuple[int, ...], device: int) -> Group:
     """The group of these devices, of which `device` is one."""
     steps = {b - a for a, b in itertools.pairwise(members)}
     others = tuple(m for m in members if m != device)
-    return Group(members, members.index(device), others, steps.pop() if len(steps) == 1 and min(steps) > 0 else 0)
+    step = steps.pop() if len(steps) == 1 and min(steps) > 0 else 0
+    return Group(members, members.index(device), others, min(members), step)

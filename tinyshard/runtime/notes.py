@@ -1,7 +1,7 @@
 """Collectives of a few bytes between processes that share memory: one exchange of signals, and no blocks.
 
-Each member writes its operand into a note of its own, tells all others which one it is, waits until all have told, and
-computes its own result from the notes. A note is written anew when all its readers have read it.
+Each member writes its operand into a note of its own, the one that the number of its exchange names, waits until all
+have come, and computes its own result from the notes. A note is written anew when all its readers have read it.
 """
 
 from __future__ import annotations
@@ -26,20 +26,18 @@ class Notes:
 
     Args:
         arena: the memory.
-        ready: says that a note can be read.
-        done: says that a note has been read.
+        signals: how the members meet.
     """
 
-    def __init__(self, arena: Arena, ready: Signals, done: Signals) -> None:
+    def __init__(self, arena: Arena, signals: Signals) -> None:
         self._arena = arena
         self._device = arena.member
-        self._ready, self._done = ready, done
-        self._numbers = arena.board.numbers.reshape(-1).data
-        self._row = arena.count + 1
+        self._signals = signals
+        self._read = arena.board.read.data
         self._offset = arena.board.note_offset
         self._views: dict[Any, Tensor] = {}
-        self._note = 0
-        self._readers: list[tuple[tuple[int, ...], list[int]] | None] = [None] * NOTES
+        # by note, who is to have read it before it is written anew, and when each has
+        self._readers: list[tuple[tuple[int, ...], list[int]]] = [((), [])] * NOTES
 
     def exchange(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
         """Take part in one collective.
@@ -53,26 +51,20 @@ class Notes:
         Raises:
             PeerLostError: a member is gone.
         """
-        others = group.others
-        number = self._note
-        self._note = (number + 1) % NOTES
-        readers = self._readers[number]
-        if readers is not None:
-            self._done.wait(*readers)
-        self._noted(self._device, number, x.shape, x.dtype).copy_(x)
-        ready, numbers, here, row = self._ready, self._numbers, self._device, self._row
-        for other in others:
-            numbers[(here * row + other) * 2 + (ready.sent[other] & 1)] = number
-        places = [(other * row + here) * 2 + (ready.due[other] & 1) for other in others]
-        ready.send(others)
-        self._readers[number] = (others, self._done.expect(others))
+        signals, device = self._signals, self._device
+        number = signals.number + 1
+        note = number % NOTES
+        signals.wait_until(self._read, *self._readers[note])
+        self._noted(device, note, x.shape, x.dtype).copy_(x)
+        signals.come(group)
         try:
-            ready.wait(others, ready.expect(others))
-            notes = [numbers[place] for place in places]
-            notes.insert(group.place, number)
+            numbers = signals.wait(group)
+            self._readers[note] = (group.others, numbers)
+            notes = [other % NOTES for other in numbers]
+            notes.insert(group.place, note)
             return self._from_notes(name, group, x, notes, params)
         finally:
-            self._done.send(others)
+            self._read[device] = number
 
     def _noted(
         self, device: int, number: int, shape: Sequence[int], dtype: torch.dtype, group: Group | None = None

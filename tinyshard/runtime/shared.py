@@ -2,7 +2,7 @@
 
 Each function does between processes what its namesake in `tinyshard.collectives` says over a list of shards. Two ways:
 
-    small   every member writes its operand into a note, signals, waits for all, and computes its result from the notes
+    small   every member writes its operand into a note, waits for all, and computes its result from the notes
     large   1. every member says where its operand lies (it is copied into the arena only if it lies elsewhere)
             2. all wait for all; each computes its part, where all get the same result into one block that all hold
             3. all wait for all: the parts are there, and nobody reads an operand any more
@@ -12,13 +12,13 @@ Sums are taken in the order of the members, so a result does not depend on who w
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,7 +28,7 @@ from tinyshard.collectives import COLLECTIVES, group_positions, own_block
 from tinyshard.program import Meta
 from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES
-from tinyshard.runtime.combining import combine
+from tinyshard.runtime.combining import combine, combine_rows
 from tinyshard.runtime.fabric import MOST_HANDED
 from tinyshard.runtime.group import Group, group_of
 from tinyshard.runtime.notes import Notes, from_all
@@ -36,24 +36,30 @@ from tinyshard.runtime.signals import PeerLostError, Signals
 
 # parts begin at multiples of it, so that vector instructions do the same as in one go
 _ALIGNED_NBYTES = 256
-_LOST = -1
-# in a letter: operand, three words of a block, and whether its writer had no room for them
-_HAS_NO_ROOM = 4
+# a letter: where the operand lies, or one of these; and a block, or nowhere
+_NO_OPERAND, _NO_ROOM = -1, -2
+_NOWHERE = Block(0, 0, 0)
 
 
 @dataclass(slots=True)
 class Exchange:
-    """What the members have told each other.
+    """What the members have told each other. Whoever leaves waits for all of them to be done with it.
 
     Attributes:
         operands: by place, where each operand lies.
-        result: where the one result is to be made; None if there is none.
-        lent: by place, the block that a member gives away as a result.
+        blocks: by place, the block that a member gives away: as a result, or the first one's, for all to make one in.
+        leave: is called in the end.
     """
 
-    operands: list[int] = field(default_factory=list)
-    result: Block | None = None
-    lent: list[Block] = field(default_factory=list)
+    operands: list[int]
+    blocks: list[Block]
+    leave: Callable[[], None]
+
+    def __enter__(self) -> Exchange:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.leave()
 
 
 class SharedFabric:
@@ -68,17 +74,15 @@ class SharedFabric:
         self._arena = arena
         self._device = arena.member
         board.pids[self._device] = os.getpid()
-        self._ready = Signals(board.ready, board.ready_sleeping, board.pids, self._device)
-        self._done = Signals(board.done, board.done_sleeping, board.pids, self._device)
+        self._signals = Signals(board.signals, board.gates, board.pids, self._device)
         self._letters = board.letters.reshape(-1).data
-        self._notes = Notes(arena, self._ready, self._done)
+        self._notes = Notes(arena, self._signals)
         self._groups: dict[Any, Group] = {}
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def abort(self) -> None:
         """End every exchange, from another thread: who waits in one gets an error."""
-        self._ready.abort()
-        self._done.abort()
+        self._signals.abort()
 
     def _group(
         self, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...], groups: Any = None
@@ -138,60 +142,60 @@ class SharedFabric:
 
     # ---- large operands -------------------------------------------------------------------------------------------
 
-    @contextmanager
     def _meeting(
         self, group: Group, *, operand: Tensor | None = None, result_nbytes: int = 0, lent: Tensor | None = None
-    ) -> Iterator[Exchange]:
-        """All members inside at the same time: what they have told each other.
+    ) -> Exchange:
+        """Wait for all members: what they have told each other. They stay together until each has left it.
 
         Args:
             operand: what the others are to read.
-            result_nbytes: size of a block that all members write parts of and hold afterwards; 0 for none.
+            result_nbytes: size of a block of the first member's, of which all write parts and which all hold
+                afterwards; 0 for none.
             lent: values whose block others are to hold too.
 
         Raises:
             MemoryError: a member has no room. It comes all the same, and no other reads what is not there.
         """
         staged: Block | None = None
-        letter = [_LOST] * LETTER_WORDS
+        where, block = _NO_OPERAND, _NOWHERE
         error: MemoryError | None = None
         try:
             if operand is not None:
-                letter[0], staged = self._located(operand)
+                where, staged = self._located(operand)
             elif lent is not None:
-                block = self._arena.block_of(lent)
-                if block is None:
-                    block = staged = self._arena.copied(lent, [self._device])
-                letter[1:4] = block
+                held = self._arena.block_of(lent)
+                if held is None:
+                    held = staged = self._arena.copied(lent, [self._device])
+                block = held
             if result_nbytes and group.place == 0:
-                letter[1:4] = self._arena.allocate(result_nbytes, group.members)
+                block = self._arena.allocate(result_nbytes, group.members)
         except MemoryError as caught:
-            error = caught
-            letter[_HAS_NO_ROOM] = 1
-        self._letters[self._device * LETTER_WORDS : (self._device + 1) * LETTER_WORDS] = array("l", letter)
-        due = self._come(group)
+            where, error = _NO_ROOM, caught
+        at = self._device * LETTER_WORDS
+        self._letters[at : at + LETTER_WORDS] = array("l", (where, *block))
+        signals = self._signals
+        signals.come(group)
         try:
-            self._ready.wait(group.others, due)
+            signals.wait(group)
         except PeerLostError:
-            self._come(group)  # the others may wait for this device's going
+            signals.come(group)  # the others may wait for this device's going
             raise
-        letters = [self._letters[m * LETTER_WORDS : (m + 1) * LETTER_WORDS].tolist() for m in group.members]
-        result = Block(*letters[0][1:4]) if result_nbytes else None
-        try:
-            if error is not None:
-                raise error
-            for member, words in zip(group.members, letters, strict=True):
-                if words[_HAS_NO_ROOM] == 1:
-                    raise MemoryError(f"device {member} had no room for its part")
-            yield Exchange([words[0] for words in letters], result, [Block(*words[1:4]) for words in letters])
-        finally:
-            self._ready.wait(group.others, self._come(group))
+        letters = self._letters.tolist()
+        starts = [member * LETTER_WORDS for member in group.members]
+        blocks = [Block(*letters[at + 1 : at + LETTER_WORDS]) for at in starts[: 1 if lent is None else None]]
+
+        def leave() -> None:
+            signals.come(group)
+            signals.wait(group)
             if staged is not None:
                 self._arena.release(staged)
 
-    def _come(self, group: Group) -> list[int]:
-        self._ready.send(group.others)
-        return self._ready.expect(group.others)
+        told = Exchange([letters[at] for at in starts], blocks, leave)
+        if _NO_ROOM in told.operands:
+            leave()
+            member = group.members[told.operands.index(_NO_ROOM)]
+            raise error or MemoryError(f"device {member} had no room for its part")
+        return told
 
     def _located(self, x: Tensor) -> tuple[int, Block | None]:
         """Where the others can read a tensor, and the block that it was copied to for that."""
@@ -214,22 +218,25 @@ class SharedFabric:
         unit = _ALIGNED_NBYTES // x.dtype.itemsize
         low, high = (min(size, -(-size // unit) * i // group.count * unit) for i in (group.place, group.place + 1))
         with self._meeting(group, operand=x, result_nbytes=x.nbytes) as told:
-            assert told.result is not None
-            out = self._arena.hold(told.result, x.shape, x.dtype)
-            part = self._part(told.result.offset, x.dtype, low, high)
-            combine([self._part(at, x.dtype, low, high) for at in told.operands], op, part)
+            out = self._arena.hold(told.blocks[0], x.shape, x.dtype)
+            self._combine(told, op, x.dtype, low, high)
         return out
 
-    def _part(self, offset: int, dtype: torch.dtype, low: int, high: int) -> Tensor:
-        return self._arena.view(offset + low * dtype.itemsize, (high - low,), dtype)
+    def _combine(self, told: Exchange, op: str, dtype: torch.dtype, low: int, high: int) -> None:
+        size, start, operands = high - low, low * dtype.itemsize, told.operands
+        out = self._arena.view(told.blocks[0].offset + start, (size,), dtype)
+        step = operands[1] - operands[0]
+        if step > 0 and all(b - a == step for a, b in itertools.pairwise(operands)):
+            combine_rows(self._arena.rows(operands[0] + start, step, (len(operands), size), dtype), op, out)
+        else:
+            combine([self._arena.view(at + start, (size,), dtype) for at in operands], op, out)
 
     def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
         shape = list(x.shape)
         shape[dim] *= group.count
         with self._meeting(group, result_nbytes=x.nbytes * group.count) as told:
-            assert told.result is not None
-            out = self._arena.hold(told.result, shape, x.dtype)
+            out = self._arena.hold(told.blocks[0], shape, x.dtype)
             own_block(out, group.place, group.count, dim=dim).copy_(x)
         return out
 
@@ -258,7 +265,7 @@ class SharedFabric:
         with self._meeting(group, lent=x if sends else None) as told:
             out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
             if source is not None and source != group.place:
-                out = self._arena.adopt(told.lent[source], x.shape, x.dtype)
+                out = self._arena.adopt(told.blocks[source], x.shape, x.dtype)
         return out
 
     def any_other(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:

@@ -1,24 +1,26 @@
 """How processes that share memory wait for each other, without a compiler and without atomic instructions.
 
-Each ordered pair of members has a counter that only the first of the two writes: how many signals it has sent to the
-second. Who waits yields the processor for a moment, for the others are about to come, and then sleeps in the kernel
-(`futex`) until the one that it waits for has come. Who signals wakes it only if it says that it sleeps.
+Each member counts the exchanges that it takes part in, and tells each of the others the number of this one, in a place
+that it alone writes. Who then finds that all have come may be the last, and wakes all the others with one system call:
+they sleep on one number, the group's gate. Two may find so at the same time; that none does cannot be, for each passes
+a fence between its own word and its look at the others'.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
-from time import perf_counter
 
 import numpy as np
 
 from tinyshard.runtime import futex
+from tinyshard.runtime.group import Group
 
-# on a busy machine whoever yields waits for strangers to use up their time, and whoever sleeps is woken soon
-YIELD_FOR_S = 1e-4
-# how long to sleep before looking whether the other one still lives; more often would look like work (`watching`)
+# how long to sleep before looking whether the others still live; more often would look like work (`watching`)
 LOOK_AGAIN_S = 1.0
+# between two looks at what nobody is woken for
+PAUSE_S = 2e-4
 
 _LOOK_AGAIN = futex.timespec(LOOK_AGAIN_S)
 
@@ -28,88 +30,124 @@ class PeerLostError(RuntimeError):
 
 
 class Signals:
-    """One member's end of a table of counters. Plain Python on memoryviews: for a few numbers NumPy is slower.
+    """One member's end. Plain Python on memoryviews: for a few numbers NumPy is slower.
 
     Args:
-        counters: int64, a row for each member that sends, a column for each that receives; in shared memory.
-        sleeping: int64, by member: 1 + the member that it sleeps for; in shared memory.
-        pids: int64, process ids by member; 0 if not yet known; in shared memory.
+        told: int64, in shared memory: by the member that tells, the one that is told, and the parity of the exchanges
+            between these two, as which of its exchanges the first counts this one. (Of the last two, for it may come to
+            the next one before the other has read of this.)
+        gates: int64, in shared memory: by the least member of a group, what is changed when all of it have come.
+        pids: int64, in shared memory: process ids by member; 0 if not yet known.
         member: whose end this is.
 
     Attributes:
-        sent: by member, how many signals it was sent.
-        due: by member, how many signals were expected from it.
+        number: how many exchanges this member has come to.
     """
 
-    def __init__(self, counters: np.ndarray, sleeping: np.ndarray, pids: np.ndarray, member: int) -> None:
-        count = len(counters)
-        self.sent = [0] * count
-        self.due = [0] * count
-        self._row = counters[member].data
-        self._column = counters[:, member].data
-        self._sleeping = sleeping.data
+    def __init__(self, told: np.ndarray, gates: np.ndarray, pids: np.ndarray, member: int) -> None:
+        count, columns, _ = told.shape
+        self.number = 0
+        self._told = told.reshape(-1).data
+        self._to = [(member * columns + other) * 2 for other in range(count)]
+        self._from = [(other * columns + member) * 2 for other in range(count)]
+        self._parity = [0] * count
+        self._heard = [0] * (2 * count)  # by member and parity
+        self._gates = gates.data
+        self._addresses = [gates[p:].ctypes.data for p in range(count)]
         self._pids = pids
         self._member = member
-        self._heard = [counters[p, member:].ctypes.data for p in range(count)]
-        self._said = [counters[member, p:].ctypes.data for p in range(count)]
         self._lost: set[int] = set()
         self._is_aborted = False
 
-    def send(self, others: Sequence[int]) -> None:
-        """Signal to each of these members."""
-        row, sent, sleeping, me = self._row, self.sent, self._sleeping, self._member + 1
-        for other in others:
-            sent[other] = row[other] = sent[other] + 1
+    def come(self, group: Group) -> None:
+        """Tell the others of a group that this member has come to their next exchange."""
+        self.number = number = self.number + 1
+        told, to, parity = self._told, self._to, self._parity
+        for other in group.others:
+            parity[other] = turn = 1 - parity[other]
+            told[to[other] + turn] = number
         futex.fence()
-        for other in others:
-            if sleeping[other] == me:
-                futex.wake(self._said[other])
 
-    def expect(self, others: Sequence[int]) -> list[int]:
-        """Count one more signal as due from each of these members; returns the counters to `wait` for."""
-        due = self.due
-        for other in others:
-            due[other] += 1
-        return [due[other] for other in others]
+    def wait(self, group: Group) -> list[int]:
+        """Wait until the others have come to the exchange to which this member has come last.
 
-    def wait(self, others: Sequence[int], due: Sequence[int]) -> None:
-        """Wait until each of these members has sent what is due.
+        Returns:
+            For each of the others, as which of its exchanges it counts this one.
 
         Raises:
             PeerLostError: one of them is gone.
         """
-        column, end_s = self._column, 0.0
-        for other, number in zip(others, due, strict=True):
-            while column[other] < number:
-                now_s = perf_counter()
-                if not end_s:
-                    end_s = now_s + YIELD_FOR_S
-                elif now_s > end_s:
-                    self._sleep_for(other, number)
-                    break
-                os.sched_yield()
+        if not (missing := self._missing(group.others)):  # this member may be the last, and the others sleep
+            self._open(group.gate, self.number * len(self._to) + self._member)
+        while missing:
+            missing = self._sleep(missing, group.gate)
+        told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
+        numbers = []
+        for other in group.others:
+            turn = parity[other]
+            heard[2 * other + turn] = number = told[come_from[other] + turn]
+            numbers.append(number)
+        return numbers
+
+    def wait_until(self, counts: memoryview, others: Sequence[int], numbers: Sequence[int]) -> None:
+        """Wait until counts of others have reached these numbers. That is rare, so nobody is woken for it.
+
+        Args:
+            counts: int64, by member; in shared memory.
+            others: whose counts.
+            numbers: for each of them.
+
+        Raises:
+            PeerLostError: one of them is gone.
+        """
+        looked_s = time.perf_counter()
+        for other, number in zip(others, numbers, strict=True):
+            while counts[other] < number:
+                self._check([other])
+                time.sleep(PAUSE_S)
+                if time.perf_counter() - looked_s > LOOK_AGAIN_S:
+                    self._look_after([other])
+                    looked_s = time.perf_counter()
 
     def abort(self) -> None:
         """From another thread: let each wait, now and later, end with an error."""
         self._is_aborted = True
-        for address in self._heard:
-            futex.wake(address)
+        for gate in range(len(self._gates)):
+            self._open(gate, -1 - self._member)
 
-    def _sleep_for(self, other: int, due: int) -> None:
-        while (seen := self._column[other]) < due:
+    def _open(self, gate: int, number: int) -> None:
+        """Wake who sleeps at a gate, or is about to: for that, nobody may have written this number there before."""
+        self._gates[gate] = number
+        futex.wake(self._addresses[gate])
+
+    def _missing(self, others: Sequence[int]) -> list[int]:
+        told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
+        return [o for o in others if told[come_from[o] + parity[o]] == heard[2 * o + parity[o]]]
+
+    def _sleep(self, others: Sequence[int], gate: int) -> list[int]:
+        """Sleep until the gate opens; who of the others is still missing.
+
+        The gate is looked at before they are: who comes last does so before it opens.
+        """
+        seen = self._gates[gate]
+        if missing := self._missing(others):
+            self._check(missing)
+            futex.sleep(self._addresses[gate], seen, _LOOK_AGAIN)
+            if self._gates[gate] == seen:
+                self._look_after(missing)
+            missing = self._missing(missing)
+        return missing
+
+    def _check(self, others: Sequence[int]) -> None:
+        for other in others:
             if other in self._lost or self._is_aborted:
                 raise PeerLostError(f"device {other} does not come: it, or one that it waits for, is gone")
-            self._sleeping[self._member] = other + 1
-            futex.fence()
-            futex.sleep(self._heard[other], seen, _LOOK_AGAIN)
-            self._sleeping[self._member] = 0
-            if self._column[other] == seen:
-                self._look_after(other)
 
-    def _look_after(self, other: int) -> None:
-        pid = int(self._pids[other])
-        try:
-            if pid:
-                os.kill(pid, 0)
-        except ProcessLookupError:
-            self._lost.add(other)
+    def _look_after(self, others: Sequence[int]) -> None:
+        for other in others:
+            pid = int(self._pids[other])
+            try:
+                if pid:
+                    os.kill(pid, 0)
+            except ProcessLookupError:
+                self._lost.add(other)

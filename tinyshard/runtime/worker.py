@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tinyshard.program import Meta, Program
-from tinyshard.runtime import channel, lines
+from tinyshard.runtime import channel, cores, lines
 from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
 from tinyshard.runtime.fabric import Fabric
@@ -326,6 +326,8 @@ def main(
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    if collectives == "shared":
+        cores.keep_to_one(device, count)
     turnstile = Turnstile()
     made: list[
         Worker

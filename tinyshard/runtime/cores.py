@@ -1,0 +1,43 @@
+"""On which core a device runs, where there are more devices than cores.
+
+What the devices of a core keep in its caches stays there, and those that one signal wakes do not all come to the core
+of whoever sent it, as they otherwise do: with eight devices on two cores that is worth a fourth of a small exchange.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterable
+
+
+def core_of(device: int, count: int, cores: Iterable[int]) -> int | None:
+    """The core that a device keeps to; None where it goes wherever there is room.
+
+    That is so unless each core gets as many devices, and several: no core is to be idle while others have much to do.
+    For the same reason neighbours are on different cores, and so are the rows, and the columns, of common meshes: it
+    may be that only some of the devices have work.
+
+    Args:
+        device: its id, of `count`.
+        count: number of devices.
+        cores: that this process may use.
+    """
+    there = sorted(cores)
+    if len(there) < 2 or count <= len(there) or count % len(there):
+        return None
+    digits, rest = 0, device
+    while rest:
+        rest, digit = divmod(rest, len(there))
+        digits += digit
+    return there[digits % len(there)]
+
+
+def keep_to_one(device: int, count: int) -> None:
+    """Let this thread, and those that it starts, run on the core of this device only."""
+    if sys.platform == "linux":
+        core = core_of(device, count, os.sched_getaffinity(0))
+        if core is not None:
+            with contextlib.suppress(OSError):  # it has been taken away at this very moment
+                os.sched_setaffinity(0, {core})
