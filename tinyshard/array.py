@@ -97,8 +97,13 @@ class Array(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
-        with one_call(), torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+        before = getattr(_running, "call", 0)  # as `one_call` does it, which is slower
+        _running.call = next(_calls)
+        try:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        finally:
+            _running.call = before
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -15,6 +15,7 @@ member that it is about.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import platform
@@ -38,6 +39,13 @@ _LOOKED_AT = 16
 _ASKED_NBYTES = 1 << 26
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
+_NUMPY = {
+    getattr(torch, name): np.dtype(name)
+    for name in (
+        "float64", "float32", "float16", "complex128", "complex64", "bool",
+        "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
+    )
+}  # fmt: skip
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
 
 
@@ -116,6 +124,7 @@ class Arena:
         self.board = board.Board(self.bytes[:first], count)
         self._base = torch.from_numpy(self.bytes)
         self._typed: dict[torch.dtype, torch.Tensor] = {}
+        self._arrays: dict[torch.dtype, np.ndarray] = {}
         stride = -(-(count + 1) // 8) * 8
         starts = [first + m * REGION_NBYTES for m in range(count + 1)]
         self._tables = [self.bytes[start : start + SLOTS * stride].data for start in starts]
@@ -277,19 +286,28 @@ class Arena:
             typed = self._typed[dtype] = self._base.view(dtype)
         return typed
 
+    def _array_of(self, dtype: torch.dtype) -> np.ndarray:
+        array = self._arrays.get(dtype)
+        if array is None:
+            # NumPy has no bfloat16, for one
+            same = _NUMPY[dtype] if dtype in _NUMPY else np.dtype(f"u{dtype.itemsize}")
+            array = self._arrays[dtype] = self.bytes.view(same)
+        return array
+
     def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """A tensor of a block whose byte for this member is set; the byte is cleared when its last view is gone."""
-        nbytes = dtype.itemsize
-        for size in shape:
-            nbytes *= size
-        array = self.bytes[block.offset : block.offset + nbytes]
+        start = block.offset // dtype.itemsize
+        array = self._array_of(dtype)[start : start + math.prod(shape)]
         watch = _Watch(array, self._let_go.append if self._is_interrupted else self._forget)
         watch.block = block
         self._watches[id(watch)] = watch
         key = block.key
         self._uses[key] = self._uses.get(key, 0) + 1
         self._places.setdefault(block.offset, []).append(key)
-        return torch.from_numpy(array).view(dtype).view(tuple(shape))
+        tensor = torch.from_numpy(array)
+        if tensor.dtype != dtype:
+            tensor = tensor.view(dtype)
+        return tensor if len(shape) == 1 else tensor.view(tuple(shape))
 
     def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Hold a block that another member holds and will not let go of before this returns."""

@@ -44,10 +44,17 @@ class ReadyStep:
 
 @dataclass(frozen=True, slots=True)
 class ReadyProgram:
-    """A Program that a device can run over and over."""
+    """A Program that a device can run over and over.
+
+    Attributes:
+        program: as it was sent.
+        steps: its steps.
+        may_print: whether one is an op of which that is not known; torch's own print nothing.
+    """
 
     program: Program
     steps: tuple[ReadyStep, ...]
+    may_print: bool
 
     @property
     def size(self) -> int:
@@ -73,9 +80,8 @@ def make_ready(program: Program, place: torch.device | None = None) -> ReadyProg
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    return ReadyProgram(
-        program, tuple(_ready_step(s, program, tuple(d), place) for s, d in zip(program.steps, dead, strict=True))
-    )
+    steps = tuple(_ready_step(s, program, tuple(d), place) for s, d in zip(program.steps, dead, strict=True))
+    return ReadyProgram(program, steps, any(s.call and not s.name.startswith(("aten.", "literal")) for s in steps))
 
 
 def _ready_step(step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None) -> ReadyStep:

@@ -32,19 +32,34 @@ def fence() -> None:
         pass
 
 
-def sleep(address: int, seen: int, timeout: object) -> None:
-    """Sleep until `wake`, a signal or a time-out; not at all if the number at the address is no longer `seen`."""
-    where, low = ctypes.c_void_p(address), ctypes.c_uint32(seen & 0xFFFFFFFF)
-    _syscall(_SYS_FUTEX, where, _FUTEX_WAIT, low, timeout, None, 0)
+class Futex:
+    """The number at one address. One thread of a process at a time may sleep; any may wake.
 
+    Args:
+        address: of the int64.
+        bit: as one of those whom a `wake` of this bit concerns this process sleeps.
+    """
 
-def sleep_as(bit: int, address: int, seen: int) -> None:
-    """The same for ever, as one of those whom a `wake` of this bit concerns."""
-    where, low = ctypes.c_void_p(address), ctypes.c_uint32(seen & 0xFFFFFFFF)
-    _syscall(_SYS_FUTEX, where, _FUTEX_WAIT_BITSET, low, None, None, ctypes.c_uint32(bit))
+    def __init__(self, address: int, bit: int = EVERYONE) -> None:
+        # what C is given is made once
+        self._where = ctypes.c_void_p(address)
+        self._seen = ctypes.c_uint32()
+        self._bit = ctypes.c_uint32(bit)
+        self._bits = {EVERYONE: ctypes.c_uint32(EVERYONE)}
 
+    def sleep(self, seen: int, timeout: object) -> None:
+        """Sleep until `wake`, a signal or a time-out; not at all if the number is no longer `seen`."""
+        self._seen.value = seen & 0xFFFFFFFF
+        _syscall(_SYS_FUTEX, self._where, _FUTEX_WAIT, self._seen, timeout, None, 0)
 
-def wake(address: int, bits: int = EVERYONE) -> None:
-    """Wake who sleeps there, as one of these bits or as nobody in particular."""
-    where, whom = ctypes.c_void_p(address), ctypes.c_uint32(bits)
-    _syscall(_SYS_FUTEX, where, _FUTEX_WAKE_BITSET, _ALL_OF_THEM, None, None, whom)
+    def sleep_for_ever(self, seen: int) -> None:
+        """The same without a time-out, and only a `wake` of the bit ends it."""
+        self._seen.value = seen & 0xFFFFFFFF
+        _syscall(_SYS_FUTEX, self._where, _FUTEX_WAIT_BITSET, self._seen, None, None, self._bit)
+
+    def wake(self, bits: int = EVERYONE) -> None:
+        """Wake who sleeps there, as one of these bits or as nobody in particular."""
+        whom = self._bits.get(bits)
+        if whom is None:
+            whom = self._bits[bits] = ctypes.c_uint32(bits)
+        _syscall(_SYS_FUTEX, self._where, _FUTEX_WAKE_BITSET, _ALL_OF_THEM, None, None, whom)

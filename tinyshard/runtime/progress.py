@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from tinyshard.runtime import futex
 from tinyshard.runtime.board import Board
+from tinyshard.runtime.futex import Futex, fence, timespec
 
 # first yield, for what is short is over soon; then sleep
 YIELD_FOR_S = 1e-4
@@ -26,15 +26,15 @@ class Progress:
         self._finished = board.finished.data
         self._told = board.told.data
         self._awaited = board.awaited.data
-        self._where = board.finished[device:].ctypes.data
+        self._own = Futex(board.finished[device:].ctypes.data)
         self._device = device
 
     def finish(self, number: int) -> None:
         """Note that a call is over."""
         self._finished[self._device] = number
-        futex.fence()
+        fence()
         if self._awaited[-1] == self._device + 1:
-            futex.wake(self._where)
+            self._own.wake()
 
     def tell(self) -> None:
         """Note that the controller was sent one more failure; before the call that failed is noted as over."""
@@ -52,7 +52,7 @@ class Overview:
         self._finished = board.finished.data
         self._count = len(board.finished) - 1
         self._awaited = board.awaited.data
-        self._where = [board.finished[device:].ctypes.data for device in range(self._count)]
+        self._of = [Futex(board.finished[device:].ctypes.data) for device in range(self._count)]
         self._waiting = threading.Lock()
         self.told = board.told.data
 
@@ -92,13 +92,13 @@ class Overview:
         end_s, timeout = 0.0, None
         while (seen := self._finished[device]) < number:
             if not end_s:
-                end_s, timeout = time.perf_counter() + within_s, futex.timespec(within_s)
+                end_s, timeout = time.perf_counter() + within_s, timespec(within_s)
             elif time.perf_counter() > end_s:
                 return False
             self._awaited[-1] = device + 1
             try:
-                futex.fence()
-                futex.sleep(self._where[device], seen, timeout)
+                fence()
+                self._of[device].sleep(seen, timeout)
             finally:
                 self._awaited[-1] = 0
         return True

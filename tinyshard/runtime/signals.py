@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinyshard.runtime import futex
+from tinyshard.runtime.futex import Futex, fence, timespec
 from tinyshard.runtime.group import Group
 
 # how long to sleep before looking whether the others still live; more often would look like work (`watching`)
@@ -22,7 +22,7 @@ LOOK_AGAIN_S = 1.0
 # between two looks at what nobody is woken for
 PAUSE_S = 2e-4
 
-_LOOK_AGAIN = futex.timespec(LOOK_AGAIN_S)
+_LOOK_AGAIN = timespec(LOOK_AGAIN_S)
 
 
 class PeerLostError(RuntimeError):
@@ -53,7 +53,7 @@ class Signals:
         self._parity = [0] * count
         self._heard = [0] * (2 * count)  # by member and parity
         self._gates = gates.data
-        self._addresses = [gates[p:].ctypes.data for p in range(count)]
+        self._sleepers = [Futex(gates[p:].ctypes.data) for p in range(count)]
         self._pids = pids
         self._member = member
         self._lost: set[int] = set()
@@ -66,7 +66,7 @@ class Signals:
         for other in group.others:
             parity[other] = turn = 1 - parity[other]
             told[to[other] + turn] = number
-        futex.fence()
+        fence()
 
     def wait(self, group: Group) -> list[int]:
         """Wait until the others have come to the exchange to which this member has come last.
@@ -118,7 +118,7 @@ class Signals:
     def _open(self, gate: int, number: int) -> None:
         """Wake who sleeps at a gate, or is about to: for that, nobody may have written this number there before."""
         self._gates[gate] = number
-        futex.wake(self._addresses[gate])
+        self._sleepers[gate].wake()
 
     def _missing(self, others: Sequence[int]) -> list[int]:
         told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
@@ -132,7 +132,7 @@ class Signals:
         seen = self._gates[gate]
         if missing := self._missing(others):
             self._check(missing)
-            futex.sleep(self._addresses[gate], seen, _LOOK_AGAIN)
+            self._sleepers[gate].sleep(seen, _LOOK_AGAIN)
             if self._gates[gate] == seen:
                 self._look_after(missing)
             missing = self._missing(missing)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 
-from tinyshard.runtime import futex
 from tinyshard.runtime.board import STREAM_NBYTES, Board
+from tinyshard.runtime.futex import Futex, fence
 
 # who waits for room is told when there is this much: not at every byte
 _ROOM_NBYTES = STREAM_NBYTES // 2
@@ -26,7 +26,7 @@ class Bell:
 
     def __init__(self, board: Board) -> None:
         self._bell = board.bell.data
-        self._where = board.bell.ctypes.data
+        self._sleepers = Futex(board.bell.ctypes.data)
         self._due = 0
 
     def owe(self, device: int) -> None:
@@ -38,7 +38,7 @@ class Bell:
         if self._due:
             due, self._due = self._due, 0
             self._bell[0] += 1
-            futex.wake(self._where, due)
+            self._sleepers.wake(due)
 
 
 class Outbox:
@@ -89,7 +89,7 @@ class Outbox:
         room = STREAM_NBYTES - count + self._taken[device]
         if not room:
             self._wants_room[device] += 1
-            futex.fence()
+            fence()
             room = STREAM_NBYTES - count + self._taken[device]
             if not room:
                 raise BlockingIOError
@@ -168,7 +168,7 @@ class Inbox:
         self._taken = board.taken.data
         self._wants_room = board.wants_room.data
         self._bell = board.bell.data
-        self._where = board.bell.ctypes.data
+        self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
         self._device = device
         self._say_room = say_room
         self._room_said = 0
@@ -185,7 +185,7 @@ class Inbox:
             data += self._ring[: nbytes - len(data)].tobytes()
         self._count += nbytes
         self._taken[device] = self._count
-        futex.fence()
+        fence()
         wanted = self._wants_room[device]
         if wanted != self._room_said and self._written[device] - self._count <= STREAM_NBYTES - _ROOM_NBYTES:
             self._room_said = wanted
@@ -202,4 +202,4 @@ class Inbox:
         """Sleep until the bell rings. It is read before the ring is looked at again: who writes changes it after."""
         seen = self._bell[0]
         if self._written[self._device] == self._count:
-            futex.sleep_as(_bell_bit(self._device), self._where, seen)
+            self._rung.sleep_for_ever(seen)

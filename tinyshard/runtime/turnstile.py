@@ -72,7 +72,8 @@ class Turnstile:
         self.spot: Spot | None = None
         self.cancelled_upto = 0
         self.lost: Failure | None = None
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._started = 0
         self._is_frozen = False
         self._skip: set[int] = set()
@@ -82,7 +83,7 @@ class Turnstile:
 
     def enter(self, number: int) -> bool:
         """Wait while calls are held, then say whether this one is to start."""
-        with self._changed:
+        with self._lock:  # the condition's own, which is C
             while self._is_frozen:
                 self._changed.wait()
             self._started = number

@@ -75,6 +75,7 @@ class Worker:
         self._programs: dict[int, ReadyProgram] = {}
         self._turnstile = turnstile
         self._is_remote = isinstance(store, Meeting)
+        self._may_have_printed = False
         self._source: Any = sock
         self._arena: Arena | None = None
         self._progress: Progress | None = None
@@ -109,7 +110,9 @@ class Worker:
             for head, payload in messages:
                 self._handle(head, payload)
                 if self._progress is not None and head[0] in _CALLS:  # the controller sees it without asking
-                    _flush()
+                    if self._may_have_printed:
+                        _flush()
+                        self._may_have_printed = False
                     self._progress.finish(self._turnstile.done)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
@@ -120,7 +123,9 @@ class Worker:
                 needed = set(inputs)
                 self._free(value for value in free if value not in needed)
             if self._turnstile.enter(number):
-                self._run(number, self._programs[program], inputs, outputs)
+                ready = self._programs[program]
+                self._may_have_printed = self._may_have_printed or ready.may_print
+                self._run(number, ready, inputs, outputs)
             else:
                 self._values.update(dict.fromkeys(outputs, Failed(number)))
             self._free(free)
