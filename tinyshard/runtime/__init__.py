@@ -14,6 +14,7 @@ pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ─
   turnstile.py which calls a device may start; watching.py: who gets on; stalls.py: the error if nobody does
   memory.py    what is alive, for errors about memory; printed.py: what the workers print
   launch.py    starts the workers, by zygote.py, which forks them; forks.py: when user code forks the controller
+  cores.py     on which core a device stays, where they share them
   on_gpu.py    a device that is a GPU; gpus.py: which one, and what joins them
 
 controller                                           another machine: torchrun ─► agent.py ─► worker.py
