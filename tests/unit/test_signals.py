@@ -21,7 +21,7 @@ ALL = (0, 1, 2)
 
 def ends_of(pids):
     count = len(pids)
-    told, gates = np.zeros((count, count, 2), np.int64), np.zeros(count, np.int64)
+    told, gates = np.zeros((count, 8, 2), np.int64), np.zeros(8, np.int64)  # padded, as on the board
     return [Signals(told, gates, np.array(pids), member) for member in range(count)]
 
 

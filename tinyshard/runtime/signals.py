@@ -36,7 +36,8 @@ class Signals:
         told: int64, in shared memory: by the member that tells, the one that is told, and the parity of the exchanges
             between these two, as which of its exchanges the first counts this one. (Of the last two, for it may come to
             the next one before the other has read of this.)
-        gates: int64, in shared memory: by the least member of a group, what is changed when all of it have come.
+        gates: int64, in shared memory: by the least member of a group, what is changed when all of it have come; there
+            may be more of them.
         pids: int64, in shared memory: process ids by member; 0 if not yet known.
         member: whose end this is.
 
@@ -112,7 +113,7 @@ class Signals:
     def abort(self) -> None:
         """From another thread: let each wait, now and later, end with an error."""
         self._is_aborted = True
-        for gate in range(len(self._gates)):
+        for gate in range(len(self._sleepers)):
             self._open(gate, -1 - self._member)
 
     def _open(self, gate: int, number: int) -> None:
