@@ -71,7 +71,7 @@ def test_who_is_held_back_by_a_device_hears_of_its_death(rows):
     ],
     ids=["all_reduce", "all_to_all", "transfer", "many"],
 )
-def test_arrays_of_unharmed_devices_stay_valid_and_these_devices_go_on(pool, rows, exchange):
+def test_arrays_of_unharmed_devices_stay_valid_and_these_devices_go_on(pool, rows, exchange, capsys):
     host = torch.arange(64.0).reshape(8, 8)
     x = ts.device_put(host, rows).block_until_ready()
     whole = ts.device_put(host, rows.replicate()).block_until_ready()
@@ -89,6 +89,7 @@ def test_arrays_of_unharmed_devices_stay_valid_and_these_devices_go_on(pool, row
     assert outcome(whole.addressable_shards[3].data.tolist)() == host.tolist()
     assert "CPU 5 is gone" in str(outcome(total.block_until_ready)())
     assert "CPU 5 is gone" in str(outcome(lambda: (x + 1).sum().addressable_shards[0].data.item())())
+    assert "Traceback" not in capsys.readouterr().err  # of a device whose other thread has ended
 
 
 @pytest.mark.parametrize("axis", ["a", "b"])
