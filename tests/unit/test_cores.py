@@ -10,16 +10,15 @@ from tinyshard.runtime.cores import core_of
 SHAPES = [(2, 4), (4, 2), (2, 2, 2), (8,)]
 
 
-@pytest.mark.parametrize(
-    ("count", "cores"), [(8, [0, 1]), (8, {4, 6, 5, 9}), (4, [0, 1]), (6, [0, 1, 2]), (16, [2, 7])]
-)
+@pytest.mark.parametrize(("count", "cores"), [(8, [0, 1]), (8, {4, 6, 5, 9}), (4, [0, 1]), (16, [2, 7])])
 def test_each_core_has_as_many_devices(count, cores):
     had = collections.Counter(core_of(device, count, cores) for device in range(count))
     assert had == dict.fromkeys(cores, count // len(cores))
 
 
 @pytest.mark.parametrize(
-    ("count", "cores"), [(8, [0]), (8, range(3)), (8, range(6)), (8, range(8)), (2, [0, 1]), (1, [5])]
+    ("count", "cores"),
+    [(8, [0]), (8, range(3)), (8, range(6)), (6, [0, 1]), (6, range(3)), (8, range(8)), (2, [0, 1]), (1, [5])],
 )
 def test_where_the_devices_cannot_be_dealt_out_evenly_or_need_not_be_nothing_is_said(count, cores):
     assert {core_of(device, count, cores) for device in range(count)} == {None}

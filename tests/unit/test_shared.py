@@ -9,6 +9,7 @@ import torch
 from tinyshard.program import Meta
 from tinyshard.runtime import arena
 from tinyshard.runtime.arena import Arena
+from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.shared import SharedFabric
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -29,8 +30,12 @@ META = Meta(SHAPE, torch.float32)
 @pytest.fixture
 def fabrics():
     """Two devices, for two threads of this process."""
-    fd = arena.create(2)
-    made = [SharedFabric(Arena(fd, 2, member)) for member in DEVICES]
+    return fabrics_of(2)
+
+
+def fabrics_of(count):
+    fd = arena.create(count)
+    made = [SharedFabric(Arena(fd, count, member)) for member in range(count)]
     os.close(fd)
     return made
 
@@ -76,5 +81,74 @@ def test_memory_that_runs_out_on_one_device_ends_the_collective_for_all_and_the_
     ended = of_all(fabrics, perform(name))
     assert isinstance(ended[full], MemoryError) and "no room for" in str(ended[full])
     assert isinstance(ended[1 - full], MemoryError) and f"device {full} had no room" in str(ended[1 - full])
+    for fabric in fabrics:
+        fabric._arena.collect()
+        assert not fabric._arena._given.any(), "a block is held by nobody, and never had again"
     small = of_all(fabrics, lambda f: f.perform("all_reduce", torch.ones(3), DEVICES, (2,), (0,), {"op": "sum"}))
     assert [x.tolist() for x in small] == [[2.0] * 3] * 2
+
+
+def summed(fabric, value, devices):
+    return fabric.perform("all_reduce", torch.full((3,), value), devices, (2,), (0,), {"op": "sum"}).tolist()
+
+
+def test_a_note_that_somebody_still_reads_is_not_written_anew(monkeypatch):
+    """Device 1 is slow to read what 0 gave it, while 0 exchanges with 2, more often than there are notes."""
+    fabrics = fabrics_of(3)
+    may_read, results = threading.Event(), {}
+    read = fabrics[1]._notes._from_notes
+
+    def slowly(*args):
+        may_read.wait(20)
+        return read(*args)
+
+    monkeypatch.setattr(fabrics[1]._notes, "_from_notes", slowly)
+
+    def first():
+        summed(fabrics[0], 1.0, (0, 1))
+        results[0] = [summed(fabrics[0], 100.0 + k, (0, 2)) for k in range(2 * NOTES)]
+
+    def reader():
+        results[1] = summed(fabrics[1], 10.0, (0, 1))
+
+    def other():
+        results[2] = [summed(fabrics[2], 1000.0, (0, 2)) for k in range(2 * NOTES)]
+
+    threads = [threading.Thread(target=each, daemon=True) for each in (first, reader, other)]
+    for thread in threads:
+        thread.start()
+    threads[0].join(0.2)
+    assert threads[0].is_alive(), "it should wait for the reader"
+    may_read.set()
+    for thread in threads:
+        thread.join(20)
+    assert results[1] == [11.0] * 3
+    assert results[0] == results[2] == [[1100.0 + k] * 3 for k in range(2 * NOTES)]
+
+
+def test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them():
+    """The operands of four devices at equal and at unequal distances, in both orders."""
+    generator = torch.Generator().manual_seed(0)
+    hosts = [torch.randn(30_000, generator=generator) for _ in range(4)]
+    wanted = hosts[0] + hosts[1] + hosts[2] + hosts[3]
+    for spaces in ((0, 0, 0, 0), (0, 5, 1, 0)):
+        fabrics = fabrics_of(4)
+        for fabric, count in zip(fabrics, spaces, strict=True):
+            kept = [fabric._arena.allocate(100_000, [fabric._device]) for _ in range(count)]
+            assert len(kept) == count
+        operands = [
+            f._arena.hold(f._arena.copied(h, [f._device]), h.shape, h.dtype)
+            for f, h in zip(fabrics, hosts, strict=True)
+        ]
+        results = [None] * 4
+
+        def run(device, fabrics=fabrics, operands=operands, results=results):
+            made = fabrics[device].perform("all_reduce", operands[device], (0, 1, 2, 3), (4,), (0,), {"op": "sum"})
+            results[device] = made.clone()
+
+        threads = [threading.Thread(target=run, args=(device,), daemon=True) for device in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert all(torch.equal(result, wanted) for result in results)

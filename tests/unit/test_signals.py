@@ -152,3 +152,13 @@ def test_who_waits_can_be_let_go_from_another_thread(ends, way, monkeypatch):
 
     in_threads(wait, abort)
     assert len(caught) == 1
+
+
+def test_who_has_missed_one_for_good_waits_for_nobody_any_more(gone):
+    ends = ends_of([os.getpid(), os.getpid(), gone])
+    for member in (0, 1):
+        with pytest.raises(PeerLostError):
+            meet(ends, ALL, member)
+        ends[member].come(group_of(ALL, member))  # as a fabric does, for others may wait for its going
+    with pytest.raises(PeerLostError, match="device 1 does not come"):  # its word of before is not taken for a new one
+        meet(ends, (0, 1), 0)

@@ -16,7 +16,7 @@ def nbytes(count: int) -> int:
     members = count + 1
     counters = 8 * members * _padded(members)
     each = 2 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
-    told = (1 + 3 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
+    told = (2 + 3 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
     return -(-(2 * counters + told + members * each) // 4096) * 4096
 
 
@@ -59,6 +59,7 @@ class Board:
         self.finished, self.told, self.taken, self.read = lines[:, 0], lines[:, 1], lines[:, 2], lines[:, 3]
         self.pids, self.awaited = own[:, 0], own[:, 1]
         self.letters = self._take(np.int64, members, LETTER_WORDS)
+        self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)
         self.bell = self._take(np.int64, _LINE_NBYTES // 8)

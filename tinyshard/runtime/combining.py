@@ -32,7 +32,7 @@ def combine_rows(rows: Tensor, op: str, out: Tensor) -> None:
     """The same as `combine`, to the last bit, of the rows of one tensor: in one op of torch's, if it is a sum.
 
     Args:
-        rows: [count, size].
+        rows: [count, size], one behind the other in memory.
         op: a name of `collectives.REDUCTIONS`.
         out: [size], takes the result.
     """

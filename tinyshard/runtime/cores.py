@@ -16,8 +16,8 @@ def core_of(device: int, count: int, cores: Iterable[int]) -> int | None:
     """The core that a device keeps to; None where it goes wherever there is room.
 
     That is so unless each core gets as many devices, and several: no core is to be idle while others have much to do.
-    For the same reason neighbours are on different cores, and so are the rows, and the columns, of common meshes: it
-    may be that only some of the devices have work.
+    As it may be that only some of the devices have work, those along any axis of a mesh are dealt out evenly too, which
+    goes with powers of two.
 
     Args:
         device: its id, of `count`.
@@ -25,13 +25,17 @@ def core_of(device: int, count: int, cores: Iterable[int]) -> int | None:
         cores: that this process may use.
     """
     there = sorted(cores)
-    if len(there) < 2 or count <= len(there) or count % len(there):
+    if len(there) < 2 or count <= len(there) or not (_is_power_of_two(count) and _is_power_of_two(len(there))):
         return None
     digits, rest = 0, device
     while rest:
         rest, digit = divmod(rest, len(there))
         digits += digit
     return there[digits % len(there)]
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 def keep_to_one(device: int, count: int) -> None:

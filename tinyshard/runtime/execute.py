@@ -81,7 +81,9 @@ def make_ready(program: Program, place: torch.device | None = None) -> ReadyProg
         if number not in keep and number >= 0:
             dead[k].append(number)
     steps = tuple(_ready_step(s, program, tuple(d), place) for s, d in zip(program.steps, dead, strict=True))
-    return ReadyProgram(program, steps, any(s.call and not s.name.startswith(("aten.", "literal")) for s in steps))
+    return ReadyProgram(
+        program, steps, any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
+    )
 
 
 def _ready_step(step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None) -> ReadyStep:

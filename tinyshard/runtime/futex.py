@@ -1,8 +1,10 @@
 """Sleeping in the kernel until another process changes a number in shared memory, without a compiler.
 
-The number is an int64 that only grows; the kernel looks at its lower half, which comes first on the machines that this
-runs on. Who sleeps says so beforehand, in shared memory too, and looks at the number once more; who changes it looks
-afterwards whether somebody sleeps. Between the two each passes a `fence`, so that one of them sees the other.
+The number is an int64 of which the kernel looks at the lower half, which comes first on the machines that this runs on.
+Who sleeps reads it, then looks whether what it waits for is there already, and sleeps only if the number is still the
+same; who brings what is waited for does so before it changes the number and wakes. Where waking is to be saved, who
+sleeps says so beforehand, in shared memory too; between its own word and its look at the other's each then passes a
+`fence`, so that one of them sees the other.
 """
 
 from __future__ import annotations

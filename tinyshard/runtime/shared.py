@@ -192,6 +192,8 @@ class SharedFabric:
 
         told = Exchange([letters[at] for at in starts], blocks, leave)
         if _NO_ROOM in told.operands:
+            if result_nbytes and blocks[0] != _NOWHERE:  # nobody will make a result in it
+                self._arena.release(blocks[0])
             leave()
             member = group.members[told.operands.index(_NO_ROOM)]
             raise error or MemoryError(f"device {member} had no room for its part")
@@ -226,7 +228,8 @@ class SharedFabric:
         size, start, operands = high - low, low * dtype.itemsize, told.operands
         out = self._arena.view(told.blocks[0].offset + start, (size,), dtype)
         step = operands[1] - operands[0]
-        if step > 0 and all(b - a == step for a, b in itertools.pairwise(operands)):
+        is_apart = step >= size * dtype.itemsize
+        if is_apart and all(b - a == step for a, b in itertools.pairwise(operands)):
             combine_rows(self._arena.rows(operands[0] + start, step, (len(operands), size), dtype), op, out)
         else:
             combine([self._arena.view(at + start, (size,), dtype) for at in operands], op, out)

@@ -3,7 +3,8 @@
 Each member counts the exchanges that it takes part in, and tells each of the others the number of this one, in a place
 that it alone writes. Who then finds that all have come may be the last, and wakes all the others with one system call:
 they sleep on one number, the group's gate. Two may find so at the same time; that none does cannot be, for each passes
-a fence between its own word and its look at the others'.
+a fence between its own word and its look at the others'. Groups with the same least member share a gate: who is woken
+looks again. Once one member is missed for good, nothing is waited for any more.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Signals:
         Raises:
             PeerLostError: one of them is gone.
         """
+        if self._is_aborted:
+            self._check(group.others)
         if not (missing := self._missing(group.others)):  # this member may be the last, and the others sleep
             self._open(group.gate, self.number * len(self._to) + self._member)
         while missing:
@@ -142,6 +145,7 @@ class Signals:
     def _check(self, others: Sequence[int]) -> None:
         for other in others:
             if other in self._lost or self._is_aborted:
+                self._is_aborted = True  # for what this member has not heard now it would take for a later word
                 raise PeerLostError(f"device {other} does not come: it, or one that it waits for, is gone")
 
     def _look_after(self, others: Sequence[int]) -> None:

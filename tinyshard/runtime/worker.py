@@ -6,7 +6,9 @@ that there is room in its ring, and in shared memory how far it is.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import io
 import math
 import os
 import signal
@@ -295,6 +297,15 @@ def _flush() -> None:
     _LIBC.fflush(None)
 
 
+def _print_by_lines() -> None:
+    """Write out each line as it ends, though it goes into a pipe: Python's, and that of libraries in C."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    line_buffered = 1
+    with contextlib.suppress(ValueError):  # C's library calls it otherwise
+        _LIBC.setvbuf(ctypes.c_void_p.in_dll(_LIBC, "stdout"), None, line_buffered, ctypes.c_size_t(0))
+
+
 def _recycle_memory() -> None:
     """Keep what is freed for the next tensor: the first touch of fresh pages costs more than most maths."""
     mallopt = getattr(_LIBC, "mallopt", None)  # glibc has it
@@ -331,6 +342,7 @@ def main(
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
+    _print_by_lines()
     if collectives == "shared":
         cores.keep_to_one(device, count)
     turnstile = Turnstile()
