@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -27,15 +26,20 @@ _calls = itertools.count(1)
 _running = threading.local()  # .call: number of the function of torch or transformation that the user called
 
 
-@contextlib.contextmanager
-def one_call() -> Iterator[None]:
-    """All values made inside belong to one call of the user's: torch may change them in place."""
-    before = getattr(_running, "call", 0)
-    _running.call = next(_calls)
-    try:
-        yield
-    finally:
-        _running.call = before
+class one_call:
+    """All values made inside belong to one call of the user's: torch may change them in place.
+
+    No generator: that would take longer, and every op passes here.
+    """
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = getattr(_running, "call", 0)
+        _running.call = next(_calls)
+
+    def __exit__(self, *args: object) -> None:
+        _running.call = self._before
 
 
 def origin() -> tuple[int, int, int]:
@@ -97,13 +101,8 @@ class Array(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
-        before = getattr(_running, "call", 0)  # as `one_call` does it, which is slower
-        _running.call = next(_calls)
-        try:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **(kwargs or {}))
-        finally:
-            _running.call = before
+        with one_call(), torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]

@@ -8,9 +8,9 @@ from tinyshard.runtime.combining import combine, combine_rows
 DTYPES = [torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.complex64, torch.uint8]
 
 
-def rows_of(count, size, dtype, step=None):
+def rows_of(count, size, dtype):
     """Numbers of very different sizes, so that the order in which they are added is seen in the sum."""
-    step = size + 13 if step is None else step
+    step = size + 13
     generator = torch.Generator().manual_seed(count * 1000 + size)
     flat = torch.randn(count * step + size, generator=generator, dtype=torch.float64)
     flat = flat * (3 * torch.randn(len(flat), generator=generator, dtype=torch.float64)).exp()

@@ -10,7 +10,7 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime import arena, switchboard
+from tinyshard.runtime import switchboard
 from tinyshard.runtime.cores import core_of
 from tinyshard.runtime.runs import users_line
 
@@ -285,8 +285,9 @@ def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
     assert math.isnan(pool.fetch(y, [1])[1].item())
 
 
-@pytest.mark.skipif(not arena.is_possible(), reason="over gloo devices go wherever there is room")
 def test_where_devices_share_cores_each_keeps_to_its_own(pool):
+    if pool.collectives != "shared":
+        pytest.skip("over gloo devices go wherever there is room")
     cores = os.sched_getaffinity(0)
     for device in ts.devices():
         core = core_of(device.id, len(ts.devices()), cores)
