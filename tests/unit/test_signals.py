@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, futex, signals
+from tinyshard.runtime import arena, futex, signals, yielding
 from tinyshard.runtime.group import group_of
 from tinyshard.runtime.signals import PeerLostError, Signals
 
@@ -22,11 +22,12 @@ ALL = (0, 1, 2)
 def ends_of(pids):
     count = len(pids)
     told, gates = np.zeros((count, 8, 2), np.int64), np.zeros(8, np.int64)  # padded, as on the board
-    return [Signals(told, gates, np.array(pids), member) for member in range(count)]
+    return [Signals(told, gates, np.array(pids), np.zeros(1, np.int64), member) for member in range(count)]
 
 
-@pytest.fixture
-def ends():
+@pytest.fixture(params=[0, yielding.YIELD_FOR_NS], ids=["sleeping", "yielding"])
+def ends(request, monkeypatch):
+    monkeypatch.setattr(yielding, "YIELD_FOR_NS", request.param)
     return ends_of([os.getpid()] * 3)
 
 

@@ -10,12 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyshard.runtime import arena, board, channel
+from tinyshard.runtime import arena, board, channel, yielding
 from tinyshard.runtime.board import STREAM_NBYTES
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.stream import Bell, Inbox, Outbox, Streams
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+
+
+@pytest.fixture(params=[0, yielding.YIELD_FOR_NS], ids=["sleeping", "yielding"], autouse=True)
+def yields(request, monkeypatch):
+    monkeypatch.setattr(yielding, "YIELD_FOR_NS", request.param)
 
 
 class Ends:

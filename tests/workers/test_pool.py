@@ -38,7 +38,7 @@ def test_five_thousand_calls_leave_nothing_behind(pool, rows):
     del y
     assert [pool.held(d) for d in range(8)] == before
     assert not pool._board._unsettled and not pool._board._queue
-    assert all(not link.ahead and not link.asked and not link.nbytes for link in pool._board.links)
+    assert all(not link.asked and not link.nbytes for link in pool._board.links)
 
 
 def test_values_nobody_needs_leave_the_devices(pool, rows):

@@ -16,7 +16,7 @@ def nbytes(count: int) -> int:
     members = count + 1
     counters = 8 * members * _padded(members)
     each = 2 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
-    told = (2 + 3 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
+    told = (4 + 5 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
     return -(-(2 * counters + told + members * each) // 4096) * 4096
 
 
@@ -37,9 +37,12 @@ class Board:
         read: the last exchange of which a device has read the notes, as it counts them.
         pids: process ids.
         finished: the number of the last call that a device has finished.
-        awaited: in the controller's line: 1 + the device for whose `finished` it sleeps.
+        needed: by device, the call for which the controller sleeps; then whether it does.
+        last: who finishes the last of these calls changes it.
         told: how many failures a device has told the controller of.
         bell: the controller has written to a device; it counts how often.
+        crowded: until when nobody is to let others run (`tinyshard.runtime.yielding`).
+        asleep: by device, whether it sleeps until the bell rings, or is about to.
         streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
         written, taken: how many bytes of them the controller has written, and the device has taken.
         wants_room: how often the controller has found a ring full.
@@ -57,12 +60,16 @@ class Board:
         lines = self._take(np.int64, members, _LINE_NBYTES // 8)
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
         self.finished, self.told, self.taken, self.read = lines[:, 0], lines[:, 1], lines[:, 2], lines[:, 3]
-        self.pids, self.awaited = own[:, 0], own[:, 1]
+        self.pids = own[:, 0]
         self.letters = self._take(np.int64, members, LETTER_WORDS)
         self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)
         self.bell = self._take(np.int64, _LINE_NBYTES // 8)
+        self.last = self._take(np.int64, _LINE_NBYTES // 8)
+        self.crowded = self._take(np.int64, _LINE_NBYTES // 8)
+        self.needed = self._take(np.int64, columns)[:members]
+        self.asleep = self._take(np.int64, columns)
         self.written, self.wants_room = self._take(np.int64, columns), self._take(np.int64, columns)
         self.streams = self._take(np.uint8, count, STREAM_NBYTES)
 

@@ -7,7 +7,7 @@ may be done again, and whoever takes the switchboard's `carrying` next does what
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,6 @@ from tinyshard.runtime.link import Link
 from tinyshard.runtime.runs import Run
 from tinyshard.runtime.stream import Streams
 
-# devices that are further behind are asked now and then how far they are, which is the I/O thread's work
-MOST_AHEAD = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Errand:
@@ -28,7 +25,6 @@ class Errand:
     Attributes:
         item: of the queue; it stays there until all else is done.
         run: the call.
-        links: to its devices.
         message: what they are to read.
         counts: by device of the pool, how many bytes will have been written to it.
         released: what nobody holds any more, which the message tells them.
@@ -36,7 +32,6 @@ class Errand:
 
     item: tuple[Any, ...]
     run: Run
-    links: tuple[Link, ...]
     message: memoryview
     counts: array[int]
     released: tuple[Watch, ...]
@@ -54,9 +49,9 @@ def head_of(item: Sequence[Any], free: Sequence[int]) -> tuple[Any, ...]:
 
 
 def plan(
-    item: tuple[Any, ...], links: Sequence[Link], known: Collection[int], released: Sequence[Watch], streams: Streams
+    item: tuple[Any, ...], links: Sequence[Link], known: set[int], released: Sequence[Watch], streams: Streams
 ) -> Errand | None:
-    """What there is to do for an item of the queue; None if it is not that simple.
+    """What there is to do for an item of the queue while no device is lost; None if it is not that simple.
 
     Args:
         item: of the queue.
@@ -66,16 +61,12 @@ def plan(
         streams: the rings to all devices.
     """
     run = item[2]
-    used = tuple([links[d] for d in run.devices])
-    if any(d not in known for d in run.devices) or any(link.lost or link.has_output for link in used):
+    devices = run.devices
+    if not known.issuperset(devices) or any(links[d].nbytes for d in devices):
         return None
-    if run.communicates and any(link.lost for link in links):
-        return None
-    if any(len(link.ahead) >= MOST_AHEAD for link in used):
-        return None
-    if any(watch.devices != run.devices for watch in released):  # other devices are to be told of them
+    if any(watch.devices != devices for watch in released):  # other devices are to be told of them
         return None
     told = tuple(released)
     message = channel.frame(head_of(item, tuple([watch.number for watch in told])))[0]
-    counts = streams.counts_after(run.devices, message.nbytes)
-    return None if counts is None else Errand(item, run, used, message, counts, told)
+    counts = streams.counts_after(devices, len(message))
+    return None if counts is None else Errand(item, run, message, counts, told)

@@ -15,6 +15,7 @@ import threading
 _SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_WAKE_BITSET = 202, 0, 9, 10
 EVERYONE = 0xFFFFFFFF
 _syscall = ctypes.CDLL(None).syscall
+_syscall_that_returns_at_once = ctypes.PyDLL(None).syscall  # keeps the interpreter's lock: nobody has to give it back
 _ALL_OF_THEM = ctypes.c_int(2**31 - 1)
 _lock = threading.Lock()
 
@@ -64,4 +65,4 @@ class Futex:
         whom = self._bits.get(bits)
         if whom is None:
             whom = self._bits[bits] = ctypes.c_uint32(bits)
-        _syscall(_SYS_FUTEX, self._where, _FUTEX_WAKE_BITSET, _ALL_OF_THEM, None, None, whom)
+        _syscall_that_returns_at_once(_SYS_FUTEX, self._where, _FUTEX_WAKE_BITSET, _ALL_OF_THEM, None, None, whom)

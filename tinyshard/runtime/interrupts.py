@@ -62,7 +62,9 @@ class Interrupts:
     def _begin(self) -> None:
         while self._next and self.now is None:
             upto, by = self._next.popleft()
-            busy = {link.device for link in self._links if link.ahead and not link.lost}
+            with self._state:
+                ahead = {d for run in self._unsettled for d in run.devices if run.number > self._links[d].done}
+            busy = {d for d in ahead if not self._links[d].lost}
             if busy and upto > self._upto:
                 self.now = Cancelling(upto, by, busy)
                 for device in sorted(busy):

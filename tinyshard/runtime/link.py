@@ -1,7 +1,7 @@
 """The connection to one worker: what is still to be written, what has come, and how far the worker is.
 
-The I/O thread changes a Link; a thread that waits may call `passed`, under the board's `state`. Other threads read
-`done`, `lost`, `ahead`, `nbytes`, `lent_nbytes` and `sight`.
+The I/O thread changes a Link; a thread that waits may raise `done`, under the board's `state`. Other threads read
+`done`, `lost`, `nbytes`, `lent_nbytes` and `sight`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 from tinyshard.runtime import channel
 from tinyshard.runtime.gate import Gate
-from tinyshard.runtime.runs import Run
 from tinyshard.runtime.stream import Outbox
 from tinyshard.runtime.watching import FORGET_S, Sight
 
@@ -49,7 +48,6 @@ class Link:
         output: descriptor on which what the worker prints arrives; -1 after its end.
         nbytes: size of what is still to be written.
         asked: questions that it has not yet answered, by number.
-        ahead: calls that it has not yet reported as done.
         heard: how many failures have come from it.
         done: number of the last call that it has finished, as far as it has told.
         is_up: it has met the other workers and takes calls.
@@ -66,7 +64,6 @@ class Link:
     pid: int
     nbytes: int = 0
     asked: dict[int, Request] = field(default_factory=dict)
-    ahead: collections.deque[Run] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
     heard: int = 0
@@ -84,9 +81,9 @@ class Link:
         self._reader = channel.Reader(self.sock)
         self._out: collections.deque[memoryview] = collections.deque()
         self._line = b""
-        self._lent: collections.deque[tuple[int, int]] = collections.deque()
-        self._told_nbytes = 0  # of these, written by the I/O thread alone
-        self._taken_nbytes = 0  # likewise, written under the board's `state` alone
+        self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and how much was lent up to each
+        self._told_nbytes = 0
+        self._taken_nbytes = 0
 
     @property
     def has_output(self) -> bool:
@@ -96,7 +93,12 @@ class Link:
     @property
     def lent_nbytes(self) -> int:
         """Size of the shared blocks that it has been told of and may not have taken yet."""
-        return self._told_nbytes - self._taken_nbytes
+        taken_nbytes = self._taken_nbytes
+        for number, nbytes in list(self._lent):  # made in one step
+            if number > self.done:
+                break
+            taken_nbytes = nbytes
+        return self._told_nbytes - taken_nbytes
 
     @property
     def awaits_socket(self) -> bool:
@@ -161,17 +163,12 @@ class Link:
     def lend(self, number: int, nbytes: int) -> bool:
         """Note that a call hands it a shared block; whether it is time to ask how far it is."""
         before = self.lent_nbytes
+        while self._lent and self._lent[0][0] <= self.done:
+            self._taken_nbytes = self._lent[0][1]
+            self._lent.popleft()
         self._told_nbytes += nbytes
-        self._lent.append((number, nbytes))
+        self._lent.append((number, self._told_nbytes))
         return before // _LENT_BETWEEN_REPORTS != (before + nbytes) // _LENT_BETWEEN_REPORTS
-
-    def passed(self, number: int) -> None:
-        """Note that the calls up to this one are over."""
-        self.done = max(self.done, number)
-        while self.ahead and self.ahead[0].number <= number:
-            self.ahead.popleft()
-        while self._lent and self._lent[0][0] <= number:
-            self._taken_nbytes += self._lent.popleft()[1]
 
     def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
         """Whole lines that the worker has printed.

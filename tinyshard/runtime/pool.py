@@ -211,7 +211,7 @@ class ProcessPool:
         if overview is None:
             return False
         board.hurry()
-        finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told), within_s)
+        finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told.tolist()), within_s)
         if finished is None:
             return False
         board.pass_all(finished)
@@ -314,9 +314,10 @@ class ProcessPool:
             failures = self._ancestry(buffer, device_ids).failures
             if failures:
                 raise self._error(failures)
-        for link in self._links(device_ids):
-            if link.lost:
-                raise lost_error(link.device, link.lost, self._platform)
+        if self._board.has_lost:
+            for link in self._links(device_ids):
+                if link.lost:
+                    raise lost_error(link.device, link.lost, self._platform)
 
     def _error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
         """One error for all devices; where memory ran out it tells what is alive on the first of them."""
@@ -398,7 +399,8 @@ class ProcessPool:
                 patience.look(now_s)
                 self._board.post("look", 0)
                 if self._board.started.is_open:
-                    check_progress(self._board.links, list(devices), patience.since_s, self._platform)
+                    links, calls = self._board.links, self._board.calls_ahead()
+                    check_progress(links, calls, list(devices), patience.since_s, self._platform)
         except KeyboardInterrupt:
             self.cancel(users_line())
             raise

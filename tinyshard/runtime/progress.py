@@ -1,17 +1,24 @@
-"""How far the devices are, read from the memory that they share with the controller: nobody asks, nobody answers."""
+"""How far the devices are, read from the memory that they share with the controller: nobody asks, nobody answers.
+
+A device writes the number of each call that it has finished. A controller that waits writes down which call it needs of
+each device, and sleeps once: whoever then finds all of them finished is the last, and wakes it.
+"""
 
 from __future__ import annotations
 
-import os
+import ctypes
 import threading
 import time
+from array import array
 from collections.abc import Callable, Mapping
+from operator import ge
 
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.futex import Futex, fence, timespec
 
-# first yield, for what is short is over soon; then sleep
-YIELD_FOR_S = 1e-4
+# how long what a device has said may be on its way to the I/O thread
+HEARD_WITHIN_S = 1e-4
+_yield = ctypes.CDLL(None).sched_yield  # also gives the interpreter's lock to the other threads of this process
 
 
 class Progress:
@@ -25,16 +32,19 @@ class Progress:
     def __init__(self, board: Board, device: int) -> None:
         self._finished = board.finished.data
         self._told = board.told.data
-        self._awaited = board.awaited.data
-        self._own = Futex(board.finished[device:].ctypes.data)
+        self._needed = board.needed.data
+        self._last = board.last.data
+        self._sleeper = Futex(board.last.ctypes.data)
         self._device = device
 
     def finish(self, number: int) -> None:
         """Note that a call is over."""
         self._finished[self._device] = number
         fence()
-        if self._awaited[-1] == self._device + 1:
-            self._own.wake()
+        needed = self._needed
+        if needed[-1] and all(map(ge, self._finished.tolist(), needed.tolist()[:-1])):
+            self._last[0] = number * len(needed) + self._device  # what nobody has written there before
+            self._sleeper.wake()
 
     def tell(self) -> None:
         """Note that the controller was sent one more failure; before the call that failed is noted as over."""
@@ -49,10 +59,10 @@ class Overview:
     """
 
     def __init__(self, board: Board) -> None:
-        self._finished = board.finished.data
-        self._count = len(board.finished) - 1
-        self._awaited = board.awaited.data
-        self._of = [Futex(board.finished[device:].ctypes.data) for device in range(self._count)]
+        self._finished = board.finished[:-1].data
+        self._needed = board.needed.data
+        self._last = board.last.data
+        self._own = Futex(board.last.ctypes.data)
         self._waiting = threading.Lock()
         self.told = board.told.data
 
@@ -62,48 +72,49 @@ class Overview:
         Args:
             needs: by device, the number of a call.
             is_over: whether nothing that devices have said is still on its way: failures, and what they print.
-            within_s: for how long to sleep for a device.
+            within_s: for how long to sleep.
 
         Returns:
             By device, the last call that it has finished and of which `is_over` holds; None if it takes longer.
         """
-        if self._waiting.acquire(blocking=False):
+        if self._is_missing(needs):
+            # there is one place to say what the controller needs; another thread may have it
+            if not self._waiting.acquire(blocking=False):
+                return None
             try:
-                end_s = time.perf_counter() + YIELD_FOR_S
-                for device, number in needs.items():
-                    while self._finished[device] < number and time.perf_counter() < end_s:
-                        _let_others_run()
-                    if not self._has_slept_for(device, number, within_s):
-                        return None
+                if not self._has_slept(needs, within_s):
+                    return None
             finally:
                 self._waiting.release()
-        elif any(self._finished[device] < number for device, number in needs.items()):
-            return None  # there is one place to say for whom the controller sleeps, and another thread has it
-        seen = self._finished[: self._count].tolist()  # before the look at what is said: later calls say more
-        end_s = time.perf_counter() + YIELD_FOR_S
+        seen = self._finished.tolist()  # before the look at what is said: later calls say more
+        end_s = 0.0
         while not is_over():
-            if time.perf_counter() > end_s:
+            now_s = time.perf_counter()
+            end_s = end_s or now_s + HEARD_WITHIN_S
+            if now_s > end_s:
                 return None
-            _let_others_run()
+            _yield()
         return seen
 
-    def _has_slept_for(self, device: int, number: int, within_s: float) -> bool:
-        """Whether the device has finished a call after this thread has slept, if it must, for it."""
-        end_s, timeout = 0.0, None
-        while (seen := self._finished[device]) < number:
-            if not end_s:
-                end_s, timeout = time.perf_counter() + within_s, timespec(within_s)
-            elif time.perf_counter() > end_s:
-                return False
-            self._awaited[-1] = device + 1
-            try:
+    def _is_missing(self, needs: Mapping[int, int]) -> bool:
+        """Whether one of the devices has not finished its call."""
+        finished = self._finished
+        return any(finished[device] < number for device, number in needs.items())
+
+    def _has_slept(self, needs: Mapping[int, int], within_s: float) -> bool:
+        """Whether the devices have all finished after this thread has slept for the last of them."""
+        end_s, timeout = time.perf_counter() + within_s, timespec(within_s)
+        needed = self._needed
+        try:
+            needed[:-1] = array("l", [needs.get(device, 0) for device in range(len(self._finished))])
+            needed[-1] = 1
+            while True:
                 fence()
-                self._of[device].sleep(seen, timeout)
-            finally:
-                self._awaited[-1] = 0
-        return True
-
-
-def _let_others_run() -> None:
-    time.sleep(0)  # other threads of this process: sched_yield alone keeps the interpreter's lock
-    os.sched_yield()
+                seen = self._last[0]
+                if not self._is_missing(needs):
+                    return True
+                if time.perf_counter() > end_s:
+                    return False
+                self._own.sleep(seen, timeout)
+        finally:
+            needed[-1] = 0

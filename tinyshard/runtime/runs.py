@@ -138,6 +138,8 @@ class Ancestry:
 def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
     """Walk from a run, newest first, to all that the blocks on the `wanted` devices depend on."""
     needs = dict.fromkeys(wanted, 0)
+    if not run.parents and not run.checks and tuple(needs) == run.devices:  # as most are: there is no way to walk
+        return Ancestry(dict.fromkeys(needs, run.number), dict(run.failures))
     heap = [(-run.number, run)]
     seen = {run.number}
     failures: dict[int, tuple[Failure, Where]] = {}

@@ -74,7 +74,7 @@ class SharedFabric:
         self._arena = arena
         self._device = arena.member
         board.pids[self._device] = os.getpid()
-        self._signals = Signals(board.signals, board.gates, board.pids, self._device)
+        self._signals = Signals(board.signals, board.gates, board.pids, board.crowded, self._device)
         self._letters = board.letters.reshape(-1).data
         self._notes = Notes(arena, self._signals)
         self._groups: dict[Any, Group] = {}

@@ -3,8 +3,9 @@
 Each member counts the exchanges that it takes part in, and tells each of the others the number of this one, in a place
 that it alone writes. Who then finds that all have come may be the last, and wakes all the others with one system call:
 they sleep on one number, the group's gate. Two may find so at the same time; that none does cannot be, for each passes
-a fence between its own word and its look at the others'. Groups with the same least member share a gate: who is woken
-looks again. Once one member is missed for good, nothing is waited for any more.
+a fence between its own word and its look at the others'. Before it sleeps, each lets others run for a moment
+(`yielding`). Groups with the same least member share a gate: who is woken looks again. Once one member is missed for
+good, nothing is waited for any more.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from tinyshard.runtime.futex import Futex, fence, timespec
 from tinyshard.runtime.group import Group
+from tinyshard.runtime.yielding import Yielding
 
 # how long to sleep before looking whether the others still live; more often would look like work (`watching`)
 LOOK_AGAIN_S = 1.0
@@ -40,13 +42,14 @@ class Signals:
         gates: int64, in shared memory: by the least member of a group, what is changed when all of it have come; there
             may be more of them.
         pids: int64, in shared memory: process ids by member; 0 if not yet known.
+        crowded: of `Yielding`.
         member: whose end this is.
 
     Attributes:
         number: how many exchanges this member has come to.
     """
 
-    def __init__(self, told: np.ndarray, gates: np.ndarray, pids: np.ndarray, member: int) -> None:
+    def __init__(self, told: np.ndarray, gates: np.ndarray, pids: np.ndarray, crowded: np.ndarray, member: int) -> None:
         count, columns, _ = told.shape
         self.number = 0
         self._told = told.reshape(-1).data
@@ -60,6 +63,7 @@ class Signals:
         self._member = member
         self._lost: set[int] = set()
         self._is_aborted = False
+        self._yielding = Yielding(crowded.data)
 
     def come(self, group: Group) -> None:
         """Tell the others of a group that this member has come to their next exchange."""
@@ -83,6 +87,8 @@ class Signals:
             self._check(group.others)
         if not (missing := self._missing(group.others)):  # this member may be the last, and the others sleep
             self._open(group.gate, self.number * len(self._to) + self._member)
+        elif self._yielding.until(lambda: not self._missing(missing)):
+            missing = []
         while missing:
             missing = self._sleep(missing, group.gate)
         told, come_from, parity, heard = self._told, self._from, self._parity, self._heard

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from tinyshard import config
 from tinyshard.errors import CollectiveTimeoutError, message
 from tinyshard.runtime.link import Link
+from tinyshard.runtime.runs import Run
 from tinyshard.runtime.watching import FORGET_S, Sight, stalled, who_reached
 
 # who was asked a moment ago may still answer, on a busy machine seconds after its peers
 ANSWERS_WITHIN_S = 10
 
 
-def check_progress(links: Sequence[Link], waited_for: Sequence[int], since_s: float, platform: str) -> None:
+def check_progress(
+    links: Sequence[Link], calls: Iterable[Run], waited_for: Sequence[int], since_s: float, platform: str
+) -> None:
     """Raise CollectiveTimeoutError if none of the devices that a wait depends on gets on.
 
     Args:
         links: of all devices.
+        calls: those that are not known to be over.
         waited_for: the devices whose answer is missing.
         since_s: since when this wait looks without a pause.
         platform: "cpu".
@@ -35,7 +39,7 @@ def check_progress(links: Sequence[Link], waited_for: Sequence[int], since_s: fl
     if stuck:
         patience_s = 0.9 * min(limit_s, ANSWERS_WITHIN_S)  # who is stopped has been silent for the limit, or nearly so
         silent = [s.device for s in sights.values() if s.is_silent and now_s - s.seen_s > patience_s]
-        raise _error(links, sights, stuck, silent, limit_s, platform)
+        raise _error(calls, sights, stuck, silent, limit_s, platform)
 
 
 def _present(sight: Sight, done: int) -> Sight:
@@ -44,7 +48,7 @@ def _present(sight: Sight, done: int) -> Sight:
 
 
 def _error(
-    links: Sequence[Link], sights: dict[int, Sight], stuck: list[Sight], silent: list[int], limit_s: int, platform: str
+    calls: Iterable[Run], sights: dict[int, Sight], stuck: list[Sight], silent: list[int], limit_s: int, platform: str
 ) -> CollectiveTimeoutError:
     def names(ids: Sequence[int]) -> str:
         return f"{platform.upper()} {','.join(map(str, ids))}" if ids else "none"
@@ -62,7 +66,7 @@ def _error(
         (number, _, name, _), reached, missing = found
         problem = f"{name} cannot complete: none of its devices has got on for {limit_s} s"
         got = f"reached by {names(reached)}; not reached by {names(missing)}\n{got}"
-        run = next((run for link in links for run in list(link.ahead) if run.number == number), None)
+        run = next((run for run in calls if run.number == number), None)
         got += f"dispatched by {run.where}" if run is not None else ""
     return CollectiveTimeoutError(
         message(

@@ -1,8 +1,9 @@
 """The way from the controller to a device of the same host: a ring of bytes that both map, and a bell for all devices.
 
 The bytes are those that a socket would carry, so whoever puts messages together (`channel`) sees no difference. What
-differs is the price: writing is a copy, and one system call wakes all the devices that were written to, where sockets
-take one for each device, of which every one lets the woken device push the writer from its processor.
+differs is the price: writing is a copy, and one system call wakes all the devices that were written to, if any of them
+sleeps at all (`yielding`), where sockets take one for each device, of which every one lets the woken device push the
+writer from its processor.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tinyshard.runtime.board import STREAM_NBYTES, Board
 from tinyshard.runtime.futex import Futex, fence
+from tinyshard.runtime.yielding import Yielding
 
 # who waits for room is told when there is this much: not at every byte
 _ROOM_NBYTES = STREAM_NBYTES // 2
@@ -27,18 +29,23 @@ class Bell:
     def __init__(self, board: Board) -> None:
         self._bell = board.bell.data
         self._sleepers = Futex(board.bell.ctypes.data)
+        self._bits = [_bell_bit(device) for device in range(len(board.streams))]
+        self._asleep = board.asleep.data
         self._due = 0
 
-    def owe(self, device: int) -> None:
-        """Note that this device was written to."""
-        self._due |= _bell_bit(device)
+    def owe(self, *devices: int) -> None:
+        """Note that these devices were written to."""
+        for device in devices:
+            self._due |= self._bits[device]
 
     def ring(self) -> None:
-        """Wake them, if they sleep."""
+        """Wake those of them that sleep."""
         if self._due:
             due, self._due = self._due, 0
             self._bell[0] += 1
-            self._sleepers.wake(due)
+            fence()
+            if any(self._asleep):
+                self._sleepers.wake(due)
 
 
 class Outbox:
@@ -59,23 +66,14 @@ class Outbox:
         self._bell = bell
         self.count = 0  # of what was written
 
-    def has_room(self, nbytes: int) -> bool:
-        """Whether so much can be written in one piece, up to the end of the ring."""
-        count = self.count
-        return nbytes <= min(STREAM_NBYTES - count % STREAM_NBYTES, STREAM_NBYTES - count + self._taken[self._device])
-
-    def place(self, message: memoryview, count: int) -> None:
-        """Put a message behind so much, where nobody looks for it yet."""
-        at = count % STREAM_NBYTES
-        self._ring[at : at + message.nbytes] = message
-
     def takes(self, pieces: Sequence[memoryview]) -> bool:
         """Write a message at once, if it is in one piece and there is room for it up to the end of the ring."""
-        first = pieces[0]
-        if len(pieces) > 1 or not self.has_room(first.nbytes):
+        first, count = pieces[0], self.count
+        at, after = count % STREAM_NBYTES, count + len(first)
+        if len(pieces) > 1 or at + len(first) > STREAM_NBYTES or after > STREAM_NBYTES + self._taken[self._device]:
             return False
-        self.place(first, self.count)
-        self.count = self._written[self._device] = self.count + first.nbytes
+        self._ring[at : at + len(first)] = first
+        self.count = self._written[self._device] = after
         self._bell.owe(self._device)
         return True
 
@@ -115,17 +113,20 @@ class Streams:
 
     def __init__(self, board: Board, outboxes: Sequence[Outbox], bell: Bell) -> None:
         self._written = board.written[: len(outboxes)].data
+        self._taken = board.taken.data
         self._outboxes = outboxes
+        self._rings = [board.streams[device].data for device in range(len(outboxes))]
         self._bell = bell
 
     def counts_after(self, devices: Sequence[int], nbytes: int) -> array[int] | None:
         """How much will have been written to each, after so much to these; None if one of them has no room for it."""
-        counts = array("l", [outbox.count for outbox in self._outboxes])
+        counts, taken = [outbox.count for outbox in self._outboxes], self._taken.tolist()
         for device in devices:
-            if not self._outboxes[device].has_room(nbytes):
+            before = counts[device]
+            counts[device] = after = before + nbytes
+            if before % STREAM_NBYTES + nbytes > STREAM_NBYTES or after > STREAM_NBYTES + taken[device]:
                 return None
-            counts[device] += nbytes
-        return counts
+        return array("l", counts)
 
     def publish(self, message: memoryview, devices: Sequence[int], counts: array[int]) -> None:
         """Write a message to these devices, and let them see it all at once. To do it again changes nothing.
@@ -135,12 +136,14 @@ class Streams:
             devices: their ids.
             counts: as `counts_after` gave them for it.
         """
+        rings, outboxes, nbytes = self._rings, self._outboxes, len(message)
         for device in devices:
-            self._outboxes[device].place(message, counts[device] - message.nbytes)
+            at = (counts[device] - nbytes) % STREAM_NBYTES
+            rings[device][at : at + nbytes] = message
         self._written[:] = counts  # one step, in C
         for device in devices:
-            self._outboxes[device].count = counts[device]
-            self._bell.owe(device)
+            outboxes[device].count = counts[device]
+        self._bell.owe(*devices)
         self._bell.ring()
 
 
@@ -169,6 +172,8 @@ class Inbox:
         self._wants_room = board.wants_room.data
         self._bell = board.bell.data
         self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
+        self._asleep = board.asleep.data
+        self._yielding = Yielding(board.crowded.data)
         self._device = device
         self._say_room = say_room
         self._room_said = 0
@@ -177,8 +182,10 @@ class Inbox:
     def recv(self, most: int) -> bytes:
         """Wait until there is something, and take at most so many bytes of it."""
         device = self._device
-        while not (there := self._written[device] - self._count):
-            self._sleep()
+        if not self._is_something_there() and not self._yielding.until(self._is_something_there):
+            while not self._is_something_there():
+                self._sleep()
+        there = self._written[device] - self._count
         at, nbytes = self._count % STREAM_NBYTES, min(most, there)
         data = self._ring[at : at + nbytes].tobytes()
         if len(data) < nbytes:
@@ -198,8 +205,14 @@ class Inbox:
         place[: len(data)] = data
         return len(data)
 
+    def _is_something_there(self) -> bool:
+        return self._written[self._device] != self._count
+
     def _sleep(self) -> None:
         """Sleep until the bell rings. It is read before the ring is looked at again: who writes changes it after."""
+        self._asleep[self._device] = 1
+        fence()
         seen = self._bell[0]
-        if self._written[self._device] == self._count:
+        if not self._is_something_there():
             self._rung.sleep_for_ever(seen)
+        self._asleep[self._device] = 0

@@ -38,7 +38,7 @@ from tinyshard.runtime.watching import look_again
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
 MAX_RUNS_AHEAD = 1024
 MAX_NBYTES_AHEAD = 128 << 20
-RUNS_BETWEEN_REPORTS = 64
+RUNS_BETWEEN_REPORTS = 64  # devices that are further behind are asked now and then how far they are
 FEW_RUNS = 16
 # a loop that dispatches would otherwise wake the I/O thread for each call, and wait each time until it gives way again
 LINGER_S = 0.001
@@ -78,6 +78,7 @@ class Switchboard:
         self.links: list[Link] = []
         self.broken: TinyshardError | None = None
         self.closing = False
+        self.has_lost = False  # some device is gone
         self._starter = starter
         self._platform = platform
         self._buffers = buffers
@@ -132,8 +133,10 @@ class Switchboard:
     def _carry(self) -> bool:
         """Hand out what is queued from this thread; False if something of it is for the I/O thread to do."""
         streams = self._streams
+        if streams is None or self.has_lost or len(self._unsettled) >= RUNS_BETWEEN_REPORTS:
+            return False
         # a lock may be this very thread's: garbage collection and signals run Python anywhere
-        if streams is None or self._carrying.locked() or self.state.locked():
+        if self._carrying.locked() or self.state.locked():
             return False
         with self._carrying:
             self._do_errand()
@@ -143,7 +146,7 @@ class Switchboard:
                     return False
                 released = self._buffers.released()  # all that uses them is queued by now: so this comes first
                 is_last = len(self._queue) == 1
-                known = self._known.get(item[3].number, ())
+                known = self._known.get(item[3].number) or set()
                 self._errand = plan(item, self.links, known, released if is_last else (), streams)
                 if self._errand is None:
                     return False
@@ -162,9 +165,6 @@ class Switchboard:
             self._newest = run.number
             if not run.settled and not (self._unsettled and self._unsettled[-1] is run):
                 self._unsettled.append(run)
-            for link in errand.links:
-                if link.done < run.number and not (link.ahead and link.ahead[-1] is run):
-                    link.ahead.append(run)
         self._streams.publish(errand.message, run.devices, errand.counts)
         self._buffers.drop(errand.released)
         if self._queue and self._queue[0] is errand.item:
@@ -211,24 +211,26 @@ class Switchboard:
         if not self.started.is_open:
             return False
         # read after the queue: what moves on meanwhile counts twice, not never
-        links = [self.links[d] for d in devices]
-        return any(
-            not x.lost
-            and (len(x.ahead) + len(queued) > MAX_RUNS_AHEAD or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD)
-            for x in links
+        links = [link for link in (self.links[d] for d in devices) if not link.lost]
+        if any(link.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD for link in links):
+            return True
+        unsettled = list(self._unsettled)
+        most = MAX_RUNS_AHEAD - len(queued)
+        return len(unsettled) > most and any(
+            sum(run.number > link.done for run in unsettled if link.device in run.devices) > most for link in links
         )
 
     def take_printed(self) -> list[tuple[int, str]]:
         """The lines that workers have printed since the last time, each with its device, in device order."""
         return self._printed.take()
 
-    def is_quiet(self, told: Sequence[int]) -> bool:
+    def is_quiet(self, told: list[int]) -> bool:
         """Whether all that devices have said has been taken in.
 
         Args:
-            told: by device, how many failures it has sent.
+            told: by device, how many failures it has sent; may go on after them.
         """
-        if not self.started.is_open or any(link.heard != told[link.device] for link in self.links):
+        if not self.started.is_open or [link.heard for link in self.links] != told[: len(self.links)]:
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
         return self._printed.is_all_read() and self._is_listening
@@ -240,9 +242,14 @@ class Switchboard:
             finished: by device, the number of the last call that it has finished.
         """
         with self.state:
-            for link in self.links:
-                link.passed(finished[link.device])
+            for link, number in zip(self.links, finished, strict=True):
+                if number > link.done:
+                    link.done = number
             self._settle()
+
+    def calls_ahead(self) -> list[Run]:
+        """The calls that were handed out and are not known to be over, the oldest first."""
+        return list(self._unsettled)  # one step, in C
 
     def close(self) -> None:
         """End the thread and the workers. An interrupt only ends the waiting for it."""
@@ -434,7 +441,6 @@ class Switchboard:
             if link.lost:
                 run.failures[device] = (gone(device, link.lost), run.where)
                 continue
-            link.ahead.append(run)
             link.since_report += 1
             if link.since_report >= RUNS_BETWEEN_REPORTS:
                 link.since_report = 0
@@ -475,12 +481,12 @@ class Switchboard:
             pass  # it woke this thread, which writes in its next turn
         elif head[0] == "failed":
             _, number, failure = head
-            run = next(run for run in link.ahead if run.number == number)
+            run = next(run for run in self._unsettled if run.number == number)
             run.failures.setdefault(link.device, (failure, run.where))
             link.heard += 1
         elif head[0] == "reply":
             _, number, done, answer = head
-            link.passed(done)
+            link.done = max(link.done, done)
             self._settle()
             request = link.asked.pop(number, None)
             if request is not None:
@@ -493,8 +499,11 @@ class Switchboard:
         """Calls that are over on all their devices, in order."""
         while self._unsettled:
             run = self._unsettled[0]
-            if any(self.links[d].done < run.number and not self.links[d].lost for d in run.devices):
-                return
+            number = run.number
+            for device in run.devices:
+                link = self.links[device]
+                if link.done < number and not link.lost:
+                    return
             settle(self._unsettled.popleft())
 
     # ---- the I/O thread: the control lines --------------------------------------------------------------------
@@ -532,10 +541,11 @@ class Switchboard:
         lost = self._starter.end(link)
         with self.state:
             link.lost = lost
+            self.has_lost = True
             link.drop()
-            for run in link.ahead:
-                run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
-            link.ahead.clear()
+            for run in self._unsettled:
+                if run.number > link.done and link.device in run.devices:
+                    run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
             self._settle()
         link.fail_asked()
         for other in self.links:

@@ -1,0 +1,77 @@
+"""The controller sees how far devices are, and sleeps once for all of them; between threads here."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tinyshard.runtime import arena, board
+from tinyshard.runtime.progress import Overview, Progress
+
+pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+COUNT = 3
+
+
+@pytest.fixture
+def ends():
+    shared = board.Board(np.zeros(board.nbytes(COUNT), np.uint8), COUNT)
+    return Overview(shared), [Progress(shared, device) for device in range(COUNT)]
+
+
+def waiting(overview, needs, within_s=60.0, is_over=lambda: True):
+    """A thread that waits, asleep by now; what it gets lands in the list."""
+    got = []
+    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment(needs, is_over, within_s)))
+    thread.start()
+    time.sleep(0.05)
+    return thread, got
+
+
+def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
+    overview, devices = ends
+    thread, got = waiting(overview, {0: 5, 2: 7})
+    devices[0].finish(5)
+    devices[2].finish(6)
+    thread.join(0.2)
+    assert thread.is_alive()
+    devices[2].finish(7)
+    thread.join(20)
+    assert got == [[5, 0, 7]]
+
+
+def test_devices_that_finish_in_any_order_leave_nobody_asleep(ends):
+    overview, devices = ends
+    begun = threading.Barrier(COUNT + 1)
+    numbers = range(1, 300)
+
+    def work(device):
+        for number in numbers:
+            begun.wait(20)
+            devices[device].finish(number)
+
+    threads = [threading.Thread(target=work, args=(d,)) for d in range(COUNT)]
+    for thread in threads:
+        thread.start()
+    for number in numbers:
+        begun.wait(20)
+        assert overview.wait_a_moment(dict.fromkeys(range(COUNT), number), lambda: True, 20) == [number] * COUNT
+    for thread in threads:
+        thread.join(20)
+
+
+def test_it_does_not_wait_longer_than_it_is_to(ends):
+    overview, devices = ends
+    devices[0].finish(1)
+    start_s = time.monotonic()
+    assert overview.wait_a_moment({0: 1, 1: 1}, lambda: True, 0.05) is None
+    assert 0.05 <= time.monotonic() - start_s < 5
+    assert overview.wait_a_moment({0: 1}, lambda: True, 0.05) == [1, 0, 0]
+
+
+def test_what_is_finished_counts_only_once_all_that_was_said_is_heard(ends):
+    overview, devices = ends
+    devices[0].finish(1)
+    assert overview.wait_a_moment({0: 1}, lambda: False, 0.05) is None
+    looks = iter([False, True])
+    assert overview.wait_a_moment({0: 1}, lambda: next(looks), 0.05) == [1, 0, 0]
