@@ -19,14 +19,14 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
-from tinyshard.array import meta_of
+from tinyshard.array import Array, meta_of
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
 from tinyshard.layout import Layout, is_same_placement
 from tinyshard.lifting import is_tracing
 from tinyshard.lowered import Compiled, GraphText, Lowered
 from tinyshard.mapped.region import regions_in
-from tinyshard.mesh import AbstractMesh
+from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.placement import as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.program import Meta
@@ -95,6 +95,7 @@ class Jitted:
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._entries: dict[Signature, list[Entry]] = {}
+        self._found: dict[Any, tuple[Entry, Recipe, Home]] = {}
 
     def __repr__(self) -> str:
         return f"<jit of {getattr(self._function, '__name__', self._function)}>"
@@ -103,6 +104,10 @@ class Jitted:
         """Run on the devices of the arguments; returns at once. Inside a transformation it is as if not there."""
         if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
             return self._function(*args, **kwargs)
+        key = self._key(args, kwargs)
+        found = None if key is None else self._found.get(key)
+        if found is not None:
+            return _run(*found, args)
         bound = self._bind(args, kwargs)
         if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
             raise DtypeError(
@@ -124,9 +129,19 @@ class Jitted:
                     try_=f"{self._name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
                 )
             )
-        arrays = call(self._recipe(entry, everything, home), everything, home)
-        leaves = [arrays[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
-        return tree_unflatten(leaves, entry.traced.out_tree)
+        recipe = self._recipe(entry, everything, home)
+        # without anything that it closes over, a trace always fits: the first one will be found again
+        if key is not None and not entry.traced.closed and self._entries[bound.signature][0] is entry:
+            self._found[key] = entry, recipe, home
+        return _run(entry, recipe, home, everything)
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What decides on trace, recipe and home together, for the most common call; None for others."""
+        if kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
+            return None
+        if not all(type(x) is Array and x.committed for x in args):
+            return None
+        return config.key(), current_mesh(), *((x._meta, x._layout, x._mesh) for x in args)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A decorated method: bound as a function is, `self` among the arguments."""
@@ -239,6 +254,12 @@ class Jitted:
             None if place is None else as_sharding(place).checked_layout(shape)
             for place, shape in zip(places, shapes, strict=True)
         ]
+
+
+def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:
+    arrays = call(recipe, operands, home)
+    leaves = [arrays[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
+    return tree_unflatten(leaves, entry.traced.out_tree)
 
 
 def _places(shardings: Any) -> list[Any]:
