@@ -137,7 +137,7 @@ class Jitted:
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What decides on trace, recipe and home together, for the most common call; None for others."""
-        if kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
+        if not args or kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
             return None
         if not all(type(x) is Array and x.committed for x in args):
             return None

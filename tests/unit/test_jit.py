@@ -83,6 +83,34 @@ def test_another_layout_is_partitioned_again_and_not_traced_again(mesh, host):
     assert f.traces == 1
 
 
+def test_calls_that_differ_only_in_what_decides_on_the_program_do_not_share_one(mesh, host):
+    """Committed arguments are a short way to the program: it must know all that matters."""
+    factor = [torch.tensor(2.0)]
+    plain, closing = ts.jit(lambda x: x * 2), ts.jit(lambda x: x * factor[0])
+    other = ts.make_mesh((2, 4), ("c", "d"))
+    rows, columns = ts.NamedSharding(mesh, ts.P("a")), ts.NamedSharding(mesh, ts.P(None, "b"))
+    places = [rows, columns, ts.NamedSharding(other, ts.P("d"))]
+    for _ in range(2):
+        for place in places:
+            x = ts.device_put(host, place)
+            for f in (plain, closing):
+                y = f(x)
+                assert torch.equal(ts.device_get(y), host * 2)
+                assert y.sharding.mesh == place.mesh
+                assert y.committed
+        assert not plain(ts.array(host)).committed
+        assert torch.equal(ts.device_get(plain(ts.device_put(host.long(), rows))), host.long() * 2)
+    factor[0] = torch.tensor(3.0)
+    assert torch.equal(ts.device_get(closing(x)), host * 3)
+    assert torch.equal(ts.device_get(torch.func.vmap(plain)(x)), host * 2)
+
+
+def test_a_function_without_arguments_is_asked_each_time_where_it_runs():
+    f = ts.jit(lambda: torch.arange(4) + 1)
+    assert f().tolist() == f().tolist() == [1, 2, 3, 4]
+    assert not f._found
+
+
 def test_the_order_of_a_dict_does_not_mix_up_its_values():
     f = ts.jit(lambda d: d["a"] - d["b"])
     one, two = torch.tensor(1.0), torch.tensor(2.0)

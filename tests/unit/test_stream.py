@@ -178,3 +178,25 @@ def test_a_link_keeps_the_order_of_messages_when_the_ring_is_full():
         for each in (theirs, other):
             each.close()
         os.close(end)
+
+
+def test_the_bell_makes_no_system_call_while_nobody_sleeps(monkeypatch):
+    ends = Ends(2)
+    woken = []
+    monkeypatch.setattr(ends.bell._sleepers, "wake", woken.append)
+    ends.write(b"x")
+    assert ends.board.bell[0] == 1
+    assert not woken
+    ends.board.asleep[0] = 1
+    ends.write(b"y")
+    assert woken == [1]
+
+
+@pytest.mark.parametrize("count", range(1, 41))
+def test_a_board_fits_its_memory_and_its_numbers_lie_on_whole_words(count):
+    made = board.Board(np.zeros(board.nbytes(count), np.uint8), count)
+    assert made._at <= board.nbytes(count)
+    base = made._memory.ctypes.data
+    arrays = [x for x in vars(made).values() if isinstance(x, np.ndarray) and x.dtype == np.int64]
+    assert len(arrays) >= 10
+    assert all((x.ctypes.data - base) % 8 == 0 for x in arrays)

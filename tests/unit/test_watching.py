@@ -52,10 +52,10 @@ def test_who_was_asked_a_moment_ago_is_not_said_to_be_silent():
     def link(device, seen_s, is_silent):
         spot = None if device == 2 else REDUCE
         sight = Sight(device, now_s - 1000, now_s - seen_s, is_silent, 6, spot)
-        return SimpleNamespace(device=device, sight=sight, done=6, lost="", ahead=[])
+        return SimpleNamespace(device=device, sight=sight, done=6, lost="")
 
     links = [link(0, 3, True), link(1, 0.1, False), link(2, 999, True)]
     with pytest.raises(ts.CollectiveTimeoutError) as told:
-        check_progress(links, [0], now_s - 1000, "cpu")
+        check_progress(links, [], [0], now_s - 1000, "cpu")
     assert "reached by CPU 0,1; not reached by CPU 2" in str(told.value)
     assert "CPU 2 does not answer" in str(told.value)

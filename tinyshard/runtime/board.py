@@ -26,7 +26,8 @@ def _padded(members: int) -> int:
 
 
 class Board:
-    """Arrays over it. What has a row for each member is written by that member alone.
+    """Arrays over it. What has a row for each member is written by that member alone; what devices are told, by the
+    controller.
 
     Args:
         memory: `nbytes(count)` of it.
@@ -38,10 +39,10 @@ class Board:
         pids: process ids.
         finished: the number of the last call that a device has finished.
         needed: by device, the call for which the controller sleeps; then whether it does.
-        last: who finishes the last of these calls changes it.
+        last: whichever device finishes the last of these calls changes it.
         told: how many failures a device has told the controller of.
         bell: the controller has written to a device; it counts how often.
-        crowded: until when nobody is to let others run (`tinyshard.runtime.yielding`).
+        crowded: until when nobody is to let others run, as anyone writes it (`tinyshard.runtime.yielding`).
         asleep: by device, whether it sleeps until the bell rings, or is about to.
         streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
         written, taken: how many bytes of them the controller has written, and the device has taken.

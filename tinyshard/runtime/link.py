@@ -1,7 +1,7 @@
 """The connection to one worker: what is still to be written, what has come, and how far the worker is.
 
 The I/O thread changes a Link; a thread that waits may raise `done`, under the board's `state`. Other threads read
-`done`, `lost`, `nbytes`, `lent_nbytes` and `sight`.
+`done`, `lost`, `ahead`, `nbytes`, `lent_nbytes` and `sight`.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ class Link:
         output: descriptor on which what the worker prints arrives; -1 after its end.
         nbytes: size of what is still to be written.
         asked: questions that it has not yet answered, by number.
+        ahead: numbers of the calls that the I/O thread has handed to it, at least of those that it has not finished.
         heard: how many failures have come from it.
         done: number of the last call that it has finished, as far as it has told.
         is_up: it has met the other workers and takes calls.
@@ -64,6 +65,7 @@ class Link:
     pid: int
     nbytes: int = 0
     asked: dict[int, Request] = field(default_factory=dict)
+    ahead: collections.deque[int] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
     heard: int = 0
@@ -89,6 +91,16 @@ class Link:
     def has_output(self) -> bool:
         """Whether something is still to be written."""
         return bool(self._out)
+
+    def has_ahead(self, most: int) -> bool:
+        """Whether more calls than that are before it."""
+        return len(self.ahead) > most and sum(number > self.done for number in list(self.ahead)) > most
+
+    def count(self, number: int) -> None:
+        """Note that a call is before it."""
+        while self.ahead and self.ahead[0] <= self.done:
+            self.ahead.popleft()
+        self.ahead.append(number)
 
     @property
     def lent_nbytes(self) -> int:

@@ -1,8 +1,8 @@
 """The way from the controller to a device of the same host: a ring of bytes that both map, and a bell for all devices.
 
 The bytes are those that a socket would carry, so whoever puts messages together (`channel`) sees no difference. What
-differs is the price: writing is a copy, and one system call wakes all the devices that were written to, if any of them
-sleeps at all (`yielding`), where sockets take one for each device, of which every one lets the woken device push the
+differs is the price: writing is a copy, and one system call wakes all the devices that were written to, none if no
+device sleeps (`yielding`), where sockets take one for each device, of which every one lets the woken device push the
 writer from its processor.
 """
 

@@ -38,7 +38,7 @@ from tinyshard.runtime.watching import look_again
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
 MAX_RUNS_AHEAD = 1024
 MAX_NBYTES_AHEAD = 128 << 20
-RUNS_BETWEEN_REPORTS = 64  # devices that are further behind are asked now and then how far they are
+RUNS_BETWEEN_REPORTS = 64
 FEW_RUNS = 16
 # a loop that dispatches would otherwise wake the I/O thread for each call, and wait each time until it gives way again
 LINGER_S = 0.001
@@ -133,7 +133,7 @@ class Switchboard:
     def _carry(self) -> bool:
         """Hand out what is queued from this thread; False if something of it is for the I/O thread to do."""
         streams = self._streams
-        if streams is None or self.has_lost or len(self._unsettled) >= RUNS_BETWEEN_REPORTS:
+        if streams is None:
             return False
         # a lock may be this very thread's: garbage collection and signals run Python anywhere
         if self._carrying.locked() or self.state.locked():
@@ -142,7 +142,8 @@ class Switchboard:
             self._do_errand()
             while self._queue and not self.closing and not self.broken:
                 item = self._queue[0]
-                if item[0] != "run":
+                # once that many are not over, devices are to be asked how far they are, which is the I/O thread's work
+                if item[0] != "run" or self.has_lost or len(self._unsettled) >= RUNS_BETWEEN_REPORTS:
                     return False
                 released = self._buffers.released()  # all that uses them is queued by now: so this comes first
                 is_last = len(self._queue) == 1
@@ -211,13 +212,10 @@ class Switchboard:
         if not self.started.is_open:
             return False
         # read after the queue: what moves on meanwhile counts twice, not never
-        links = [link for link in (self.links[d] for d in devices) if not link.lost]
-        if any(link.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD for link in links):
-            return True
-        unsettled = list(self._unsettled)
-        most = MAX_RUNS_AHEAD - len(queued)
-        return len(unsettled) > most and any(
-            sum(run.number > link.done for run in unsettled if link.device in run.devices) > most for link in links
+        most = MAX_RUNS_AHEAD - len(queued) - RUNS_BETWEEN_REPORTS  # so many may have been handed out as errands
+        links = [self.links[d] for d in devices]
+        return any(
+            not x.lost and (x.has_ahead(most) or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD) for x in links
         )
 
     def take_printed(self) -> list[tuple[int, str]]:
@@ -441,6 +439,7 @@ class Switchboard:
             if link.lost:
                 run.failures[device] = (gone(device, link.lost), run.where)
                 continue
+            link.count(run.number)
             link.since_report += 1
             if link.since_report >= RUNS_BETWEEN_REPORTS:
                 link.since_report = 0
