@@ -36,9 +36,9 @@ class Yielding:
         while self._crowded_until[0] < now < end:
             before = now
             _yield()
+            if is_there():  # then whoever had the processor was waited for, as far as one can tell
+                return True
             now = time.monotonic_ns()
             if now - before > YIELD_FOR_NS:
                 self._crowded_until[0] = now + CROWDED_FOR_NS
-            if is_there():
-                return True
         return False
