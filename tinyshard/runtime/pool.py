@@ -277,7 +277,7 @@ class ProcessPool:
     def is_alive(self) -> bool:
         """Whether calls can be made: not shut down, and no device lost."""
         board = self._board
-        return not board.closing and not board.broken and not any(link.lost for link in board.links)
+        return not board.closing and not board.broken and not board.has_lost
 
     def shutdown(self) -> None:
         """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""

@@ -6,7 +6,6 @@ each device, and sleeps once: whoever then finds all of them finished is the las
 
 from __future__ import annotations
 
-import ctypes
 import threading
 import time
 from array import array
@@ -15,10 +14,10 @@ from operator import ge
 
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.futex import Futex, fence, timespec
+from tinyshard.runtime.yielding import let_others_run
 
 # how long what a device has said may be on its way to the I/O thread
 HEARD_WITHIN_S = 1e-4
-_yield = ctypes.CDLL(None).sched_yield  # also gives the interpreter's lock to the other threads of this process
 
 
 class Progress:
@@ -87,13 +86,11 @@ class Overview:
             finally:
                 self._waiting.release()
         seen = self._finished.tolist()  # before the look at what is said: later calls say more
-        end_s = 0.0
+        end_s = time.perf_counter() + HEARD_WITHIN_S
         while not is_over():
-            now_s = time.perf_counter()
-            end_s = end_s or now_s + HEARD_WITHIN_S
-            if now_s > end_s:
+            if time.perf_counter() > end_s:
                 return None
-            _yield()
+            let_others_run()
         return seen
 
     def _is_missing(self, needs: Mapping[int, int]) -> bool:

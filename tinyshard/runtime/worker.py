@@ -36,7 +36,6 @@ from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
 _CALLS = ("run", "put")
-FEW_INPUTS = 8  # of so few a tuple is as quick as a set
 _KEPT_NBYTES = 1 << 25  # that a worker keeps of what it has freed, beyond what lies between used pieces
 
 
@@ -123,10 +122,8 @@ class Worker:
         if kind == "run":
             _, number, program, inputs, outputs, free = head
             if free:
-                needed = inputs if len(inputs) <= FEW_INPUTS else set(inputs)
-                for value in free:
-                    if value not in needed:
-                        self._values.pop(value, None)
+                needed = set(inputs)
+                self._free([value for value in free if value not in needed])
             if self._turnstile.enter(number):
                 ready = self._programs[program]
                 self._may_have_printed = self._may_have_printed or ready.may_print

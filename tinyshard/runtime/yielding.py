@@ -15,7 +15,7 @@ YIELD_FOR_NS = 1_000_000
 # where others ran for longer than that, they will again: this long nobody yields
 CROWDED_FOR_NS = 100_000_000
 # also gives the interpreter's lock to the other threads of this process
-_yield = ctypes.CDLL(None).sched_yield
+let_others_run = ctypes.CDLL(None).sched_yield
 
 
 class Yielding:
@@ -35,7 +35,7 @@ class Yielding:
         end = now + YIELD_FOR_NS
         while self._crowded_until[0] < now < end:
             before = now
-            _yield()
+            let_others_run()
             if is_there():  # then whoever had the processor was waited for, as far as one can tell
                 return True
             now = time.monotonic_ns()
