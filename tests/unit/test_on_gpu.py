@@ -4,6 +4,7 @@ torch's "meta" device stands for a GPU: an op that mixes it with the CPU, or mak
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -70,15 +71,18 @@ class Inner:
     def abort(self) -> None:
         """Nothing to end."""
 
-    def perform(self, name: str, x: torch.Tensor, *args: Any) -> torch.Tensor:
-        self.places.append(x.device.type)
-        return torch.zeros(3, device=x.device)
+    def ready(self, name: str, *args: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        def perform(x: torch.Tensor) -> torch.Tensor:
+            self.places.append(x.device.type)
+            return torch.zeros(3, device=x.device)
+
+        return perform
 
 
 def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> None:
     inner = Inner()
     fabric = StagedFabric(inner, ELSEWHERE)  # type: ignore[arg-type]
     own = torch.ones(3, device=ELSEWHERE)
-    assert fabric.perform("own_index", own, (0,), (1,), (0,), {}).device == ELSEWHERE
-    assert fabric.perform("all_reduce", torch.ones(3), (0,), (1,), (0,), {}).device == ELSEWHERE
+    assert fabric.ready("own_index", (0,), (1,), (0,), {}, None, None)(own).device == ELSEWHERE
+    assert fabric.ready("all_reduce", (0,), (1,), (0,), {}, None, None)(torch.ones(3)).device == ELSEWHERE
     assert inner.places == ["meta", "cpu"]

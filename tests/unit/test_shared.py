@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime import arena
+from tinyshard.runtime import arena, notes
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.shared import SharedFabric
@@ -66,9 +66,14 @@ def of_all(fabrics, call):
 
 def perform(name):
     x = torch.ones(SHAPE)
-    if name == "transfer":
-        return lambda fabric: fabric.transfer(x, META, DEVICES, META, BOTH_WAYS)
-    return lambda fabric: fabric.perform(name, x, DEVICES, (2,), (0,), dict(COLLECTIVES[name]))
+    params = COLLECTIVES.get(name, {"moves": BOTH_WAYS})
+    return lambda fabric: fabric.ready(name, DEVICES, (2,), (0,), params, META, META)(x)
+
+
+def total(fabric, x, devices):
+    """The sum of what these devices bring."""
+    meta = Meta(tuple(x.shape), x.dtype)
+    return fabric.ready("all_reduce", devices, (len(devices),), (0,), {"op": "sum"}, meta, meta)(x)
 
 
 # the first device of a group makes the room for what all of them gather
@@ -84,25 +89,26 @@ def test_memory_that_runs_out_on_one_device_ends_the_collective_for_all_and_the_
     for fabric in fabrics:
         fabric._arena.collect()
         assert not fabric._arena._given.any(), "a block is held by nobody, and never had again"
-    small = of_all(fabrics, lambda f: f.perform("all_reduce", torch.ones(3), DEVICES, (2,), (0,), {"op": "sum"}))
+    small = of_all(fabrics, lambda fabric: total(fabric, torch.ones(3), DEVICES))
     assert [x.tolist() for x in small] == [[2.0] * 3] * 2
 
 
 def summed(fabric, value, devices):
-    return fabric.perform("all_reduce", torch.full((3,), value), devices, (2,), (0,), {"op": "sum"}).tolist()
+    return total(fabric, torch.full((3,), value), devices).tolist()
 
 
 def test_a_note_that_somebody_still_reads_is_not_written_anew(monkeypatch):
     """Device 1 is slow to read what 0 gave it, while 0 exchanges with 2, more often than there are notes."""
     fabrics = fabrics_of(3)
     may_read, results = threading.Event(), {}
-    read = fabrics[1]._notes._from_notes
+    read = notes.reduced
 
     def slowly(*args):
-        may_read.wait(20)
+        if threading.current_thread() is threads[1]:
+            may_read.wait(20)
         return read(*args)
 
-    monkeypatch.setattr(fabrics[1]._notes, "_from_notes", slowly)
+    monkeypatch.setattr(notes, "reduced", slowly)
 
     def first():
         summed(fabrics[0], 1.0, (0, 1))
@@ -140,8 +146,5 @@ def test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them(
             f._arena.hold(f._arena.copied(h, [f._device]), h.shape, h.dtype)
             for f, h in zip(fabrics, hosts, strict=True)
         ]
-        results = of_all(
-            fabrics,
-            lambda f, x=operands: f.perform("all_reduce", x[f._device], (0, 1, 2, 3), (4,), (0,), {"op": "sum"}),
-        )
+        results = of_all(fabrics, lambda fabric, x=operands: total(fabric, x[fabric._device], (0, 1, 2, 3)))
         assert all(torch.equal(result, wanted) for result in results)

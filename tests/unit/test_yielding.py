@@ -28,7 +28,7 @@ def test_where_others_compute_for_long_nobody_yields_for_a_while(monkeypatch):
     mine, other = Yielding(crowded.data), Yielding(crowded.data)
     yields = []
     monkeypatch.setattr(
-        yielding, "let_others_run", lambda: (yields.append(1), time.sleep(1.5 * yielding.YIELD_FOR_NS / 1e9))
+        yielding, "let_others_run", lambda: (yields.append(1), time.sleep(1.5 * yielding.CROWDED_AFTER_NS / 1e9))
     )
     assert mine.until(lambda: True)  # that may have been what it waited for
     assert not mine.until(lambda: False)

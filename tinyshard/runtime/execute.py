@@ -23,6 +23,7 @@ class ReadyStep:
         step: as in the program.
         collective: name, axes and parameters of a collective.
         operand: number and meta of a collective's operand.
+        perform: takes part in the collective, this device's operand -> its result; None where no fabric was given.
         results: numbers of the results.
         dead: values that no later step needs.
     """
@@ -32,6 +33,7 @@ class ReadyStep:
     step: Step
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
     operand: tuple[int, Meta | None]
+    perform: Callable[[Any], Any] | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
 
@@ -62,12 +64,13 @@ class ReadyProgram:
         return len(self.program.metas)
 
 
-def make_ready(program: Program, place: torch.device | None = None) -> ReadyProgram:
+def make_ready(program: Program, place: torch.device | None = None, fabric: Any = None) -> ReadyProgram:
     """Look up every op of the program once.
 
     Args:
         program: what is to be run.
         place: where the values are, and where ops are to make new ones, if that is not the CPU.
+        fabric: the device's way to the others (`fabric.Fabric`).
     """
     last: dict[int, int] = {}
     for k, step in enumerate(program.steps):
@@ -80,22 +83,26 @@ def make_ready(program: Program, place: torch.device | None = None) -> ReadyProg
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    steps = tuple(_ready_step(s, program, tuple(d), place) for s, d in zip(program.steps, dead, strict=True))
+    steps = tuple(_ready_step(s, program, tuple(d), place, fabric) for s, d in zip(program.steps, dead, strict=True))
     return ReadyProgram(
         program, steps, any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
     )
 
 
-def _ready_step(step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None) -> ReadyStep:
+def _ready_step(
+    step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None, fabric: Any
+) -> ReadyStep:
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
-        named = (step.op, tuple(step.kwargs.get("axes", ())), params)
-        return ReadyStep(step.op, None, step, named, (operand, program.metas[operand]), step.results, dead)
+        axes = tuple(step.kwargs.get("axes", ()))
+        meta, made = program.metas[operand], program.metas[step.results[0]]
+        perform = fabric and fabric.ready(step.op, program.devices, program.axes, axes, params, meta, made)
+        return ReadyStep(step.op, None, step, (step.op, axes, params), (operand, meta), perform, step.results, dead)
     if step.op == "literal":
-        made = (step.args[0].values.to(place),)
-        return ReadyStep(step.op, lambda values: made, step, None, (-1, None), step.results, dead)
-    return ReadyStep(step.op, _caller(step, place), step, None, (-1, None), step.results, dead)
+        literal = (step.args[0].values.to(place),)
+        return ReadyStep(step.op, lambda values: literal, step, None, (-1, None), None, step.results, dead)
+    return ReadyStep(step.op, _caller(step, place), step, None, (-1, None), None, step.results, dead)
 
 
 def find_op(name: str) -> Any:

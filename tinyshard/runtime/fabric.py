@@ -155,6 +155,24 @@ class Fabric:
         if self._meeting is not None:
             self._meeting.store.close()
 
+    def ready(
+        self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
+        params: dict[str, Any], meta: Meta | None, made: Meta | None,
+    ) -> Callable[[Any], Any]:  # fmt: skip
+        """A collective of a program, or a transfer, as a function of this device's operand.
+
+        Args:
+            name: which.
+            devices, axes: the program's.
+            named: the axes along which it communicates.
+            params: its other parameters.
+            meta: of the operand.
+            made: of the result.
+        """
+        if name == "transfer":
+            return lambda x: self.transfer(x, meta, devices, made, **params)
+        return lambda x: self.perform(name, x, devices, axes, named, params)
+
     def perform(
         self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any],

@@ -13,12 +13,11 @@ import torch
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, own_block, reduced
+from tinyshard.program import Meta
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.signals import Signals
-
-_MOST_VIEWS = 1000
 
 
 class Notes:
@@ -35,60 +34,57 @@ class Notes:
         self._signals = signals
         self._read = arena.board.read.data
         self._offset = arena.board.note_offset
-        self._views: dict[Any, Tensor] = {}
         # by note, who is to have read it before it is written anew, and when each has
         self._readers: list[tuple[tuple[int, ...], list[int]]] = [((), [])] * NOTES
 
-    def exchange(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
-        """Take part in one collective.
+    def ready(self, name: str, group: Group, meta: Meta, params: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+        """One collective, as a function of this member's operand. It raises PeerLostError if a member is gone.
 
         Args:
             name: of a row of `tinyshard.collectives`.
             group: who takes part.
-            x: this member's operand, of at most NOTE_NBYTES.
+            meta: of the operand, of at most NOTE_NBYTES.
             params: the row's.
-
-        Raises:
-            PeerLostError: a member is gone.
         """
-        signals, device = self._signals, self._device
-        number = signals.number + 1
-        note = number % NOTES
-        signals.wait_until(self._read, *self._readers[note])
-        self._noted(device, note, x.shape, x.dtype).copy_(x)
-        signals.come(group)
-        try:
-            numbers = signals.wait(group)
-            self._readers[note] = (group.others, numbers)
-            notes = [other % NOTES for other in numbers]
-            notes.insert(group.place, note)
-            return self._from_notes(name, group, x, notes, params)
-        finally:
-            self._read[device] = number
+        signals, device, others, readers = self._signals, self._device, group.others, self._readers
+        own = [self._noted(device, note, meta) for note in range(NOTES)]
+        # where all members count alike, as they mostly do, what is combined is one tensor
+        is_one = name == "all_reduce" and group.step > 0
+        rows = [self._rows(group, note, meta) for note in range(NOTES)] if is_one else []
 
-    def _noted(
-        self, device: int, number: int, shape: Sequence[int], dtype: torch.dtype, group: Group | None = None
+        def exchange(x: Tensor) -> Tensor:
+            number = signals.number + 1
+            note = number % NOTES
+            signals.wait_until(self._read, *readers[note])
+            own[note].copy_(x)
+            signals.come(group)
+            try:
+                numbers = signals.wait(group)
+                readers[note] = (others, numbers)
+                if rows and numbers.count(number) == len(numbers):
+                    return reduced(rows[note], params["op"])
+                return self._from_notes(name, group, meta, number, numbers, params)
+            finally:
+                self._read[device] = number
+
+        return exchange
+
+    def _noted(self, device: int, note: int, meta: Meta) -> Tensor:
+        """A note as a tensor."""
+        return self._arena.view(self._offset + (device * NOTES + note) * NOTE_NBYTES, meta.shape, meta.dtype)
+
+    def _rows(self, group: Group, note: int, meta: Meta) -> Tensor:
+        """The notes of this number of all members of a group, whose ids are equally far apart, as one tensor."""
+        first = self._noted(group.members[0], note, meta)
+        step = group.step * NOTES * NOTE_NBYTES // meta.dtype.itemsize
+        return first.as_strided((group.count, *meta.shape), (step, *first.stride()))
+
+    def _from_notes(
+        self, name: str, group: Group, meta: Meta, number: int, numbers: list[int], params: dict[str, Any]
     ) -> Tensor:
-        """A note as a tensor; with a group, the notes of this number of all its members as one."""
-        key = (device, number, shape, dtype, group and group.members)
-        view = self._views.get(key)
-        if view is None:
-            if len(self._views) >= _MOST_VIEWS:
-                self._views.clear()
-            offset = self._offset + (device * NOTES + number) * NOTE_NBYTES
-            view = self._arena.view(offset, shape, dtype)
-            if group is not None:
-                step = group.step * NOTES * NOTE_NBYTES // dtype.itemsize
-                view = view.as_strided((group.count, *shape), (step, *view.stride()))
-            self._views[key] = view
-        return view
-
-    def _from_notes(self, name: str, group: Group, x: Tensor, numbers: list[int], params: dict[str, Any]) -> Tensor:
         """The result, in memory of its own: the notes will be written anew."""
-        shape, dtype = tuple(x.shape), x.dtype
-        if name == "all_reduce" and group.step and len(set(numbers)) == 1:
-            return reduced(self._noted(group.members[0], numbers[0], shape, dtype, group), params["op"])
-        shards = [self._noted(m, k, shape, dtype) for m, k in zip(group.members, numbers, strict=True)]
+        all_numbers = [*numbers[: group.place], number, *numbers[group.place :]]
+        shards = [self._noted(m, k % NOTES, meta) for m, k in zip(group.members, all_numbers, strict=True)]
         return _FROM_SHARDS.get(name, from_all)(name, shards, group.place, **params).clone()
 
 

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES
-from tinyshard.program import Meta
 from tinyshard.runtime.fabric import TIMEOUT, Fabric
 from tinyshard.runtime.meeting import Meeting
 
@@ -43,18 +42,17 @@ class StagedFabric:
         self.handed = inner.handed
         self.abort: Callable[[], None] = inner.abort
 
-    def perform(self, name: str, x: Tensor, *args: Any) -> Tensor:
-        """Take part in one collective; one that needs nobody else stays on the GPU."""
-        if COLLECTIVES[name].own is not None:
-            return self._inner.perform(name, x, *args)
-        return self._inner.perform(name, x.cpu(), *args).to(self._place)
+    def ready(self, name: str, *args: Any) -> Callable[[Any], Any]:
+        """A collective, or a transfer, as a function; one that needs nobody else stays on the GPU."""
+        perform = self._inner.ready(name, *args)
+        if name in COLLECTIVES and COLLECTIVES[name].own is not None:
+            return perform
 
-    def transfer(
-        self, x: Tensor | None, meta: Meta | None, devices: tuple[int, ...], made: Any, moves: Any
-    ) -> Tensor | None:
-        """Move blocks between any devices of the program."""
-        out = self._inner.transfer(None if x is None else x.cpu(), meta, devices, made, moves)
-        return None if out is None else out.to(self._place)
+        def through_the_host(x: Tensor | None) -> Tensor | None:
+            out: Tensor | None = perform(None if x is None else x.cpu())
+            return None if out is None else out.to(self._place)
+
+        return through_the_host
 
 
 class NcclFabric(Fabric):

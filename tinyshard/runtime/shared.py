@@ -19,6 +19,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,58 +78,47 @@ class SharedFabric:
         self._signals = Signals(board.signals, board.gates, board.pids, board.crowded, self._device)
         self._letters = board.letters.reshape(-1).data
         self._notes = Notes(arena, self._signals)
-        self._groups: dict[Any, Group] = {}
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def abort(self) -> None:
         """End every exchange, from another thread: who waits in one gets an error."""
         self._signals.abort()
 
-    def _group(
-        self, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...], groups: Any = None
-    ) -> Group:
-        key = (devices, axes, named, groups)
-        group = self._groups.get(key)
-        if group is None:
-            positions = group_positions(axes, named, devices.index(self._device), groups)
-            group = self._groups[key] = group_of(tuple(devices[p] for p in positions), self._device)
-        return group
+    def ready(
+        self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
+        params: dict[str, Any], meta: Meta | None, made: Meta | None,
+    ) -> Callable[[Any], Any]:  # fmt: skip
+        """A collective of a program, or a transfer, as a function; the arguments are those of `fabric.Fabric.ready`.
 
-    def perform(
-        self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
-        params: dict[str, Any],
-    ) -> Tensor:  # fmt: skip
-        """Take part in one collective of a program; the arguments are those of `fabric.Fabric.perform`.
-
-        Raises:
-            PeerLostError: another device of the group is gone.
+        The function raises PeerLostError if another device of the group is gone.
         """
-        if "groups" in params:
-            params = dict(params)
-            group = self._group(devices, axes, named, params.pop("groups"))
-        else:
-            group = self._group(devices, axes, named)
+        if meta is None:  # only running tells
+            as_found = partial(self.ready, name, devices, axes, named, params, made=made)
+            return lambda x: as_found(meta=Meta(tuple(x.shape), x.dtype))(x)
+        if name == "transfer":
+            group = group_of(devices, self._device)
+            return lambda x: self.transfer(group, x, meta, made, **params)
+        params = dict(params)
+        positions = group_positions(axes, named, devices.index(self._device), params.pop("groups", None))
+        group = group_of(tuple(devices[p] for p in positions), self._device)
         own = COLLECTIVES[name].own
         if own is not None:
-            return own(x, group.place, group.count, **params)
+            return lambda x: own(x, group.place, group.count, **params)
         if group.count == 1:
-            return x
-        self.handed.append((name, group.count, x.nbytes))
-        if x.nbytes <= NOTE_NBYTES:
-            return self._notes.exchange(name, group, x, params)
-        x = x.resolve_conj().resolve_neg()
-        if name not in _LARGE:
-            return self.any_other(name, group, x, params)
-        return _LARGE[name](self, group, x, **params)
+            return lambda x: x
+        handed = (name, group.count, meta.nbytes)
+        small = self._notes.ready(name, group, meta, params) if meta.nbytes <= NOTE_NBYTES else None
+        large = partial(_LARGE.get(name) or partial(SharedFabric.any_other, name=name), self, group, **params)
 
-    def transfer(
-        self, x: Tensor | None, meta: Meta | None, devices: tuple[int, ...], made: Any, moves: Any
-    ) -> Tensor | None:
-        """Move blocks between any devices of the program; the arguments are those of `fabric.Fabric.transfer`."""
-        assert meta is not None
-        here = devices.index(self._device)
-        key = (devices, (), (), None)
-        group = self._groups.setdefault(key, group_of(devices, self._device))
+        def perform(x: Tensor) -> Tensor:
+            self.handed.append(handed)
+            return small(x) if small is not None else large(x.resolve_conj().resolve_neg())
+
+        return perform
+
+    def transfer(self, group: Group, x: Tensor | None, meta: Meta, made: Any, moves: Any) -> Tensor | None:
+        """Move blocks between any devices of the group; the arguments are those of `fabric.Fabric.transfer`."""
+        here = group.place
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
         with self._meeting(group, operand=x if gives else None) as told:
@@ -271,7 +261,7 @@ class SharedFabric:
                 out = self._arena.adopt(told.blocks[source], x.shape, x.dtype)
         return out
 
-    def any_other(self, name: str, group: Group, x: Tensor, params: dict[str, Any]) -> Tensor:
+    def any_other(self, group: Group, x: Tensor, *, name: str, **params: Any) -> Tensor:
         """A row of the table that has no way of its own here: from all operands, by the row's own function."""
         with self._meeting(group, operand=x) as told:
             return from_all(name, self._shards(told, x), group.place, **params).clone()

@@ -85,12 +85,11 @@ class Signals:
         """
         if self._is_aborted:
             self._check(group.others)
-        if not (missing := self._missing(group.others)):  # this member may be the last, and the others sleep
+        if self._have_come(group.others):  # this member may be the last, and the others sleep
             self._open(group.gate, self.number * len(self._to) + self._member)
-        elif self._yielding.until(lambda: not self._missing(missing)):
-            missing = []
-        while missing:
-            missing = self._sleep(missing, group.gate)
+        elif not self._yielding.until(lambda: self._have_come(group.others)):
+            while not self._have_come(group.others):
+                self._sleep(group)
         told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
         numbers = []
         for other in group.others:
@@ -110,14 +109,18 @@ class Signals:
         Raises:
             PeerLostError: one of them is gone.
         """
-        looked_s = time.perf_counter()
         for other, number in zip(others, numbers, strict=True):
-            while counts[other] < number:
-                self._check([other])
-                time.sleep(PAUSE_S)
-                if time.perf_counter() - looked_s > LOOK_AGAIN_S:
-                    self._look_after([other])
-                    looked_s = time.perf_counter()
+            if counts[other] < number:
+                self._wait_for(counts, other, number)
+
+    def _wait_for(self, counts: memoryview, other: int, number: int) -> None:
+        looked_s = time.perf_counter()
+        while counts[other] < number:
+            self._check([other])
+            time.sleep(PAUSE_S)
+            if time.perf_counter() - looked_s > LOOK_AGAIN_S:
+                self._look_after([other])
+                looked_s = time.perf_counter()
 
     def abort(self) -> None:
         """From another thread: let each wait, now and later, end with an error."""
@@ -130,23 +133,24 @@ class Signals:
         self._gates[gate] = number
         self._sleepers[gate].wake()
 
-    def _missing(self, others: Sequence[int]) -> list[int]:
+    def _have_come(self, others: Sequence[int]) -> bool:
         told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
-        return [o for o in others if told[come_from[o] + parity[o]] == heard[2 * o + parity[o]]]
+        for other in others:  # mostly one of the first is missing
+            turn = parity[other]
+            if told[come_from[other] + turn] == heard[2 * other + turn]:
+                return False
+        return True
 
-    def _sleep(self, others: Sequence[int], gate: int) -> list[int]:
-        """Sleep until the gate opens; who of the others is still missing.
-
-        The gate is looked at before they are: who comes last does so before it opens.
-        """
+    def _sleep(self, group: Group) -> None:
+        """Sleep until the gate opens. It is looked at before the others are: who comes last does so before it opens."""
+        gate = group.gate
         seen = self._gates[gate]
-        if missing := self._missing(others):
+        missing = [other for other in group.others if not self._have_come([other])]
+        if missing:
             self._check(missing)
             self._sleepers[gate].sleep(seen, _LOOK_AGAIN)
             if self._gates[gate] == seen:
                 self._look_after(missing)
-            missing = self._missing(missing)
-        return missing
 
     def _check(self, others: Sequence[int]) -> None:
         for other in others:

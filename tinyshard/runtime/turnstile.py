@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tinyshard.collectives import group_positions
 from tinyshard.runtime import channel
@@ -31,8 +31,7 @@ from tinyshard.runtime.watching import Spotted
 NEWS_WITHIN_S = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """A collective that the loop is in.
 
     Attributes:

@@ -121,23 +121,22 @@ class Worker:
         kind = head[0]
         if kind == "run":
             _, number, program, inputs, outputs, free = head
-            if free:
-                needed = set(inputs)
-                self._free([value for value in free if value not in needed])
+            operands = [self._values.get(i) for i in inputs]
+            self._free(free)  # operands among that end with their last use
             if self._turnstile.enter(number):
                 ready = self._programs[program]
                 self._may_have_printed = self._may_have_printed or ready.may_print
-                self._run(number, ready, inputs, outputs)
+                self._run(number, ready, operands, outputs)
             else:
                 self._values.update(dict.fromkeys(outputs, Failed(number)))
-            self._free(free)
+            self._free(free)  # results of this call may be among that, too
             self._turnstile.done = number
         elif kind == "put":
             _, number, value, shape, dtype, block = head
             self._put(number, value, shape, dtype, block, payload)
             self._turnstile.done = number
         elif kind == "program":
-            self._programs[head[1]] = make_ready(head[2], self._place)
+            self._programs[head[1]] = make_ready(head[2], self._place, self._fabric)
         elif kind == "free":
             self._free(head[1])
         elif kind == "forget":
@@ -212,29 +211,29 @@ class Worker:
             assert self._arena is not None
             self._arena.release(wanted[0])
 
-    def _run(self, number: int, ready: ReadyProgram, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> None:
+    def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
         """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros.
 
         So it does with a call that is cancelled: others may have started it.
+
+        Args:
+            number: of the call.
+            ready: the program.
+            values: its operands; they are let go of as soon as they are used for the last time.
+            outputs: numbers for its results.
         """
         program, turnstile = ready.program, self._turnstile
-        values: list[Any] = [self._values.get(i) for i in inputs] + [None] * (ready.size - len(inputs))
         failed = Failed in map(type, values)
+        values += [None] * (ready.size - len(values))
         for step in ready.steps:
             if number <= turnstile.cancelled_upto and not failed:
                 self._fail(number, turnstile.cancelled(self._device))
                 failed = True
             try:
-                if step.collective is not None:
-                    name, named, params = step.collective
+                if step.perform is not None:
                     operand, meta = step.operand
                     turnstile.reach(number, ready, step)
-                    x = zeros_for(meta, self._place) if failed else values[operand]
-                    if name == "transfer":
-                        made = self._fabric.transfer(x, meta, program.devices, program.metas[step.results[0]], **params)
-                    else:
-                        made = self._fabric.perform(name, x, program.devices, program.axes, named, params)
-                    values[step.results[0]] = made
+                    values[step.results[0]] = step.perform(zeros_for(meta, self._place) if failed else values[operand])
                 elif not failed:
                     assert step.call is not None
                     for slot, result in zip(step.results, step.call(values), strict=False):

@@ -12,7 +12,10 @@ import time
 from collections.abc import Callable
 
 YIELD_FOR_NS = 1_000_000
-# where others ran for longer than that, they will again: this long nobody yields
+# the system lets who computes do so for 3 ms or more before anybody else who did not sleep; what the controller does
+# between two calls is shorter
+CROWDED_AFTER_NS = 2_000_000
+# where others ran for so long, they will again: this long nobody yields
 CROWDED_FOR_NS = 100_000_000
 # also gives the interpreter's lock to the other threads of this process
 let_others_run = ctypes.CDLL(None).sched_yield
@@ -39,6 +42,6 @@ class Yielding:
             if is_there():  # then whoever had the processor was waited for, as far as one can tell
                 return True
             now = time.monotonic_ns()
-            if now - before > YIELD_FOR_NS:
+            if now - before > CROWDED_AFTER_NS:
                 self._crowded_until[0] = now + CROWDED_FOR_NS
         return False
