@@ -71,8 +71,8 @@ class Inner:
     def abort(self) -> None:
         """Nothing to end."""
 
-    def ready(self, name: str, *args: Any) -> Callable[[torch.Tensor], torch.Tensor]:
-        def perform(x: torch.Tensor) -> torch.Tensor:
+    def ready(self, name: str, *args: Any) -> Callable[[torch.Tensor, Any], torch.Tensor]:
+        def perform(x: torch.Tensor, done: Any) -> torch.Tensor:
             self.places.append(x.device.type)
             return torch.zeros(3, device=x.device)
 
@@ -83,6 +83,6 @@ def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> Non
     inner = Inner()
     fabric = StagedFabric(inner, ELSEWHERE)  # type: ignore[arg-type]
     own = torch.ones(3, device=ELSEWHERE)
-    assert fabric.ready("own_index", (0,), (1,), (0,), {}, None, None)(own).device == ELSEWHERE
-    assert fabric.ready("all_reduce", (0,), (1,), (0,), {}, None, None)(torch.ones(3)).device == ELSEWHERE
+    assert fabric.ready("own_index", (0,), (1,), (0,), {}, None, None)(own, list).device == ELSEWHERE
+    assert fabric.ready("all_reduce", (0,), (1,), (0,), {}, None, None)(torch.ones(3), list).device == ELSEWHERE
     assert inner.places == ["meta", "cpu"]

@@ -19,18 +19,12 @@ def ends():
     return Overview(shared), [Progress(shared, device) for device in range(COUNT)]
 
 
-def waiting(overview, needs, within_s=60.0, is_over=lambda: True):
-    """A thread that waits, asleep by now; what it gets lands in the list."""
-    got = []
-    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment(needs, is_over, within_s)))
-    thread.start()
-    time.sleep(0.05)
-    return thread, got
-
-
 def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
     overview, devices = ends
-    thread, got = waiting(overview, {0: 5, 2: 7})
+    got = []
+    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment({0: 5, 2: 7}, lambda: True, 60)))
+    thread.start()
+    time.sleep(0.05)  # it is asleep by then
     devices[0].finish(5)
     devices[2].finish(6)
     thread.join(0.2)

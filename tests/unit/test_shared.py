@@ -11,6 +11,7 @@ from tinyshard.runtime import arena, notes
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.signals import PeerLostError
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
 
@@ -64,16 +65,20 @@ def of_all(fabrics, call):
     return ended
 
 
+def nobody():
+    """Whom to tell that a part is done."""
+
+
 def perform(name):
     x = torch.ones(SHAPE)
     params = COLLECTIVES.get(name, {"moves": BOTH_WAYS})
-    return lambda fabric: fabric.ready(name, DEVICES, (2,), (0,), params, META, META)(x)
+    return lambda fabric: fabric.ready(name, DEVICES, (2,), (0,), params, META, META)(x, nobody)
 
 
-def total(fabric, x, devices):
+def total(fabric, x, devices, done=nobody):
     """The sum of what these devices bring."""
     meta = Meta(tuple(x.shape), x.dtype)
-    return fabric.ready("all_reduce", devices, (len(devices),), (0,), {"op": "sum"}, meta, meta)(x)
+    return fabric.ready("all_reduce", devices, (len(devices),), (0,), {"op": "sum"}, meta, meta)(x, done)
 
 
 # the first device of a group makes the room for what all of them gather
@@ -148,3 +153,48 @@ def test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them(
         ]
         results = of_all(fabrics, lambda fabric, x=operands: total(fabric, x[fabric._device], (0, 1, 2, 3)))
         assert all(torch.equal(result, wanted) for result in results)
+
+
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_each_has_done_its_part_before_the_last_has_and_then_the_result_is_there(fabrics, size):
+    """Device 0 comes first: with a small operand that is all of its part, with a large one it then adds up a part."""
+    said = []
+    come = [threading.Event(), threading.Event()]
+
+    def tell(device):
+        said.append((device, fabrics[device]._arena.board.made.max() > 0))
+        come[device].set()
+
+    def bring(fabric):
+        device = fabric._device
+        if device == 1 and size == 3:
+            assert come[0].wait(20), "device 0 waits with its part for 1"
+        return total(fabric, torch.full((size,), 1.0 + device), DEVICES, done=lambda: tell(device))
+
+    results = of_all(fabrics, bring)
+    assert all(torch.equal(x, torch.full((size,), 3.0)) for x in results)
+    assert sorted(device for device, _ in said) == [0, 1]
+    if size == 3:
+        assert said == [(0, False), (1, True)]
+
+
+def test_who_could_not_do_its_part_does_not_say_that_it_has(fabrics):
+    said = []
+    fill(fabrics[0]._arena)
+    x = torch.ones(SHAPE)
+    ended = of_all(fabrics, lambda fabric: total(fabric, x, DEVICES, done=lambda: said.append(fabric._device)))
+    assert all(isinstance(end, MemoryError) for end in ended)
+    assert not said
+
+
+def test_what_all_have_come_to_is_had_though_one_is_lost_then(fabrics):
+    """They had done their part, so the controller counts the call as over."""
+
+    def let_the_other_come_and_be_lost():
+        assert total(fabrics[1], torch.full((3,), 2.0), DEVICES).tolist() == [3.0] * 3
+        fabrics[0].abort()
+
+    first = total(fabrics[0], torch.full((3,), 1.0), DEVICES, done=let_the_other_come_and_be_lost)
+    assert first.tolist() == [3.0] * 3
+    with pytest.raises(PeerLostError):
+        total(fabrics[0], torch.ones(3), DEVICES)

@@ -22,7 +22,7 @@ ALL = (0, 1, 2)
 def ends_of(pids):
     count = len(pids)
     told, gates = np.zeros((count, 8, 2), np.int64), np.zeros(8, np.int64)  # padded, as on the board
-    return [Signals(told, gates, np.array(pids), np.zeros(1, np.int64), member) for member in range(count)]
+    return [Signals(told, gates, np.array(pids), np.zeros(2, np.int64), member) for member in range(count)]
 
 
 @pytest.fixture(params=[0, yielding.YIELD_FOR_NS], ids=["sleeping", "yielding"])

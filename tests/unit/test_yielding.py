@@ -11,29 +11,62 @@ from tinyshard.runtime.yielding import Yielding
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
 
 
+def never():
+    return False
+
+
+def always():
+    return True
+
+
 def test_what_comes_soon_is_seen():
     looks = iter([False, False, True])
-    assert Yielding(np.zeros(1, np.int64).data).until(lambda: next(looks))
+    assert Yielding(np.zeros(2, np.int64).data).until(lambda: next(looks), always)
     assert next(looks, None) is None
 
 
 def test_what_does_not_come_is_not_waited_for():
     start_s = time.monotonic()
-    assert not Yielding(np.zeros(1, np.int64).data).until(lambda: False)
+    assert not Yielding(np.zeros(2, np.int64).data).until(never, never)
     assert yielding.YIELD_FOR_NS / 1e9 <= time.monotonic() - start_s < 1
 
 
-def test_where_others_compute_for_long_nobody_yields_for_a_while(monkeypatch):
-    crowded = np.zeros(1, np.int64)
+@pytest.fixture
+def yields(monkeypatch):
+    """One for each time that others are let run, which then takes long."""
+    made = []
+
+    def let_run():
+        made.append(1)
+        time.sleep(1.5 * yielding.CROWDED_AFTER_NS / 1e9)
+
+    monkeypatch.setattr(yielding, "let_others_run", let_run)
+    return made
+
+
+def test_where_others_compute_for_long_while_something_waits_nobody_yields_for_a_while(yields):
+    crowded = np.zeros(2, np.int64)
     mine, other = Yielding(crowded.data), Yielding(crowded.data)
-    yields = []
-    monkeypatch.setattr(
-        yielding, "let_others_run", lambda: (yields.append(1), time.sleep(1.5 * yielding.CROWDED_AFTER_NS / 1e9))
-    )
-    assert mine.until(lambda: True)  # that may have been what it waited for
-    assert not mine.until(lambda: False)
-    assert len(yields) == 2
-    assert not other.until(lambda: True)
-    assert len(yields) == 2
+    assert mine.until(always, never)
+    assert not mine.until(never, never)
+    assert len(yields) == 2  # nothing was missed: it goes on
+    assert mine.until(always, always)
+    assert not mine.until(always, always) and not other.until(always, always)
+    assert len(yields) == 3
     crowded[0] = time.monotonic_ns()
-    assert other.until(lambda: True)
+    assert other.until(always, always)
+
+
+def test_each_time_that_it_happens_again_soon_it_is_for_longer(yields):
+    crowded = np.zeros(2, np.int64)
+    mine = Yielding(crowded.data)
+    lasted = []
+    for _ in range(5):
+        crowded[0] = min(crowded[0], time.monotonic_ns())
+        assert mine.until(always, always)
+        lasted.append(int(crowded[1]))
+    most = yielding.MOST_CROWDED_FOR_NS
+    assert lasted == [min(yielding.CROWDED_FOR_NS * 4**k, most) for k in range(5)] and lasted[-1] == most
+    crowded[0] = time.monotonic_ns() - 2 * most
+    assert mine.until(always, always)
+    assert crowded[1] == yielding.CROWDED_FOR_NS

@@ -15,7 +15,7 @@ def nbytes(count: int) -> int:
     """How large it is for `count` devices and a controller: whole pages."""
     members = count + 1
     counters = 8 * members * _padded(members)
-    each = 2 * _LINE_NBYTES + LETTER_WORDS * 8 + NOTES * NOTE_NBYTES
+    each = 2 * _LINE_NBYTES + LETTER_WORDS * 8 + 2 * NOTES * NOTE_NBYTES
     told = (4 + 5 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
     return -(-(2 * counters + told + members * each) // 4096) * 4096
 
@@ -36,19 +36,22 @@ class Board:
     Attributes:
         signals, gates: of `Signals`.
         read: the last exchange of which a device has read the notes, as it counts them.
+        made: the last exchange of which a device has noted the result.
         pids: process ids.
         finished: the number of the last call that a device has finished.
+        when: at what time it did, in nanoseconds of the system's monotonic clock.
         needed: by device, the call for which the controller sleeps; then whether it does.
         last: whichever device finishes the last of these calls changes it.
         told: how many failures a device has told the controller of.
-        bell: the controller has written to a device; it counts how often.
+        bell: how often the controller has told devices that it has written to them, and when, in nanoseconds.
         crowded: until when nobody is to let others run, as anyone writes it (`tinyshard.runtime.yielding`).
         asleep: by device, whether it sleeps until the bell rings, or is about to.
         streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
         written, taken: how many bytes of them the controller has written, and the device has taken.
         wants_room: how often the controller has found a ring full.
         letters: a few numbers to all readers of an exchange.
-        note_offset: where the bytes of small operands start: NOTES notes of NOTE_NBYTES for each member.
+        note_offset, result_offset: where the bytes of small operands, and of their results, start: NOTES notes of
+            NOTE_NBYTES for each member.
     """
 
     def __init__(self, memory: np.ndarray, count: int) -> None:
@@ -60,11 +63,15 @@ class Board:
         self.gates = self._take(np.int64, columns)
         lines = self._take(np.int64, members, _LINE_NBYTES // 8)
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.finished, self.told, self.taken, self.read = lines[:, 0], lines[:, 1], lines[:, 2], lines[:, 3]
+        self.finished, self.told, self.taken, self.read, self.made, self.when = (
+            lines[:, column] for column in range(6)
+        )
         self.pids = own[:, 0]
         self.letters = self._take(np.int64, members, LETTER_WORDS)
         self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at
+        self._take(np.uint8, members, NOTES, NOTE_NBYTES)
+        self.result_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)
         self.bell = self._take(np.int64, _LINE_NBYTES // 8)
         self.last = self._take(np.int64, _LINE_NBYTES // 8)

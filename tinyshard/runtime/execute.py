@@ -23,7 +23,7 @@ class ReadyStep:
         step: as in the program.
         collective: name, axes and parameters of a collective.
         operand: number and meta of a collective's operand.
-        perform: takes part in the collective, this device's operand -> its result; None where no fabric was given.
+        perform: takes part in the collective, as `fabric.Fabric.ready` gives it; None where no fabric was given.
         results: numbers of the results.
         dead: values that no later step needs.
     """
@@ -33,7 +33,7 @@ class ReadyStep:
     step: Step
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
     operand: tuple[int, Meta | None]
-    perform: Callable[[Any], Any] | None
+    perform: Callable[[Any, Callable[[], None]], Any] | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
 

@@ -158,8 +158,11 @@ class Fabric:
     def ready(
         self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any], meta: Meta | None, made: Meta | None,
-    ) -> Callable[[Any], Any]:  # fmt: skip
+    ) -> Callable[[Any, Callable[[], None]], Any]:  # fmt: skip
         """A collective of a program, or a transfer, as a function of this device's operand.
+
+        Its second argument is called, if at all, when this device has done its part and only takes what is there: once
+        all have called it or are through, all results are in memory, and nothing can go wrong with them any more.
 
         Args:
             name: which.
@@ -170,8 +173,8 @@ class Fabric:
             made: of the result.
         """
         if name == "transfer":
-            return lambda x: self.transfer(x, meta, devices, made, **params)
-        return lambda x: self.perform(name, x, devices, axes, named, params)
+            return lambda x, done: self.transfer(x, meta, devices, made, **params)
+        return lambda x, done: self.perform(name, x, devices, axes, named, params)
 
     def perform(
         self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],

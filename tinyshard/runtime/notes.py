@@ -29,16 +29,19 @@ class Notes:
     """
 
     def __init__(self, arena: Arena, signals: Signals) -> None:
+        board = arena.board
         self._arena = arena
         self._device = arena.member
         self._signals = signals
-        self._read = arena.board.read.data
-        self._offset = arena.board.note_offset
+        self._read, self._made = board.read.data, board.made.data
+        self._offset, self._result_offset = board.note_offset, board.result_offset
         # by note, who is to have read it before it is written anew, and when each has
         self._readers: list[tuple[tuple[int, ...], list[int]]] = [((), [])] * NOTES
 
-    def ready(self, name: str, group: Group, meta: Meta, params: dict[str, Any]) -> Callable[[Tensor], Tensor]:
-        """One collective, as a function of this member's operand. It raises PeerLostError if a member is gone.
+    def ready(
+        self, name: str, group: Group, meta: Meta, params: dict[str, Any]
+    ) -> Callable[[Tensor, Callable[[], None]], Tensor]:
+        """One collective, as `fabric.Fabric.ready` says. It raises PeerLostError if a member is gone.
 
         Args:
             name: of a row of `tinyshard.collectives`.
@@ -52,7 +55,12 @@ class Notes:
         is_one = name == "all_reduce" and group.step > 0
         rows = [self._rows(group, note, meta) for note in range(NOTES)] if is_one else []
 
-        def exchange(x: Tensor) -> Tensor:
+        def made(number: int, numbers: list[int]) -> Tensor:
+            if rows and numbers.count(number) == len(numbers):
+                return reduced(rows[number % NOTES], params["op"])
+            return self._from_notes(name, group, meta, number, numbers, params)
+
+        def exchange(x: Tensor, done: Callable[[], None]) -> Tensor:
             number = signals.number + 1
             note = number % NOTES
             signals.wait_until(self._read, *readers[note])
@@ -61,17 +69,46 @@ class Notes:
             try:
                 numbers = signals.wait(group)
                 readers[note] = (others, numbers)
-                if rows and numbers.count(number) == len(numbers):
-                    return reduced(rows[note], params["op"])
-                return self._from_notes(name, group, meta, number, numbers, params)
+                return made(number, numbers)
             finally:
                 self._read[device] = number
 
-        return exchange
+        def exchange_for_all(x: Tensor, done: Callable[[], None]) -> Tensor:
+            """The same where all get the same: who comes last makes it."""
+            number = signals.number + 1
+            note = number % NOTES
+            signals.wait_until(self._read, *readers[note])
+            own[note].copy_(x)
+            signals.come(group)
+            try:
+                is_last = signals.have_come(others)
+                if not is_last:
+                    done()
+                numbers = signals.hear(group) if is_last else signals.wait(group)
+                readers[note] = (others, numbers)
+                if not is_last:
+                    for other, counted in zip(others, numbers, strict=True):
+                        if self._made[other] == counted:
+                            return self._noted(other, counted % NOTES, meta, self._result_offset).clone()
+                out = made(number, numbers)
+                if is_last:
+                    results[note].copy_(out)
+                    self._made[device] = number
+                    done()
+                    signals.let_on(group)
+                return out
+            finally:
+                self._read[device] = number
 
-    def _noted(self, device: int, note: int, meta: Meta) -> Tensor:
-        """A note as a tensor."""
-        return self._arena.view(self._offset + (device * NOTES + note) * NOTE_NBYTES, meta.shape, meta.dtype)
+        if name != "all_reduce":
+            return exchange
+        results = [self._noted(device, note, meta, self._result_offset) for note in range(NOTES)]
+        return exchange_for_all
+
+    def _noted(self, device: int, note: int, meta: Meta, start: int = -1) -> Tensor:
+        """A note of an operand, or of what starts there, as a tensor."""
+        start = self._offset if start < 0 else start
+        return self._arena.view(start + (device * NOTES + note) * NOTE_NBYTES, meta.shape, meta.dtype)
 
     def _rows(self, group: Group, note: int, meta: Meta) -> Tensor:
         """The notes of this number of all members of a group, whose ids are equally far apart, as one tensor."""

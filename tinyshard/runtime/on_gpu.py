@@ -42,14 +42,14 @@ class StagedFabric:
         self.handed = inner.handed
         self.abort: Callable[[], None] = inner.abort
 
-    def ready(self, name: str, *args: Any) -> Callable[[Any], Any]:
+    def ready(self, name: str, *args: Any) -> Callable[[Any, Callable[[], None]], Any]:
         """A collective, or a transfer, as a function; one that needs nobody else stays on the GPU."""
         perform = self._inner.ready(name, *args)
         if name in COLLECTIVES and COLLECTIVES[name].own is not None:
             return perform
 
-        def through_the_host(x: Tensor | None) -> Tensor | None:
-            out: Tensor | None = perform(None if x is None else x.cpu())
+        def through_the_host(x: Tensor | None, done: Callable[[], None]) -> Tensor | None:
+            out: Tensor | None = perform(None if x is None else x.cpu(), lambda: None)
             return None if out is None else out.to(self._place)
 
         return through_the_host

@@ -1,7 +1,8 @@
 """How far the devices are, read from the memory that they share with the controller: nobody asks, nobody answers.
 
-A device writes the number of each call that it has finished. A controller that waits writes down which call it needs of
-each device, and sleeps once: whoever then finds all of them finished is the last, and wakes it.
+A device writes the number of each call that it has finished. A controller that waits lets others run for a moment
+(`yielding`); then it writes down which call it needs of each device, and sleeps once: whoever finds all of them
+finished is the last, and wakes it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import ge
 
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.futex import Futex, fence, timespec
-from tinyshard.runtime.yielding import let_others_run
+from tinyshard.runtime.yielding import LATE_AFTER_NS, Yielding, let_others_run
 
 # how long what a device has said may be on its way to the I/O thread
 HEARD_WITHIN_S = 1e-4
@@ -29,7 +31,7 @@ class Progress:
     """
 
     def __init__(self, board: Board, device: int) -> None:
-        self._finished = board.finished.data
+        self._finished, self._when = board.finished.data, board.when.data
         self._told = board.told.data
         self._needed = board.needed.data
         self._last = board.last.data
@@ -38,6 +40,7 @@ class Progress:
 
     def finish(self, number: int) -> None:
         """Note that a call is over."""
+        self._when[self._device] = time.monotonic_ns()
         self._finished[self._device] = number
         fence()
         needed = self._needed
@@ -58,11 +61,12 @@ class Overview:
     """
 
     def __init__(self, board: Board) -> None:
-        self._finished = board.finished[:-1].data
+        self._finished, self._when = board.finished[:-1].data, board.when.data
         self._needed = board.needed.data
         self._last = board.last.data
         self._own = Futex(board.last.ctypes.data)
         self._waiting = threading.Lock()
+        self._yielding = Yielding(board.crowded.data)
         self.told = board.told.data
 
     def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool], within_s: float) -> list[int] | None:
@@ -76,7 +80,8 @@ class Overview:
         Returns:
             By device, the last call that it has finished and of which `is_over` holds; None if it takes longer.
         """
-        if self._is_missing(needs):
+        is_late = partial(self._is_late, needs)
+        if self._is_missing(needs) and not self._yielding.until(lambda: not self._is_missing(needs), is_late):
             # there is one place to say what the controller needs; another thread may have it
             if not self._waiting.acquire(blocking=False):
                 return None
@@ -97,6 +102,12 @@ class Overview:
         """Whether one of the devices has not finished its call."""
         finished = self._finished
         return any(finished[device] < number for device, number in needs.items())
+
+    def _is_late(self, needs: Mapping[int, int]) -> bool:
+        """Whether the devices have all finished, and not just now."""
+        if self._is_missing(needs):
+            return False
+        return time.monotonic_ns() - max(self._when[device] for device in needs) > LATE_AFTER_NS
 
     def _has_slept(self, needs: Mapping[int, int], within_s: float) -> bool:
         """Whether the devices have all finished after this thread has slept for the last of them."""

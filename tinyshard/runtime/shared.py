@@ -49,18 +49,18 @@ class Exchange:
     Attributes:
         operands: by place, where each operand lies.
         blocks: by place, the block that a member gives away: as a result, or the first one's, for all to make one in.
-        leave: is called in the end.
+        leave: is called in the end, with whether this member has made its part.
     """
 
     operands: list[int]
     blocks: list[Block]
-    leave: Callable[[], None]
+    leave: Callable[[bool], None]
 
     def __enter__(self) -> Exchange:
         return self
 
-    def __exit__(self, *args: object) -> None:
-        self.leave()
+    def __exit__(self, kind: object, *args: object) -> None:
+        self.leave(kind is None)
 
 
 class SharedFabric:
@@ -87,41 +87,43 @@ class SharedFabric:
     def ready(
         self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any], meta: Meta | None, made: Meta | None,
-    ) -> Callable[[Any], Any]:  # fmt: skip
+    ) -> Callable[[Any, Callable[[], None]], Any]:  # fmt: skip
         """A collective of a program, or a transfer, as a function; the arguments are those of `fabric.Fabric.ready`.
 
         The function raises PeerLostError if another device of the group is gone.
         """
         if meta is None:  # only running tells
             as_found = partial(self.ready, name, devices, axes, named, params, made=made)
-            return lambda x: as_found(meta=Meta(tuple(x.shape), x.dtype))(x)
+            return lambda x, done: as_found(meta=Meta(tuple(x.shape), x.dtype))(x, done)
         if name == "transfer":
             group = group_of(devices, self._device)
-            return lambda x: self.transfer(group, x, meta, made, **params)
+            return lambda x, done: self.transfer(group, x, done, meta, made, **params)
         params = dict(params)
         positions = group_positions(axes, named, devices.index(self._device), params.pop("groups", None))
         group = group_of(tuple(devices[p] for p in positions), self._device)
         own = COLLECTIVES[name].own
         if own is not None:
-            return lambda x: own(x, group.place, group.count, **params)
+            return lambda x, done: own(x, group.place, group.count, **params)
         if group.count == 1:
-            return lambda x: x
+            return lambda x, done: x
         handed = (name, group.count, meta.nbytes)
         small = self._notes.ready(name, group, meta, params) if meta.nbytes <= NOTE_NBYTES else None
         large = partial(_LARGE.get(name) or partial(SharedFabric.any_other, name=name), self, group, **params)
 
-        def perform(x: Tensor) -> Tensor:
+        def perform(x: Tensor, done: Callable[[], None]) -> Tensor:
             self.handed.append(handed)
-            return small(x) if small is not None else large(x.resolve_conj().resolve_neg())
+            return small(x, done) if small is not None else large(x.resolve_conj().resolve_neg(), done)
 
         return perform
 
-    def transfer(self, group: Group, x: Tensor | None, meta: Meta, made: Any, moves: Any) -> Tensor | None:
+    def transfer(
+        self, group: Group, x: Tensor | None, done: Callable[[], None], meta: Meta, made: Any, moves: Any
+    ) -> Tensor | None:
         """Move blocks between any devices of the group; the arguments are those of `fabric.Fabric.transfer`."""
         here = group.place
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
-        with self._meeting(group, operand=x if gives else None) as told:
+        with self._meeting(group, done, operand=x if gives else None) as told:
             if not gets:
                 return None
             out = self._empty(made.shape, made.dtype)
@@ -133,11 +135,19 @@ class SharedFabric:
     # ---- large operands -------------------------------------------------------------------------------------------
 
     def _meeting(
-        self, group: Group, *, operand: Tensor | None = None, result_nbytes: int = 0, lent: Tensor | None = None
+        self,
+        group: Group,
+        done: Callable[[], None],
+        *,
+        operand: Tensor | None = None,
+        result_nbytes: int = 0,
+        lent: Tensor | None = None,
     ) -> Exchange:
         """Wait for all members: what they have told each other. They stay together until each has left it.
 
         Args:
+            group: the members.
+            done: is called when this one has made its part.
             operand: what the others are to read.
             result_nbytes: size of a block of the first member's, of which all write parts and which all hold
                 afterwards; 0 for none.
@@ -174,8 +184,10 @@ class SharedFabric:
         starts = [member * LETTER_WORDS for member in group.members]
         blocks = [Block(*letters[at + 1 : at + LETTER_WORDS]) for at in starts[: 1 if lent is None else None]]
 
-        def leave() -> None:
+        def leave(is_made: bool) -> None:
             signals.come(group)
+            if is_made:
+                done()
             signals.wait(group)
             if staged is not None:
                 self._arena.release(staged)
@@ -184,7 +196,7 @@ class SharedFabric:
         if _NO_ROOM in told.operands:
             if result_nbytes and blocks[0] != _NOWHERE:  # nobody will make a result in it
                 self._arena.release(blocks[0])
-            leave()
+            leave(False)
             member = group.members[told.operands.index(_NO_ROOM)]
             raise error or MemoryError(f"device {member} had no room for its part")
         return told
@@ -204,12 +216,12 @@ class SharedFabric:
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
 
-    def all_reduce(self, group: Group, x: Tensor, *, op: str) -> Tensor:
+    def all_reduce(self, group: Group, x: Tensor, done: Callable[[], None], *, op: str) -> Tensor:
         """Each member combines its own part of all operands, into one result that all hold."""
         size = x.numel()
         unit = _ALIGNED_NBYTES // x.dtype.itemsize
         low, high = (min(size, -(-size // unit) * i // group.count * unit) for i in (group.place, group.place + 1))
-        with self._meeting(group, operand=x, result_nbytes=x.nbytes) as told:
+        with self._meeting(group, done, operand=x, result_nbytes=x.nbytes) as told:
             out = self._arena.hold(told.blocks[0], x.shape, x.dtype)
             self._combine(told, op, x.dtype, low, high)
         return out
@@ -224,26 +236,26 @@ class SharedFabric:
         else:
             combine([self._arena.view(at + start, (size,), dtype) for at in operands], op, out)
 
-    def all_gather(self, group: Group, x: Tensor, *, dim: int) -> Tensor:
+    def all_gather(self, group: Group, x: Tensor, done: Callable[[], None], *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
         shape = list(x.shape)
         shape[dim] *= group.count
-        with self._meeting(group, result_nbytes=x.nbytes * group.count) as told:
+        with self._meeting(group, done, result_nbytes=x.nbytes * group.count) as told:
             out = self._arena.hold(told.blocks[0], shape, x.dtype)
             own_block(out, group.place, group.count, dim=dim).copy_(x)
         return out
 
-    def reduce_scatter(self, group: Group, x: Tensor, *, dim: int, op: str) -> Tensor:
+    def reduce_scatter(self, group: Group, x: Tensor, done: Callable[[], None], *, dim: int, op: str) -> Tensor:
         """Each member combines its block of all operands."""
-        with self._meeting(group, operand=x) as told:
+        with self._meeting(group, done, operand=x) as told:
             parts = [own_block(shard, group.place, group.count, dim=dim) for shard in self._shards(told, x)]
             out = self._empty(parts[0].shape, x.dtype)
             combine(parts, op, out)
         return out
 
-    def all_to_all(self, group: Group, x: Tensor, *, split: int, join: int) -> Tensor:
+    def all_to_all(self, group: Group, x: Tensor, done: Callable[[], None], *, split: int, join: int) -> Tensor:
         """Each member joins its block of all operands."""
-        with self._meeting(group, operand=x) as told:
+        with self._meeting(group, done, operand=x) as told:
             parts = [own_block(shard, group.place, group.count, dim=split) for shard in self._shards(told, x)]
             shape = list(parts[0].shape)
             shape[join] *= group.count
@@ -251,19 +263,19 @@ class SharedFabric:
             torch.cat(parts, join, out=out)
         return out
 
-    def collective_permute(self, group: Group, x: Tensor, *, pairs: Any) -> Tensor:
+    def collective_permute(self, group: Group, x: Tensor, done: Callable[[], None], *, pairs: Any) -> Tensor:
         """A target holds the very block of its source: values do not change, so two may have one copy."""
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
-        with self._meeting(group, lent=x if sends else None) as told:
+        with self._meeting(group, done, lent=x if sends else None) as told:
             out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
             if source is not None and source != group.place:
                 out = self._arena.adopt(told.blocks[source], x.shape, x.dtype)
         return out
 
-    def any_other(self, group: Group, x: Tensor, *, name: str, **params: Any) -> Tensor:
+    def any_other(self, group: Group, x: Tensor, done: Callable[[], None], *, name: str, **params: Any) -> Tensor:
         """A row of the table that has no way of its own here: from all operands, by the row's own function."""
-        with self._meeting(group, operand=x) as told:
+        with self._meeting(group, done, operand=x) as told:
             return from_all(name, self._shards(told, x), group.place, **params).clone()
 
     def _shards(self, told: Exchange, x: Tensor) -> list[Tensor]:

@@ -63,6 +63,7 @@ class Signals:
         self._member = member
         self._lost: set[int] = set()
         self._is_aborted = False
+        self._is_out_of_step = False  # what it has not heard before it would take for a later word
         self._yielding = Yielding(crowded.data)
 
     def come(self, group: Group) -> None:
@@ -83,13 +84,30 @@ class Signals:
         Raises:
             PeerLostError: one of them is gone.
         """
-        if self._is_aborted:
+        if self._is_out_of_step:
             self._check(group.others)
-        if self._have_come(group.others):  # this member may be the last, and the others sleep
-            self._open(group.gate, self.number * len(self._to) + self._member)
-        elif not self._yielding.until(lambda: self._have_come(group.others)):
-            while not self._have_come(group.others):
+        if self.have_come(group.others):
+            self.let_on(group)
+        elif not self._yielding.until(lambda: self.have_come(group.others), lambda: not self.have_come(group.others)):
+            while not self.have_come(group.others):
                 self._sleep(group)
+        return self.hear(group)
+
+    def have_come(self, others: Sequence[int]) -> bool:
+        """Whether these have come to the exchange to which this member has come last."""
+        told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
+        for other in others:  # mostly one of the first is missing
+            turn = parity[other]
+            if told[come_from[other] + turn] == heard[2 * other + turn]:
+                return False
+        return True
+
+    def let_on(self, group: Group) -> None:
+        """Wake those who sleep until all have come: this member may be the last."""
+        self._open(group.gate, self.number * len(self._to) + self._member)
+
+    def hear(self, group: Group) -> list[int]:
+        """Take note that all have come; returns what `wait` does."""
         told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
         numbers = []
         for other in group.others:
@@ -133,19 +151,11 @@ class Signals:
         self._gates[gate] = number
         self._sleepers[gate].wake()
 
-    def _have_come(self, others: Sequence[int]) -> bool:
-        told, come_from, parity, heard = self._told, self._from, self._parity, self._heard
-        for other in others:  # mostly one of the first is missing
-            turn = parity[other]
-            if told[come_from[other] + turn] == heard[2 * other + turn]:
-                return False
-        return True
-
     def _sleep(self, group: Group) -> None:
         """Sleep until the gate opens. It is looked at before the others are: who comes last does so before it opens."""
         gate = group.gate
         seen = self._gates[gate]
-        missing = [other for other in group.others if not self._have_come([other])]
+        missing = [other for other in group.others if not self.have_come([other])]
         if missing:
             self._check(missing)
             self._sleepers[gate].sleep(seen, _LOOK_AGAIN)
@@ -155,7 +165,7 @@ class Signals:
     def _check(self, others: Sequence[int]) -> None:
         for other in others:
             if other in self._lost or self._is_aborted:
-                self._is_aborted = True  # for what this member has not heard now it would take for a later word
+                self._is_aborted = self._is_out_of_step = True
                 raise PeerLostError(f"device {other} does not come: it, or one that it waits for, is gone")
 
     def _look_after(self, others: Sequence[int]) -> None:

@@ -43,8 +43,8 @@ def check_progress(
 
 
 def _present(sight: Sight, done: int) -> Sight:
-    """A sight, without a collective that the device is known to have left since."""
-    return replace(sight, spot=None) if sight.spot is not None and sight.spot[0] <= done else sight
+    """A sight, without a collective that the device is known to have left since: it is done with a later call."""
+    return replace(sight, spot=None) if sight.spot is not None and sight.spot[0] < done else sight
 
 
 def _error(

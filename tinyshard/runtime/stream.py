@@ -8,12 +8,13 @@ writer from its processor.
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 from tinyshard.runtime.board import STREAM_NBYTES, Board
 from tinyshard.runtime.futex import Futex, fence
-from tinyshard.runtime.yielding import Yielding
+from tinyshard.runtime.yielding import LATE_AFTER_NS, Yielding
 
 # who waits for room is told when there is this much: not at every byte
 _ROOM_NBYTES = STREAM_NBYTES // 2
@@ -42,6 +43,7 @@ class Bell:
         """Wake those of them that sleep."""
         if self._due:
             due, self._due = self._due, 0
+            self._bell[1] = time.monotonic_ns()
             self._bell[0] += 1
             fence()
             if any(self._asleep):
@@ -182,7 +184,7 @@ class Inbox:
     def recv(self, most: int) -> bytes:
         """Wait until there is something, and take at most so many bytes of it."""
         device = self._device
-        if not self._is_something_there() and not self._yielding.until(self._is_something_there):
+        if not self._is_something_there() and not self._yielding.until(self._is_something_there, self._is_late):
             while not self._is_something_there():
                 self._sleep()
         there = self._written[device] - self._count
@@ -207,6 +209,10 @@ class Inbox:
 
     def _is_something_there(self) -> bool:
         return self._written[self._device] != self._count
+
+    def _is_late(self) -> bool:
+        """Whether something has been there for long. (What others did before it was there kept nobody waiting.)"""
+        return self._is_something_there() and time.monotonic_ns() - self._bell[1] > LATE_AFTER_NS
 
     def _sleep(self) -> None:
         """Sleep until the bell rings. It is read before the ring is looked at again: who writes changes it after."""

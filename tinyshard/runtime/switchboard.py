@@ -480,8 +480,10 @@ class Switchboard:
             pass  # it woke this thread, which writes in its next turn
         elif head[0] == "failed":
             _, number, failure = head
-            run = next(run for run in self._unsettled if run.number == number)
-            run.failures.setdefault(link.device, (failure, run.where))
+            # a device that had done its part has lost the others since: who did not do theirs is what is told
+            run = next((run for run in self._unsettled if run.number == number), None)
+            if run is not None:
+                run.failures.setdefault(link.device, (failure, run.where))
             link.heard += 1
         elif head[0] == "reply":
             _, number, done, answer = head

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -174,6 +175,11 @@ class Worker:
         else:
             self._values[value] = channel.tensor_of(payload, shape, dtype).to(self._place)
 
+    def _tell(self, number: int) -> None:
+        """Let the controller know that this device has done its part of a call."""
+        if self._progress is not None:
+            self._progress.finish(number)
+
     def _fail(self, number: int, failure: Failure) -> Failed:
         channel.send(self._sock, ("failed", number, failure))
         if self._progress is not None:
@@ -222,7 +228,7 @@ class Worker:
             values: its operands; they are let go of as soon as they are used for the last time.
             outputs: numbers for its results.
         """
-        program, turnstile = ready.program, self._turnstile
+        program, turnstile, last = ready.program, self._turnstile, ready.steps[-1:]
         failed = Failed in map(type, values)
         values += [None] * (ready.size - len(values))
         for step in ready.steps:
@@ -233,7 +239,9 @@ class Worker:
                 if step.perform is not None:
                     operand, meta = step.operand
                     turnstile.reach(number, ready, step)
-                    values[step.results[0]] = step.perform(zeros_for(meta, self._place) if failed else values[operand])
+                    x = zeros_for(meta, self._place) if failed else values[operand]
+                    is_over = not failed and step is last[0] and not self._may_have_printed
+                    values[step.results[0]] = step.perform(x, partial(self._tell, number) if is_over else _nothing)
                 elif not failed:
                     assert step.call is not None
                     for slot, result in zip(step.results, step.call(values), strict=False):
@@ -266,6 +274,10 @@ class Worker:
             self._fail(number, failure_of(self._device, f"{len(program.steps)} steps on {self._place}", error))
             return False
         return True
+
+
+def _nothing() -> None:
+    """There is nobody to tell."""
 
 
 def _meta(value: Any) -> Meta | None:

@@ -15,8 +15,11 @@ YIELD_FOR_NS = 1_000_000
 # the system lets who computes do so for 3 ms or more before anybody else who did not sleep; what the controller does
 # between two calls is shorter
 CROWDED_AFTER_NS = 2_000_000
-# where others ran for so long, they will again: this long nobody yields
-CROWDED_FOR_NS = 100_000_000
+# what has been there for so long would have been found sooner by who sleeps
+LATE_AFTER_NS = 1_000_000
+# where others ran for so long, they may again: this long nobody yields, and longer each time that it happens again soon
+CROWDED_FOR_NS = 5_000_000
+MOST_CROWDED_FOR_NS = 100_000_000
 # also gives the interpreter's lock to the other threads of this process
 let_others_run = ctypes.CDLL(None).sched_yield
 
@@ -25,23 +28,37 @@ class Yielding:
     """One thread's way to wait for a short time.
 
     Args:
-        crowded: int64, one number that all who wait share: until when it is better to sleep, in nanoseconds of the
-            system's monotonic clock.
+        crowded: int64, two numbers that all who wait share: until when it is better to sleep, in nanoseconds of the
+            system's monotonic clock, and for how long that was said.
     """
 
     def __init__(self, crowded: memoryview) -> None:
-        self._crowded_until = crowded
+        self._crowded = crowded
 
-    def until(self, is_there: Callable[[], bool]) -> bool:
-        """Let others run for a while; whether what is waited for has come meanwhile."""
+    def until(self, is_there: Callable[[], bool], is_missed: Callable[[], bool]) -> bool:
+        """Let others run for a while.
+
+        Args:
+            is_there: whether what is waited for has come.
+            is_missed: asked where others ran for long: whether that was for nothing, or too long.
+
+        Returns:
+            Whether it has come meanwhile.
+        """
         now = time.monotonic_ns()
         end = now + YIELD_FOR_NS
-        while self._crowded_until[0] < now < end:
+        while self._crowded[0] < now < end:
             before = now
             let_others_run()
-            if is_there():  # then whoever had the processor was waited for, as far as one can tell
-                return True
             now = time.monotonic_ns()
-            if now - before > CROWDED_AFTER_NS:
-                self._crowded_until[0] = now + CROWDED_FOR_NS
+            if now - before > CROWDED_AFTER_NS and is_missed():
+                self._say_crowded(now)
+            if is_there():
+                return True
         return False
+
+    def _say_crowded(self, now: int) -> None:
+        until, for_ns = self._crowded[0], self._crowded[1]
+        is_again = now - until < MOST_CROWDED_FOR_NS
+        self._crowded[1] = for_ns = min(4 * for_ns, MOST_CROWDED_FOR_NS) if is_again else CROWDED_FOR_NS
+        self._crowded[0] = now + for_ns
