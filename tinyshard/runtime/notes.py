@@ -1,7 +1,9 @@
 """Collectives of a few bytes between processes that share memory: one exchange of signals, and no blocks.
 
 Each member writes its operand into a note of its own, the one that the number of its exchange names, waits until all
-have come, and computes its own result from the notes. A note is written anew when all its readers have read it.
+have come, and computes its own result from the notes. Where all get the same, who finds that it is the last computes it
+at once and notes it for the others: they have done their part before, and what they copy is there before the last says
+that it has done its. A note is written anew when all its readers have read it.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.signals import Signals
+
+_NOBODY: tuple[tuple[int, ...], list[int]] = ((), [])
 
 
 class Notes:
@@ -36,7 +40,7 @@ class Notes:
         self._read, self._made = board.read.data, board.made.data
         self._offset, self._result_offset = board.note_offset, board.result_offset
         # by note, who is to have read it before it is written anew, and when each has
-        self._readers: list[tuple[tuple[int, ...], list[int]]] = [((), [])] * NOTES
+        self._readers: list[tuple[tuple[int, ...], list[int]]] = [_NOBODY] * NOTES
 
     def ready(
         self, name: str, group: Group, meta: Meta, params: dict[str, Any]
@@ -68,7 +72,7 @@ class Notes:
             signals.come(group)
             try:
                 numbers = signals.wait(group)
-                readers[note] = (others, numbers)
+                self._note_readers(note, others, numbers)
                 return made(number, numbers)
             finally:
                 self._read[device] = number
@@ -85,7 +89,7 @@ class Notes:
                 if not is_last:
                     done()
                 numbers = signals.hear(group) if is_last else signals.wait(group)
-                readers[note] = (others, numbers)
+                self._note_readers(note, others, numbers)
                 if not is_last:
                     for other, counted in zip(others, numbers, strict=True):
                         if self._made[other] == counted:
@@ -104,6 +108,13 @@ class Notes:
             return exchange
         results = [self._noted(device, note, meta, self._result_offset) for note in range(NOTES)]
         return exchange_for_all
+
+    def _note_readers(self, note: int, others: tuple[int, ...], numbers: list[int]) -> None:
+        readers = self._readers
+        for earlier, (whom, _) in enumerate(readers):
+            if whom == others:  # they have come since, so they have read it
+                readers[earlier] = _NOBODY
+        readers[note] = (others, numbers)
 
     def _noted(self, device: int, note: int, meta: Meta, start: int = -1) -> Tensor:
         """A note of an operand, or of what starts there, as a tensor."""

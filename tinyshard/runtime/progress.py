@@ -1,8 +1,10 @@
 """How far the devices are, read from the memory that they share with the controller: nobody asks, nobody answers.
 
-A device writes the number of each call that it has finished. A controller that waits lets others run for a moment
-(`yielding`); then it writes down which call it needs of each device, and sleeps once: whoever finds all of them
-finished is the last, and wakes it.
+A device writes the number of each call that it has finished: of one that ends with a collective when it has done its
+part, for when all have, all results are in memory (`fabric.Fabric.ready`).
+
+A controller that waits lets others run for a moment (`yielding`). Then it writes down which call it needs of each
+device, and sleeps once: whoever finds all of them finished is the last, and wakes it.
 """
 
 from __future__ import annotations

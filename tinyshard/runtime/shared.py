@@ -5,7 +5,7 @@ Each function does between processes what its namesake in `tinyshard.collectives
     small   every member writes its operand into a note, waits for all, and computes its result from the notes
     large   1. every member says where its operand lies (it is copied into the arena only if it lies elsewhere)
             2. all wait for all; each computes its part, where all get the same result into one block that all hold
-            3. all wait for all: the parts are there, and nobody reads an operand any more
+            3. all wait for all: the parts are there, and nobody reads an operand any more. Who comes has done its part
 
 Sums are taken in the order of the members, so a result does not depend on who was first.
 """
