@@ -2,12 +2,13 @@
 
 import os
 import threading
+import time
 
 import pytest
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime import arena, notes
+from tinyshard.runtime import arena, signals
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.shared import SharedFabric
@@ -106,14 +107,13 @@ def test_a_note_that_somebody_still_reads_is_not_written_anew(monkeypatch):
     """Device 1 is slow to read what 0 gave it, while 0 exchanges with 2, more often than there are notes."""
     fabrics = fabrics_of(3)
     may_read, results = threading.Event(), {}
-    read = notes.reduced
+    note_readers = fabrics[1]._notes._note_readers
 
     def slowly(*args):
-        if threading.current_thread() is threads[1]:
-            may_read.wait(20)
-        return read(*args)
+        may_read.wait(20)
+        note_readers(*args)
 
-    monkeypatch.setattr(notes, "reduced", slowly)
+    monkeypatch.setattr(fabrics[1]._notes, "_note_readers", slowly)
 
     def first():
         summed(fabrics[0], 1.0, (0, 1))
@@ -198,3 +198,28 @@ def test_what_all_have_come_to_is_had_though_one_is_lost_then(fabrics):
     assert first.tolist() == [3.0] * 3
     with pytest.raises(PeerLostError):
         total(fabrics[0], torch.ones(3), DEVICES)
+
+
+def test_who_has_given_up_an_exchange_takes_no_earlier_word_for_a_later_one(fabrics):
+    fabrics[0].abort()
+    with pytest.raises(PeerLostError):
+        total(fabrics[0], torch.full((3,), 1.0), DEVICES)
+    assert total(fabrics[1], torch.full((3,), 10.0), DEVICES).tolist() == [11.0] * 3
+    for value in (2.0, 3.0):
+        with pytest.raises(PeerLostError):
+            total(fabrics[0], torch.full((3,), value), DEVICES, done=lambda: pytest.fail("it has done no part"))
+
+
+def test_a_result_that_cannot_be_made_is_not_slept_for(fabrics):
+    """torch has no mean of ints; each of them hears so itself."""
+    meta = Meta((3,), torch.int64)
+    begun_s = time.monotonic()
+
+    def average(fabric):
+        return fabric.ready("all_reduce", DEVICES, (2,), (0,), {"op": "avg"}, meta, meta)(torch.ones(3).long(), nobody)
+
+    for fabric in fabrics:
+        fabric._signals._yielding.until = lambda is_there, is_missed: False
+    ended = of_all(fabrics, average)
+    assert all(isinstance(end, RuntimeError) and "mean" in str(end) for end in ended)
+    assert time.monotonic() - begun_s < 0.5 * signals.LOOK_AGAIN_S

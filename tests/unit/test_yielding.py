@@ -57,6 +57,23 @@ def test_where_others_compute_for_long_while_something_waits_nobody_yields_for_a
     assert other.until(always, always)
 
 
+@pytest.mark.usefixtures("yields")
+def test_who_is_kept_waiting_together_with_others_counts_once(monkeypatch):
+    crowded = np.zeros(2, np.int64)
+    waiting = [Yielding(crowded.data) for _ in range(8)]
+    let_run = yielding.let_others_run
+
+    def let_all_run():
+        let_run()
+        if waiting:  # they are kept waiting by the same
+            waiting.pop().until(always, always)
+
+    monkeypatch.setattr(yielding, "let_others_run", let_all_run)
+    waiting.pop().until(always, always)
+    assert not waiting
+    assert crowded[1] == yielding.CROWDED_FOR_NS
+
+
 def test_each_time_that_it_happens_again_soon_it_is_for_longer(yields):
     crowded = np.zeros(2, np.int64)
     mine = Yielding(crowded.data)

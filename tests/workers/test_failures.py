@@ -61,6 +61,19 @@ def test_the_blocks_of_other_devices_stay_good(either):
         later.addressable_shards[3].data.block_until_ready()
 
 
+def test_a_device_that_could_not_take_a_result_says_why_though_the_call_counts_as_good(pool, rows):
+    """As where another device ended after all had done their part: what it tells of that comes too late."""
+    _, bad = gather_out_of_range_on_device_3(rows)
+    later = bad + 1
+    with pytest.raises(ts.RemoteError):
+        later.block_until_ready()
+    for value in (bad, later):
+        value._buffer.run.failures.clear()
+    assert later.addressable_shards[2].data.tolist() == [[9, 9, 9, 9]]
+    with pytest.raises(ts.RemoteError, match=r"^aten\.gather\.default failed on CPU 3\n"):
+        later.addressable_shards[3].data.tolist()
+
+
 def test_a_block_moved_from_a_failed_device_is_failed(either):
     _, bad = gather_out_of_range_on_device_3(either)
     moved = ts.device_put(bad, ts.devices()[0])

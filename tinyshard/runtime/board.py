@@ -35,7 +35,7 @@ class Board:
 
     Attributes:
         signals, gates: of `Signals`.
-        read: the last exchange of which a device has read the notes, as it counts them.
+        read: the last exchange of which a device has read the notes, of operands and of results, as it counts them.
         made: the last exchange of which a device has noted the result.
         pids: process ids.
         finished: the number of the last call that a device has finished.
@@ -44,7 +44,8 @@ class Board:
         last: whichever device finishes the last of these calls changes it.
         told: how many failures a device has told the controller of.
         bell: how often the controller has told devices that it has written to them, and when, in nanoseconds.
-        crowded: until when nobody is to let others run, as anyone writes it (`tinyshard.runtime.yielding`).
+        crowded: until when nobody is to let others run, and for how long that was said, as anyone writes it
+            (`tinyshard.runtime.yielding`).
         asleep: by device, whether it sleeps until the bell rings, or is about to.
         streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
         written, taken: how many bytes of them the controller has written, and the device has taken.

@@ -47,6 +47,10 @@ _REDUCED_AS_THEY_ARE = {
 }  # fmt: skip
 
 
+def nothing() -> None:
+    """What is called where there is nobody to tell."""
+
+
 class _Counting:
     """A gloo group that notes what it is handed: (gloo's name, group size, bytes of the operand)."""
 
@@ -162,7 +166,8 @@ class Fabric:
         """A collective of a program, or a transfer, as a function of this device's operand.
 
         Its second argument is called, if at all, when this device has done its part and only takes what is there: once
-        all have called it or are through, all results are in memory, and nothing can go wrong with them any more.
+        all have called it or are through, all results are in memory. Who then cannot take its own, for the end of
+        another device came between, keeps the reason in the place of it.
 
         Args:
             name: which.

@@ -21,6 +21,7 @@ from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.signals import Signals
 
+_MOST_VIEWS = 1000
 _NOBODY: tuple[tuple[int, ...], list[int]] = ((), [])
 
 
@@ -41,6 +42,7 @@ class Notes:
         self._offset, self._result_offset = board.note_offset, board.result_offset
         # by note, who is to have read it before it is written anew, and when each has
         self._readers: list[tuple[tuple[int, ...], list[int]]] = [_NOBODY] * NOTES
+        self._views: dict[tuple[int, Meta], Tensor] = {}
 
     def ready(
         self, name: str, group: Group, meta: Meta, params: dict[str, Any]
@@ -54,10 +56,11 @@ class Notes:
             params: the row's.
         """
         signals, device, others, readers = self._signals, self._device, group.others, self._readers
-        own = [self._noted(device, note, meta) for note in range(NOTES)]
+        own = [self._noted(self._offset, device, note, meta) for note in range(NOTES)]
+        for_all = name == "all_reduce"
+        results = [self._noted(self._result_offset, device, note, meta) for note in range(NOTES)] if for_all else []
         # where all members count alike, as they mostly do, what is combined is one tensor
-        is_one = name == "all_reduce" and group.step > 0
-        rows = [self._rows(group, note, meta) for note in range(NOTES)] if is_one else []
+        rows = [self._rows(group, note, meta) for note in range(NOTES)] if for_all and group.step else []
 
         def made(number: int, numbers: list[int]) -> Tensor:
             if rows and numbers.count(number) == len(numbers):
@@ -65,49 +68,34 @@ class Notes:
             return self._from_notes(name, group, meta, number, numbers, params)
 
         def exchange(x: Tensor, done: Callable[[], None]) -> Tensor:
+            signals.check(group)
             number = signals.number + 1
             note = number % NOTES
             signals.wait_until(self._read, *readers[note])
             own[note].copy_(x)
             signals.come(group)
+            is_last = for_all and signals.have_come(others)
             try:
-                numbers = signals.wait(group)
-                self._note_readers(note, others, numbers)
-                return made(number, numbers)
-            finally:
-                self._read[device] = number
-
-        def exchange_for_all(x: Tensor, done: Callable[[], None]) -> Tensor:
-            """The same where all get the same: who comes last makes it."""
-            number = signals.number + 1
-            note = number % NOTES
-            signals.wait_until(self._read, *readers[note])
-            own[note].copy_(x)
-            signals.come(group)
-            try:
-                is_last = signals.have_come(others)
-                if not is_last:
+                if for_all and not is_last:
                     done()
                 numbers = signals.hear(group) if is_last else signals.wait(group)
                 self._note_readers(note, others, numbers)
-                if not is_last:
+                if for_all and not is_last:
                     for other, counted in zip(others, numbers, strict=True):
                         if self._made[other] == counted:
-                            return self._noted(other, counted % NOTES, meta, self._result_offset).clone()
+                            return self._noted(self._result_offset, other, counted % NOTES, meta).clone()
                 out = made(number, numbers)
                 if is_last:
                     results[note].copy_(out)
                     self._made[device] = number
                     done()
-                    signals.let_on(group)
                 return out
             finally:
                 self._read[device] = number
+                if is_last:  # also if it could not make it
+                    signals.let_on(group)
 
-        if name != "all_reduce":
-            return exchange
-        results = [self._noted(device, note, meta, self._result_offset) for note in range(NOTES)]
-        return exchange_for_all
+        return exchange
 
     def _note_readers(self, note: int, others: tuple[int, ...], numbers: list[int]) -> None:
         readers = self._readers
@@ -116,14 +104,19 @@ class Notes:
                 readers[earlier] = _NOBODY
         readers[note] = (others, numbers)
 
-    def _noted(self, device: int, note: int, meta: Meta, start: int = -1) -> Tensor:
-        """A note of an operand, or of what starts there, as a tensor."""
-        start = self._offset if start < 0 else start
-        return self._arena.view(start + (device * NOTES + note) * NOTE_NBYTES, meta.shape, meta.dtype)
+    def _noted(self, start: int, device: int, note: int, meta: Meta) -> Tensor:
+        """A note of those that start there, as a tensor."""
+        at = start + (device * NOTES + note) * NOTE_NBYTES
+        view = self._views.get((at, meta))
+        if view is None:
+            if len(self._views) >= _MOST_VIEWS:
+                self._views.clear()
+            view = self._views[at, meta] = self._arena.view(at, meta.shape, meta.dtype)
+        return view
 
     def _rows(self, group: Group, note: int, meta: Meta) -> Tensor:
         """The notes of this number of all members of a group, whose ids are equally far apart, as one tensor."""
-        first = self._noted(group.members[0], note, meta)
+        first = self._noted(self._offset, group.members[0], note, meta)
         step = group.step * NOTES * NOTE_NBYTES // meta.dtype.itemsize
         return first.as_strided((group.count, *meta.shape), (step, *first.stride()))
 
@@ -132,7 +125,9 @@ class Notes:
     ) -> Tensor:
         """The result, in memory of its own: the notes will be written anew."""
         all_numbers = [*numbers[: group.place], number, *numbers[group.place :]]
-        shards = [self._noted(m, k % NOTES, meta) for m, k in zip(group.members, all_numbers, strict=True)]
+        shards = [
+            self._noted(self._offset, m, k % NOTES, meta) for m, k in zip(group.members, all_numbers, strict=True)
+        ]
         return _FROM_SHARDS.get(name, from_all)(name, shards, group.place, **params).clone()
 
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES
-from tinyshard.runtime.fabric import TIMEOUT, Fabric
+from tinyshard.runtime.fabric import TIMEOUT, Fabric, nothing
 from tinyshard.runtime.meeting import Meeting
 
 
@@ -49,7 +49,7 @@ class StagedFabric:
             return perform
 
         def through_the_host(x: Tensor | None, done: Callable[[], None]) -> Tensor | None:
-            out: Tensor | None = perform(None if x is None else x.cpu(), lambda: None)
+            out: Tensor | None = perform(None if x is None else x.cpu(), nothing)
             return None if out is None else out.to(self._place)
 
         return through_the_host

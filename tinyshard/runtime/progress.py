@@ -41,7 +41,9 @@ class Progress:
         self._device = device
 
     def finish(self, number: int) -> None:
-        """Note that a call is over."""
+        """Note that a call is over, or this device's part of it."""
+        if self._finished[self._device] == number:
+            return
         self._when[self._device] = time.monotonic_ns()
         self._finished[self._device] = number
         fence()

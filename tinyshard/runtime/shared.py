@@ -2,7 +2,7 @@
 
 Each function does between processes what its namesake in `tinyshard.collectives` says over a list of shards. Two ways:
 
-    small   every member writes its operand into a note, waits for all, and computes its result from the notes
+    small   every member writes its operand into a note, and waits for all (`tinyshard.runtime.notes`)
     large   1. every member says where its operand lies (it is copied into the arena only if it lies elsewhere)
             2. all wait for all; each computes its part, where all get the same result into one block that all hold
             3. all wait for all: the parts are there, and nobody reads an operand any more. Who comes has done its part
@@ -92,9 +92,7 @@ class SharedFabric:
 
         The function raises PeerLostError if another device of the group is gone.
         """
-        if meta is None:  # only running tells
-            as_found = partial(self.ready, name, devices, axes, named, params, made=made)
-            return lambda x, done: as_found(meta=Meta(tuple(x.shape), x.dtype))(x, done)
+        assert meta is not None, "a collective's operand has a known shape"
         if name == "transfer":
             group = group_of(devices, self._device)
             return lambda x, done: self.transfer(group, x, done, meta, made, **params)

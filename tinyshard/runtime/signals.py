@@ -84,14 +84,18 @@ class Signals:
         Raises:
             PeerLostError: one of them is gone.
         """
-        if self._is_out_of_step:
-            self._check(group.others)
+        self.check(group)
         if self.have_come(group.others):
             self.let_on(group)
         elif not self._yielding.until(lambda: self.have_come(group.others), lambda: not self.have_come(group.others)):
             while not self.have_come(group.others):
                 self._sleep(group)
         return self.hear(group)
+
+    def check(self, group: Group) -> None:
+        """Raise PeerLostError if this member has given up an exchange before."""
+        if self._is_out_of_step:
+            self._check(group.others)
 
     def have_come(self, others: Sequence[int]) -> bool:
         """Whether these have come to the exchange to which this member has come last."""

@@ -480,7 +480,7 @@ class Switchboard:
             pass  # it woke this thread, which writes in its next turn
         elif head[0] == "failed":
             _, number, failure = head
-            # a device that had done its part has lost the others since: who did not do theirs is what is told
+            # a device that had done its part could not take the result: it tells whoever asks it for that
             run = next((run for run in self._unsettled if run.number == number), None)
             if run is not None:
                 run.failures.setdefault(link.device, (failure, run.where))

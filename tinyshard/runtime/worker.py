@@ -26,7 +26,7 @@ from tinyshard.program import Meta, Program
 from tinyshard.runtime import channel, cores, lines
 from tinyshard.runtime.arena import Arena, Block
 from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
-from tinyshard.runtime.fabric import Fabric
+from tinyshard.runtime.fabric import Fabric, nothing
 from tinyshard.runtime.failures import NO_MEMORY, Failure, failure_of, short
 from tinyshard.runtime.meeting import Meeting
 from tinyshard.runtime.memory import is_out_of_memory
@@ -42,9 +42,13 @@ _KEPT_NBYTES = 1 << 25  # that a worker keeps of what it has freed, beyond what 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Stands in the store for a value that could not be computed."""
+    """Stands in the store for a value that could not be computed.
 
-    number: int
+    Attributes:
+        why: what the controller was told; None if it knows better.
+    """
+
+    why: Failure | None
 
 
 class Worker:
@@ -129,7 +133,7 @@ class Worker:
                 self._may_have_printed = self._may_have_printed or ready.may_print
                 self._run(number, ready, operands, outputs)
             else:
-                self._values.update(dict.fromkeys(outputs, Failed(number)))
+                self._values.update(dict.fromkeys(outputs, Failed(None)))
             self._free(free)  # results of this call may be among that, too
             self._turnstile.done = number
         elif kind == "put":
@@ -176,22 +180,22 @@ class Worker:
             self._values[value] = channel.tensor_of(payload, shape, dtype).to(self._place)
 
     def _tell(self, number: int) -> None:
-        """Let the controller know that this device has done its part of a call."""
-        if self._progress is not None:
-            self._progress.finish(number)
+        """Let the controller know that this device has done its part of a call; where memory is shared, it can."""
+        assert self._progress is not None
+        self._progress.finish(number)
 
     def _fail(self, number: int, failure: Failure) -> Failed:
         channel.send(self._sock, ("failed", number, failure))
         if self._progress is not None:
             self._progress.tell()
-        return Failed(number)
+        return Failed(failure)
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
         """Answer with the tensor's bytes, or copy it to its place in a block of the controller's."""
         tensor = self._values.get(value)
         if not isinstance(tensor, torch.Tensor):
             self._let_go(wanted)
-            self._reply(request, None)
+            self._reply(request, tensor.why if isinstance(tensor, Failed) else None)
             return
         payload = None
         try:
@@ -228,20 +232,19 @@ class Worker:
             values: its operands; they are let go of as soon as they are used for the last time.
             outputs: numbers for its results.
         """
-        program, turnstile, last = ready.program, self._turnstile, ready.steps[-1:]
-        failed = Failed in map(type, values)
+        program, turnstile = ready.program, self._turnstile
+        failed = next(value for value in values if type(value) is Failed) if Failed in map(type, values) else None
         values += [None] * (ready.size - len(values))
         for step in ready.steps:
             if number <= turnstile.cancelled_upto and not failed:
-                self._fail(number, turnstile.cancelled(self._device))
-                failed = True
+                failed = self._fail(number, turnstile.cancelled(self._device))
             try:
                 if step.perform is not None:
                     operand, meta = step.operand
                     turnstile.reach(number, ready, step)
                     x = zeros_for(meta, self._place) if failed else values[operand]
-                    is_over = not failed and step is last[0] and not self._may_have_printed
-                    values[step.results[0]] = step.perform(x, partial(self._tell, number) if is_over else _nothing)
+                    is_over = not failed and step is ready.steps[-1] and not self._may_have_printed
+                    values[step.results[0]] = step.perform(x, partial(self._tell, number) if is_over else nothing)
                 elif not failed:
                     assert step.call is not None
                     for slot, result in zip(step.results, step.call(values), strict=False):
@@ -253,31 +256,25 @@ class Worker:
                     _leave()
                 if not failed:
                     lost = turnstile.why_broken(error) if step.collective is not None else None
-                    self._fail(number, lost or failure)
-                failed = True
+                    failed = self._fail(number, lost or failure)
             turnstile.spot = None
             for slot in step.dead:
                 values[slot] = None
         if self._place is not None and not failed:
-            failed = not self._is_computed(number, program)
+            failed = self._failed_on_gpu(number, program)
         for value, slot in zip(outputs, program.outputs, strict=True):
             if failed:
-                self._values[value] = Failed(number)
+                self._values[value] = failed
             elif values[slot] is not None:
                 self._values[value] = values[slot]
 
-    def _is_computed(self, number: int, program: Program) -> bool:
+    def _failed_on_gpu(self, number: int, program: Program) -> Failed | None:
         """Wait until the GPU has done what it was told, so that what counts as done is, and its errors have a call."""
         try:
             torch.cuda.synchronize(self._place)
         except Exception as error:
-            self._fail(number, failure_of(self._device, f"{len(program.steps)} steps on {self._place}", error))
-            return False
-        return True
-
-
-def _nothing() -> None:
-    """There is nobody to tell."""
+            return self._fail(number, failure_of(self._device, f"{len(program.steps)} steps on {self._place}", error))
+        return None
 
 
 def _meta(value: Any) -> Meta | None:
