@@ -11,9 +11,9 @@ import ctypes
 import time
 from collections.abc import Callable
 
-YIELD_FOR_NS = 1_000_000
-# the system lets who computes do so for 3 ms or more before anybody else who did not sleep; what the controller does
-# between two calls is shorter
+# what the controller does between two calls, such as to look at a result of 1 MB, is mostly over by then
+YIELD_FOR_NS = 3_000_000
+# the system lets who computes do so for 3 ms or more before anybody else who did not sleep
 CROWDED_AFTER_NS = 2_000_000
 # what has been there for so long would have been found sooner by who sleeps
 LATE_AFTER_NS = 1_000_000
