@@ -72,6 +72,7 @@ class Switchboard:
         self._carrying = threading.Lock()  # who has it hands out; it may take `state`, not the other way round
         self._errand: Errand | None = None
         self._carried_s = 0.0
+        self._is_awaited = False  # somebody has waited for something since the last call
         self._has_carried = False  # a thread that waits has handed something out since the I/O thread last looked
         self.started = Gate()
         self.ended = Gate()
@@ -119,14 +120,16 @@ class Switchboard:
         self._queue.append((kind, nbytes, *item))
         if self._is_idle:
             # a call that comes alone goes out from here; more of them, and one after a rest, are for the I/O thread
-            is_alone = kind == "run" and time.monotonic() - self._carried_s > LINGER_S and not self._is_resting
-            if not is_alone or not self._carry():
+            is_alone = self._is_awaited or time.monotonic() - self._carried_s > LINGER_S
+            if kind != "run" or not is_alone or self._is_resting or not self._carry():
                 self._wake()
         elif self._is_listening and kind not in _UNHURRIED:
             self._wake()
+        self._is_awaited = kind not in _UNHURRIED
 
     def hurry(self) -> None:
         """Let what is queued go out now: somebody is about to wait for it."""
+        self._is_awaited = True
         if self._queue and self._is_listening and not self._carry():
             self._wake()
 
