@@ -67,7 +67,8 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
                     raise KeyboardInterrupt
             return strike
 
-        (x * 3).block_until_ready()  # from here on it lingers
+        x * 2
+        (x * 3).block_until_ready()  # two calls without waiting in between are for it, and from here on it lingers
         y = x.sum()
         sys.settrace(strike)
         try:
