@@ -20,6 +20,7 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
 }
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
+_CHANGE_PROGRAMS = tuple(name for name, (_, _, changes) in FLAGS.items() if changes)
 
 
 class UnknownFlagError(TinyshardError, AttributeError):
@@ -60,4 +61,4 @@ def read(name: str) -> Any:
 
 def key() -> tuple[Any, ...]:
     """The values of all flags that change programs."""
-    return tuple(_values[name] for name, (_, _, changes) in FLAGS.items() if changes)
+    return tuple(map(_values.__getitem__, _CHANGE_PROGRAMS))

@@ -139,9 +139,12 @@ class Jitted:
         """What decides on trace, recipe and home together, for the most common call; None for others."""
         if not args or kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
             return None
-        if not all(type(x) is Array and x.committed for x in args):
-            return None
-        return config.key(), current_mesh(), *((x._meta, x._layout, x._mesh) for x in args)
+        key: list[Any] = [config.key(), current_mesh()]
+        for x in args:
+            if type(x) is not Array or not x.committed:
+                return None
+            key += x._meta, x._layout, x._mesh
+        return tuple(key)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A decorated method: bound as a function is, `self` among the arguments."""
@@ -259,7 +262,8 @@ class Jitted:
 def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:
     arrays = call(recipe, operands, home)
     leaves = [arrays[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
-    return tree_unflatten(leaves, entry.traced.out_tree)
+    tree = entry.traced.out_tree
+    return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)
 
 
 def _places(shardings: Any) -> list[Any]:

@@ -55,6 +55,8 @@ class Mesh:
         grid.setflags(write=False)
         self.devices = grid
         self.axis_names = names
+        self._device_ids = tuple(d.id for d in grid.flat)
+        self._key = (type(self), self.axis_sizes, names, self._device_ids, self.platform)
 
     @property
     def shape(self) -> dict[str, int]:
@@ -74,21 +76,18 @@ class Mesh:
     @property
     def device_ids(self) -> tuple[int, ...]:
         """Ids in mesh order (row-major)."""
-        return tuple(d.id for d in self.devices.flat)
+        return self._device_ids
 
     @property
     def platform(self) -> str:
         """What the devices are: "cpu" or "gpu"."""
         return str(self.devices.flat[0].platform)
 
-    def _key(self) -> tuple[Any, ...]:
-        return (type(self), self.axis_sizes, self.axis_names, self.device_ids, self.platform)
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Mesh) and self._key() == other._key()
+        return isinstance(other, Mesh) and self._key == other._key
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self._key)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{n!r}: {s}' for n, s in self.shape.items())})"

@@ -190,7 +190,7 @@ def call(recipe: Recipe, operands: Sequence[torch.Tensor], home: Home) -> list[A
     for x, layout in zip(operands, recipe.inputs, strict=True):
         if not isinstance(x, Array):
             x = put_tensor(x.detach(), layout, committed=False)
-        elif x._layout != layout:
+        elif x._layout is not layout and x._layout != layout:
             x = move(x, layout, committed=False)
         buffers.append(x._buffer)
     runtime = buffers[0].runtime if buffers else platform.current()

@@ -62,10 +62,14 @@ def plan(
     """
     run = item[2]
     devices = run.devices
-    if not known.issuperset(devices) or any(links[d].nbytes for d in devices):
+    if not known.issuperset(devices):
         return None
-    if any(watch.devices != devices for watch in released):  # other devices are to be told of them
-        return None
+    for device in devices:
+        if links[device].nbytes:
+            return None
+    for watch in released:
+        if watch.devices != devices:  # other devices are to be told of it
+            return None
     told = tuple(released)
     message = channel.frame(head_of(item, tuple([watch.number for watch in told])))[0]
     counts = streams.counts_after(devices, len(message))

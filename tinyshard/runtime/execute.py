@@ -51,17 +51,14 @@ class ReadyProgram:
     Attributes:
         program: as it was sent.
         steps: its steps.
+        size: how many values it has.
         may_print: whether one is an op of which that is not known; torch's own print nothing.
     """
 
     program: Program
     steps: tuple[ReadyStep, ...]
+    size: int
     may_print: bool
-
-    @property
-    def size(self) -> int:
-        """How many values it has."""
-        return len(self.program.metas)
 
 
 def make_ready(program: Program, place: torch.device | None = None, fabric: Any = None) -> ReadyProgram:
@@ -84,9 +81,8 @@ def make_ready(program: Program, place: torch.device | None = None, fabric: Any 
         if number not in keep and number >= 0:
             dead[k].append(number)
     steps = tuple(_ready_step(s, program, tuple(d), place, fabric) for s, d in zip(program.steps, dead, strict=True))
-    return ReadyProgram(
-        program, steps, any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
-    )
+    may_print = any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
+    return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
 def _ready_step(

@@ -42,7 +42,7 @@ class Notes:
         self._offset, self._result_offset = board.note_offset, board.result_offset
         # by note, who is to have read it before it is written anew, and when each has
         self._readers: list[tuple[tuple[int, ...], list[int]]] = [_NOBODY] * NOTES
-        self._views: dict[tuple[int, Meta], Tensor] = {}
+        self._views: dict[tuple[Any, ...], Tensor] = {}
 
     def ready(
         self, name: str, group: Group, meta: Meta, params: dict[str, Any]
@@ -107,11 +107,12 @@ class Notes:
     def _noted(self, start: int, device: int, note: int, meta: Meta) -> Tensor:
         """A note of those that start there, as a tensor."""
         at = start + (device * NOTES + note) * NOTE_NBYTES
-        view = self._views.get((at, meta))
+        shape, dtype = meta.shape, meta.dtype
+        view = self._views.get((at, shape, dtype))  # hashed in C, as `meta` is not
         if view is None:
             if len(self._views) >= _MOST_VIEWS:
                 self._views.clear()
-            view = self._views[at, meta] = self._arena.view(at, meta.shape, meta.dtype)
+            view = self._views[at, shape, dtype] = self._arena.view(at, shape, dtype)
         return view
 
     def _rows(self, group: Group, note: int, meta: Meta) -> Tensor:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ READY_WITHIN_S = 0.02
 # shared memory shows at once what is over; how long to sleep for that, and how long to look for answers in between
 GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
+_number_of = attrgetter("number")
 
 
 class ProcessPool:
@@ -132,7 +134,7 @@ class ProcessPool:
             if guards:
                 for buffer in inputs:
                     buffer.run.checks.append(run)
-            board.post("run", 0, run, program, tuple(b.number for b in inputs), tuple(b.number for b in made))
+            board.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
         if not board.has_few_calls:
             self._hold_back(run)
         return made
@@ -289,10 +291,12 @@ class ProcessPool:
         self._print_output()
 
     def _open_board(self) -> Switchboard:
-        self._board.check_open()
-        self._board.started.wait()
-        self._board.check_open()
-        return self._board
+        board = self._board
+        board.check_open()
+        if not board.started.is_open:
+            board.started.wait()
+            board.check_open()
+        return board
 
     def _links(self, device_ids: Iterable[int]) -> list[Link]:
         return [self._board.links[d] for d in device_ids]
@@ -304,7 +308,7 @@ class ProcessPool:
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
         known = self._ancestry(buffer, device_ids)
-        if any(failure.lost for failure, _ in known.failures.values()):
+        if known.failures and any(failure.lost for failure, _ in known.failures.values()):
             raise self._error(known.failures)
         return known
 

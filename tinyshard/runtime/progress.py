@@ -18,7 +18,7 @@ from operator import ge
 
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.futex import Futex, fence, timespec
-from tinyshard.runtime.yielding import LATE_AFTER_NS, Yielding, let_others_run
+from tinyshard.runtime.yielding import CONTROLLER_YIELDS_FOR_NS, LATE_AFTER_NS, Yielding, let_others_run
 
 # how long what a device has said may be on its way to the I/O thread
 HEARD_WITHIN_S = 1e-4
@@ -70,7 +70,7 @@ class Overview:
         self._last = board.last.data
         self._own = Futex(board.last.ctypes.data)
         self._waiting = threading.Lock()
-        self._yielding = Yielding(board.crowded.data)
+        self._yielding = Yielding(board.crowded.data, CONTROLLER_YIELDS_FOR_NS)
         self.told = board.told.data
 
     def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool], within_s: float) -> list[int] | None:

@@ -25,7 +25,7 @@ from tinyshard.runtime.failures import Failure
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
-_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_NOT_THE_USERS = (_PACKAGE, os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def users_line() -> Where:
     """The innermost line that belongs neither to tinyshard nor to torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
-        if _is_users(frame):
+        if not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
             break
         frame = frame.f_back
     assert frame is not None
@@ -70,10 +70,6 @@ def _is_written(where: Where, frame: FrameType) -> bool:
     if where.file == "<string>":
         return frame.f_globals.get("__name__") == "__main__"
     return os.path.isabs(where.file) or where.file.startswith("<") or os.path.exists(where.file)
-
-
-def _is_users(frame: FrameType) -> bool:
-    return not frame.f_code.co_filename.startswith((_PACKAGE, _TORCH))
 
 
 @dataclass(eq=False, slots=True)
@@ -178,5 +174,9 @@ def settle(run: Run) -> None:
 
 def input_runs(inputs: Sequence[Buffer]) -> tuple[Run, ...]:
     """The distinct runs that made these values and may still fail or have failed."""
-    runs = (run for b in inputs for run in (b.run, *b.run.checks))
-    return tuple({run.number: run for run in runs if not run.settled or run.failures}.values())
+    runs = {}
+    for buffer in inputs:
+        for run in (buffer.run, *buffer.run.checks):
+            if not run.settled or run.failures:
+                runs[run.number] = run
+    return tuple(runs.values())

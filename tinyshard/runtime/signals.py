@@ -159,12 +159,15 @@ class Signals:
         """Sleep until the gate opens. It is looked at before the others are: who comes last does so before it opens."""
         gate = group.gate
         seen = self._gates[gate]
-        missing = [other for other in group.others if not self.have_come([other])]
-        if missing:
-            self._check(missing)
+        if self._is_aborted or self._lost:
+            self._check(self._missing(group))
+        if not self.have_come(group.others):
             self._sleepers[gate].sleep(seen, _LOOK_AGAIN)
             if self._gates[gate] == seen:
-                self._look_after(missing)
+                self._look_after(self._missing(group))
+
+    def _missing(self, group: Group) -> list[int]:
+        return [other for other in group.others if not self.have_come([other])]
 
     def _check(self, others: Sequence[int]) -> None:
         for other in others:

@@ -127,14 +127,16 @@ class Worker:
         if kind == "run":
             _, number, program, inputs, outputs, free = head
             operands = [self._values.get(i) for i in inputs]
-            self._free(free)  # operands among that end with their last use
+            if free:
+                self._free(free)  # operands among that end with their last use
             if self._turnstile.enter(number):
                 ready = self._programs[program]
                 self._may_have_printed = self._may_have_printed or ready.may_print
                 self._run(number, ready, operands, outputs)
             else:
                 self._values.update(dict.fromkeys(outputs, Failed(None)))
-            self._free(free)  # results of this call may be among that, too
+            if free:
+                self._free(free)  # results of this call may be among that, too
             self._turnstile.done = number
         elif kind == "put":
             _, number, value, shape, dtype, block = head

@@ -15,6 +15,8 @@ from collections.abc import Callable
 YIELD_FOR_NS = 3_000_000
 # the system lets who computes do so for 3 ms or more before anybody else who did not sleep
 CROWDED_AFTER_NS = 2_000_000
+# a controller, which gives way to the very devices that it waits for, and has no core of its own: see `Yielding`
+CONTROLLER_YIELDS_FOR_NS = 300_000
 # what has been there for so long would have been found sooner by who sleeps
 LATE_AFTER_NS = 1_000_000
 # where others ran for so long, they may again: this long nobody yields, and longer each time that it happens again soon
@@ -30,10 +32,13 @@ class Yielding:
     Args:
         crowded: int64, two numbers that all who wait share: until when it is better to sleep, in nanoseconds of the
             system's monotonic clock, and for how long that was said.
+        for_ns: how long it goes on. Newer Linux puts who yields behind all others by a slice of time, each time: who
+            has yielded long is back late where others have begun to yield after it.
     """
 
-    def __init__(self, crowded: memoryview) -> None:
+    def __init__(self, crowded: memoryview, for_ns: int = YIELD_FOR_NS) -> None:
         self._crowded = crowded
+        self._for_ns = for_ns
 
     def until(self, is_there: Callable[[], bool], is_missed: Callable[[], bool]) -> bool:
         """Let others run for a while.
@@ -46,7 +51,7 @@ class Yielding:
             Whether it has come meanwhile.
         """
         now = time.monotonic_ns()
-        end = now + YIELD_FOR_NS
+        end = now + self._for_ns
         while self._crowded[0] < now < end:
             before = now
             let_others_run()
