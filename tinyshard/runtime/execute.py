@@ -12,6 +12,10 @@ from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
 from tinyshard.runtime.failures import short
 
+# torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
+_CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
+_SEVERAL = (list, tuple)
+
 
 @dataclass(frozen=True, slots=True)
 class ReadyStep:
@@ -98,7 +102,7 @@ def _ready_step(
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: literal, step, None, (-1, None), None, step.results, dead)
-    return ReadyStep(step.op, _caller(step, place), step, None, (-1, None), None, step.results, dead)
+    return ReadyStep(step.op, _caller(step, program.metas, place), step, None, (-1, None), None, step.results, dead)
 
 
 def find_op(name: str) -> Any:
@@ -107,15 +111,18 @@ def find_op(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-def _caller(step: Step, place: torch.device | None) -> Callable[[list[Any]], Sequence[Any]]:
+def _caller(
+    step: Step, metas: Sequence[Meta | None], place: torch.device | None
+) -> Callable[[list[Any]], Sequence[Any]]:
     op = find_op(step.op)
-    template = list(step.args)
+    template = list(step.args) if place is not None else _with_tensors_for_numbers(op, step, metas)
     kwargs = step.kwargs
     if place is not None and any(argument.name == "device" for argument in op._schema.arguments):
         kwargs = {**kwargs, "device": place}
     plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
     nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
+    op = _shortest(op, template, kwargs)
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()
@@ -125,9 +132,38 @@ def _caller(step: Step, place: torch.device | None) -> Callable[[list[Any]], Seq
             args[i] = _filled(tree, values)
         named = kwargs if not nested_kwargs else {**kwargs, **{k: _filled(t, values) for k, t in nested_kwargs}}
         out = op(*args, **named)
-        return out if isinstance(out, list | tuple) else (out,)
+        return out if isinstance(out, _SEVERAL) else (out,)
 
     return call
+
+
+def _with_tensors_for_numbers(op: Any, step: Step, metas: Sequence[Meta | None]) -> list[Any]:
+    """The arguments of a step, with what torch would make at each call of a number that goes where a tensor may.
+
+    Only where all is of one dtype, so that the number has no say in what the result's is.
+    """
+    args = list(step.args)
+    known = [metas[v.number] for v in values_in((step.args, step.kwargs))] + [metas[r] for r in step.results if r >= 0]
+    dtypes = {None if meta is None else meta.dtype for meta in known}
+    dtype = dtypes.pop() if len(dtypes) == 1 else None
+    if dtype not in _CONVERTED or torch.Tag.pointwise not in op.tags:
+        return args
+    for i, (arg, argument) in enumerate(zip(args, op._schema.arguments, strict=False)):
+        if str(argument.type) != "Tensor":
+            continue
+        if type(arg) is float:
+            args[i] = torch.scalar_tensor(arg, dtype=torch.float64).to(dtype)
+        elif type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # with others the op itself is to raise
+            args[i] = torch.scalar_tensor(arg, dtype=torch.int64).to(dtype)
+    return args
+
+
+def _shortest(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
+    """Where all arguments are tensors, torch's function of that name: it comes to the op by a shorter way."""
+    if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
+        return op
+    name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
+    return getattr(torch, name, op) if overload in ("default", "Tensor") else op
 
 
 def _filled(tree: Any, values: list[Any]) -> Any:
