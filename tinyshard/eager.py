@@ -25,6 +25,7 @@ from tinyshard.placement import device_get
 from tinyshard.recipe import Home, Recipe, call, close_program, home_of, open_program, slot_of
 
 MAX_RECIPES = 4096
+_SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
 
 _recipes: OrderedDict[Any, Recipe] = OrderedDict()
 
@@ -138,7 +139,7 @@ def _check_target(op: Any, kwargs: dict[str, Any]) -> None:
 def _collect(tree: Any, operands: list[torch.Tensor]) -> None:
     if isinstance(tree, torch.Tensor):
         operands.append(tree)
-    elif isinstance(tree, list | tuple):
+    elif isinstance(tree, _SEVERAL):
         for item in tree:
             _collect(item, operands)
     elif isinstance(tree, dict):
@@ -151,11 +152,11 @@ def _key(tree: Any, home: Home) -> Any:
         return (tree._meta, tree._layout)
     if isinstance(tree, torch.Tensor):
         return (tree.shape, tree.dtype)  # it can be put where the op wants it
-    if isinstance(tree, list | tuple):
-        return (type(tree), *(_key(item, home) for item in tree))
+    if isinstance(tree, _SEVERAL):
+        return (type(tree), *[_key(item, home) for item in tree])
     if isinstance(tree, dict):
-        return tuple((k, _key(v, home)) for k, v in tree.items())
-    return (type(tree), repr(tree) if isinstance(tree, float | complex) else tree)  # 1, 1.0, True, -0.0 and nan differ
+        return tuple([(k, _key(v, home)) for k, v in tree.items()])
+    return (type(tree), repr(tree) if isinstance(tree, _FLOATING) else tree)  # 1, 1.0, True, -0.0 and nan differ
 
 
 def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:

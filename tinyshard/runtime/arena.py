@@ -317,13 +317,14 @@ class Arena:
     def _forget(self, watch: _Watch) -> None:
         del self._watches[id(watch)]
         block = watch.block
+        key = block.key
         places = self._places[block.offset]
-        places.remove(block.key)
+        places.remove(key)
         if not places:
             del self._places[block.offset]
-        self._uses[block.key] -= 1
-        if not self._uses[block.key]:
-            del self._uses[block.key]
+        self._uses[key] -= 1
+        if not self._uses[key]:
+            del self._uses[key]
             self.release(block)
 
     def release(self, block: Block) -> None:

@@ -36,9 +36,9 @@ def combine_rows(rows: Tensor, op: str, out: Tensor) -> None:
         op: a name of `collectives.REDUCTIONS`.
         out: [size], takes the result.
     """
-    size = len(out)
+    size, count = out.numel(), rows.shape[0]
     summed = size - size % (_BLOCK_NBYTES // out.dtype.itemsize)
-    if op != "sum" or out.dtype not in _SUMMED or len(rows) >= _FEW:
+    if op != "sum" or out.dtype not in _SUMMED or count >= _FEW:
         summed = 0
     if summed:
         torch.sum(rows[:, :summed], 0, dtype=out.dtype, out=out[:summed])

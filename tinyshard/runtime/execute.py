@@ -14,7 +14,7 @@ from tinyshard.runtime.failures import short
 
 # torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
 _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
-_SEVERAL = (list, tuple)
+_SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
 
 
 @dataclass(frozen=True, slots=True)

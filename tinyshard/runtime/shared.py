@@ -12,7 +12,6 @@ Sums are taken in the order of the members, so a result does not depend on who w
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 from array import array
@@ -216,9 +215,10 @@ class SharedFabric:
 
     def all_reduce(self, group: Group, x: Tensor, done: Callable[[], None], *, op: str) -> Tensor:
         """Each member combines its own part of all operands, into one result that all hold."""
-        size = x.numel()
+        size, count, place = x.numel(), group.count, group.place
         unit = _ALIGNED_NBYTES // x.dtype.itemsize
-        low, high = (min(size, -(-size // unit) * i // group.count * unit) for i in (group.place, group.place + 1))
+        units = -(-size // unit)
+        low, high = min(size, units * place // count * unit), min(size, units * (place + 1) // count * unit)
         with self._meeting(group, done, operand=x, result_nbytes=x.nbytes) as told:
             out = self._arena.hold(told.blocks[0], x.shape, x.dtype)
             self._combine(told, op, x.dtype, low, high)
@@ -228,8 +228,8 @@ class SharedFabric:
         size, start, operands = high - low, low * dtype.itemsize, told.operands
         out = self._arena.view(told.blocks[0].offset + start, (size,), dtype)
         step = operands[1] - operands[0]
-        is_apart = step >= size * dtype.itemsize
-        if is_apart and all(b - a == step for a, b in itertools.pairwise(operands)):
+        is_apart = step > 0 and step >= size * dtype.itemsize
+        if is_apart and operands == list(range(operands[0], operands[-1] + 1, step)):
             combine_rows(self._arena.rows(operands[0] + start, step, (len(operands), size), dtype), op, out)
         else:
             combine([self._arena.view(at + start, (size,), dtype) for at in operands], op, out)
