@@ -15,7 +15,7 @@ from collections.abc import Callable
 YIELD_FOR_NS = 3_000_000
 # the system lets who computes do so for 3 ms or more before anybody else who did not sleep
 CROWDED_AFTER_NS = 2_000_000
-# a controller, which gives way to the very devices that it waits for, and has no core of its own: see `Yielding`
+# the controller has no core of its own: its looks take turns with the devices of one, for which it waits
 CONTROLLER_YIELDS_FOR_NS = 300_000
 # what has been there for so long would have been found sooner by who sleeps
 LATE_AFTER_NS = 1_000_000
@@ -32,8 +32,7 @@ class Yielding:
     Args:
         crowded: int64, two numbers that all who wait share: until when it is better to sleep, in nanoseconds of the
             system's monotonic clock, and for how long that was said.
-        for_ns: how long it goes on. Newer Linux puts who yields behind all others by a slice of time, each time: who
-            has yielded long is back late where others have begun to yield after it.
+        for_ns: how long it goes on.
     """
 
     def __init__(self, crowded: memoryview, for_ns: int = YIELD_FOR_NS) -> None:
