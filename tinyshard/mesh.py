@@ -36,7 +36,7 @@ class Mesh:
     """
 
     def __init__(self, devices: Any, axis_names: str | Sequence[str]) -> None:
-        grid = np.asarray(devices, dtype=object)
+        grid = np.array(devices, dtype=object)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         _check_names(names, grid.shape)
         for device in grid.flat:

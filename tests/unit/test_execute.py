@@ -1,37 +1,52 @@
 """A device calls an op by the shortest way there is: what comes out is the op's own result, bit for bit."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
+import tinyshard as ts
 from tinyshard.program import Builder, Meta, Value
 from tinyshard.runtime.execute import find_op, make_ready
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
+SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows": lambda x: x,
+    "columns": lambda x: x.T,
+    "a single number": lambda x: x[1, 2],
+}
+NUMBERS = [2, -3, 0, 0.1, -0.0, 1e300, -7.5, 2**31 + 1, 2**40 + 1, 2**63, -(2**64), True, float("inf"), float("nan")]
 
 
-def operands(count: int, dtype: torch.dtype, shape: tuple[int, ...] = (7,)) -> list[torch.Tensor]:
+class AWay:
+    """To other devices, of which these programs have none."""
+
+
+def operands(count: int, dtype: torch.dtype, shape: str = "rows") -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(count)
-    made = [torch.rand(shape, generator=generator) * 3 for _ in range(count)]
-    return [x.to(dtype) for x in made]
+    made = [torch.rand((3, 4), generator=generator) * 3 for _ in range(count)]
+    return [SHAPES[shape](x.to(dtype)) for x in made]
 
 
-def performed(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None) -> torch.Tensor:
+def call_of(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None, fabric: Any) -> Any:
     builder = Builder((0,), (1,))
     for x in tensors:
         builder.input(Meta(tuple(x.shape), x.dtype))
-    ready = make_ready(builder.finish(builder.emit(op, args, made=[made])))
-    assert ready.steps[0].call is not None
-    (out,) = ready.steps[0].call([*tensors, None])
+    return make_ready(builder.finish(builder.emit(op, args, made=[made])), fabric=fabric).steps[0].call
+
+
+def performed(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None) -> torch.Tensor:
+    call = call_of(op, args, tensors, made, AWay())
+    out: torch.Tensor = call([*tensors, None])[0]
     return out
 
 
-def is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Also where it is not a number."""
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.view(-1).isnan(), b.view(-1).isnan()) and (
-        torch.equal(a.nan_to_num(), b.nan_to_num())
-    )  # fmt: skip
+def check_same(a: torch.Tensor, b: torch.Tensor) -> None:
+    assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+    torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    if a.is_floating_point():
+        assert torch.equal(a.signbit() & ~a.isnan(), b.signbit() & ~b.isnan())
 
 
 def pointwise_ops() -> list[str]:
@@ -50,53 +65,82 @@ def pointwise_ops() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("op", pointwise_ops())
-def test_an_op_on_tensors_gives_what_it_gives_by_its_whole_name(op: str) -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("op", [*pointwise_ops(), "aten.clamp.Tensor"])
+def test_an_op_on_tensors_gives_what_it_gives_by_its_whole_name(op: str, shape: str) -> None:
     arguments = [a for a in find_op(op)._schema.arguments if not a.kwarg_only and not a.has_default_value()]
+    values = tuple(map(Value, range(3 if "clamp" in op else len(arguments))))
     tried = 0
     for dtype in DTYPES:
-        tensors = operands(len(arguments), dtype)
+        tensors = operands(len(values), dtype, shape)
         try:
             wanted = find_op(op)(*[x.clone() for x in tensors])
         except (RuntimeError, ValueError):  # not for this dtype: then it is refused either way
             with pytest.raises((RuntimeError, ValueError)):
-                performed(op, tuple(map(Value, range(len(tensors)))), [x.clone() for x in tensors], None)
+                performed(op, values, [x.clone() for x in tensors], None)
             continue
         made = Meta(tuple(wanted.shape), wanted.dtype)
-        assert is_same(performed(op, tuple(map(Value, range(len(tensors)))), tensors, made), wanted), dtype
+        check_same(performed(op, values, [x.clone() for x in tensors], made), wanted)
         tried += 1
     assert tried
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize(
-    "number", [2, -3, 0, 0.1, 1e300, -7.5, 2**31 + 1, 2**40 + 1, 2**63, -(2**64), True, float("inf"), float("nan")]
+    "op", ["add", "sub", "mul", "div", "add_", "mul_", "remainder", "maximum", "bitwise_and", "eq"]
 )
-@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "floor_divide", "remainder", "fmod", "bitwise_and"])
-@pytest.mark.parametrize("shape", [(7,), ()], ids=["vector", "scalar"])
-def test_a_number_beside_a_tensor_counts_as_torch_counts_it(
-    op: str, number: Any, dtype: torch.dtype, shape: tuple[int, ...]
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_number_beside_a_tensor_counts_as_torch_counts_it(op: str, number: Any, shape: str) -> None:
+    name = f"aten.{op}.{'default' if op == 'maximum' else 'Tensor'}"
+    for dtype in DTYPES:
+        (x,) = operands(1, dtype, shape)
+        try:
+            wanted = find_op(name)(x.clone(), number)
+        except (RuntimeError, OverflowError) as error:
+            with pytest.raises(type(error)) as caught:
+                performed(name, (Value(0), number), [x], Meta(tuple(x.shape), x.dtype))
+            assert str(caught.value) == str(error)
+            continue
+        for made in (Meta(tuple(wanted.shape), wanted.dtype), None):
+            check_same(performed(name, (Value(0), number), [x.clone()], made), wanted)
+
+
+def test_a_number_is_converted_once_and_an_op_on_tensors_is_torchs_own_function(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (x,) = operands(1, dtype, shape)
-    name = f"aten.{op}.{'default' if op == 'floor_divide' else 'Tensor'}"
-    try:
-        wanted = find_op(name)(x, number)
-    except (RuntimeError, OverflowError) as error:
-        with pytest.raises(type(error)) as caught:
-            performed(name, (Value(0), number), [x], None)
-        assert str(caught.value) == str(error)
-        return
-    made = Meta(tuple(wanted.shape), wanted.dtype)
-    assert is_same(performed(name, (Value(0), number), [x], made), wanted)
-    assert is_same(performed(name, (Value(0), number), [x], None), wanted)
+    (x,) = operands(1, torch.float32)
+    meta = Meta((3, 4), torch.float32)
+    seen: list[Any] = []
+
+    def add(*args: Any) -> torch.Tensor:
+        seen.append(args)
+        return x
+
+    monkeypatch.setattr(torch, "add", add)
+    call = call_of("aten.add.Tensor", (Value(0), 2), [x], meta, AWay())
+    call([x, None])
+    call([x, None])
+    (_, first), (_, second) = seen
+    assert isinstance(first, torch.Tensor) and first is second and first.dtype == torch.float32 and first == 2
+    call_of("aten.add.Tensor", (Value(0), 2), [x], meta, None)([x, None])
+    assert len(seen) == 2, "in the user's process the op is called as it is named"
 
 
-def test_a_call_that_leaves_a_default_out_or_names_an_argument_is_made_in_full() -> None:
+def test_a_call_that_names_an_argument_is_made_in_full() -> None:
     x, y = operands(2, torch.float32)
     builder = Builder((0,), (1,))
     for t in (x, y):
         builder.input(Meta(tuple(t.shape), t.dtype))
-    made = builder.emit("aten.add.Tensor", (Value(0), Value(1)), {"alpha": 3}, made=[Meta((7,), torch.float32)])
-    call = make_ready(builder.finish(made)).steps[0].call
+    made = builder.emit("aten.add.Tensor", (Value(0), Value(1)), {"alpha": 3}, made=[Meta((3, 4), torch.float32)])
+    call = make_ready(builder.finish(made), fabric=AWay()).steps[0].call
     assert call is not None
     assert torch.equal(call([x, y, None])[0], torch.add(x, y, alpha=3))
+
+
+@pytest.mark.usefixtures("local")
+def test_a_program_that_was_first_called_under_another_default_device_works_there_and_afterwards() -> None:
+    x = ts.device_put(torch.ones(8), ts.NamedSharding(ts.make_mesh((len(ts.devices()),), ("i",)), ts.P("i")))
+    f = ts.jit(lambda x: x * 5.0 - 1)
+    with torch.device("meta"):
+        y = f(x)
+    assert y.tolist() == f(x).tolist() == [4.0] * 8

@@ -12,6 +12,7 @@ from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
 from tinyshard.runtime.failures import short
 
+_TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
 # torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
 _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
 _SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
@@ -71,7 +72,8 @@ def make_ready(program: Program, place: torch.device | None = None, fabric: Any 
     Args:
         program: what is to be run.
         place: where the values are, and where ops are to make new ones, if that is not the CPU.
-        fabric: the device's way to the others (`fabric.Fabric`).
+        fabric: the device's way to the others (`fabric.Fabric`). Without one the program runs in the user's own
+            process, whose modes are to see each op as it is named, and no tensor that is made under them is kept.
     """
     last: dict[int, int] = {}
     for k, step in enumerate(program.steps):
@@ -102,7 +104,8 @@ def _ready_step(
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: literal, step, None, (-1, None), None, step.results, dead)
-    return ReadyStep(step.op, _caller(step, program.metas, place), step, None, (-1, None), None, step.results, dead)
+    call = _caller(step, program.metas, place, is_shortened=fabric is not None)
+    return ReadyStep(step.op, call, step, None, (-1, None), None, step.results, dead)
 
 
 def find_op(name: str) -> Any:
@@ -112,17 +115,18 @@ def find_op(name: str) -> Any:
 
 
 def _caller(
-    step: Step, metas: Sequence[Meta | None], place: torch.device | None
+    step: Step, metas: Sequence[Meta | None], place: torch.device | None, *, is_shortened: bool
 ) -> Callable[[list[Any]], Sequence[Any]]:
     op = find_op(step.op)
-    template = list(step.args) if place is not None else _with_tensors_for_numbers(op, step, metas)
+    template = _with_tensors_for_numbers(step, metas) if is_shortened and place is None else list(step.args)
     kwargs = step.kwargs
     if place is not None and any(argument.name == "device" for argument in op._schema.arguments):
         kwargs = {**kwargs, "device": place}
     plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
     nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
-    op = _shortest(op, template, kwargs)
+    if is_shortened:
+        op = _shortest(op, template, kwargs)
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()
@@ -137,24 +141,22 @@ def _caller(
     return call
 
 
-def _with_tensors_for_numbers(op: Any, step: Step, metas: Sequence[Meta | None]) -> list[Any]:
-    """The arguments of a step, with what torch would make at each call of a number that goes where a tensor may.
+def _with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[Any]:
+    """The arguments of a step, with a tensor for each number that torch would convert to one at every call.
 
-    Only where all is of one dtype, so that the number has no say in what the result's is.
+    Only where all tensors and the result are of one dtype and the number is of its kind: so it has no say in that.
     """
     args = list(step.args)
     known = [metas[v.number] for v in values_in((step.args, step.kwargs))] + [metas[r] for r in step.results if r >= 0]
     dtypes = {None if meta is None else meta.dtype for meta in known}
     dtype = dtypes.pop() if len(dtypes) == 1 else None
-    if dtype not in _CONVERTED or torch.Tag.pointwise not in op.tags:
+    if step.op not in _TAKE_NUMBERS or dtype not in _CONVERTED:
         return args
-    for i, (arg, argument) in enumerate(zip(args, op._schema.arguments, strict=False)):
-        if str(argument.type) != "Tensor":
-            continue
-        if type(arg) is float:
-            args[i] = torch.scalar_tensor(arg, dtype=torch.float64).to(dtype)
-        elif type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # with others the op itself is to raise
+    for i, arg in enumerate(args[:2]):  # as torch does it: first the widest of its kind
+        if type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # with others the op itself is to raise
             args[i] = torch.scalar_tensor(arg, dtype=torch.int64).to(dtype)
+        elif type(arg) is float and dtype.is_floating_point:
+            args[i] = torch.scalar_tensor(arg, dtype=torch.float64).to(dtype)
     return args
 
 
@@ -169,7 +171,7 @@ def _shortest(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
 def _filled(tree: Any, values: list[Any]) -> Any:
     if isinstance(tree, Value):
         return values[tree.number]
-    if isinstance(tree, list | tuple):
+    if isinstance(tree, _SEVERAL):
         return type(tree)(_filled(item, values) for item in tree)
     return tree
 

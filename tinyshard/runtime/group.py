@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -32,7 +32,15 @@ class Group:
 
 def group_of(members: tuple[int, ...], device: int) -> Group:
     """The group of these devices, of which `device` is one."""
-    steps = {b - a for a, b in itertools.pairwise(members)}
     others = tuple(m for m in members if m != device)
-    step = steps.pop() if len(steps) == 1 and min(steps) > 0 else 0
-    return Group(members, members.index(device), others, min(members), step)
+    return Group(members, members.index(device), others, min(members), step_of(members))
+
+
+def step_of(numbers: Sequence[int]) -> int:
+    """How far apart numbers are that ascend evenly; 0 if they do not, or for one."""
+    if len(numbers) < 2:
+        return 0
+    first, last, step = numbers[0], numbers[-1], numbers[1] - numbers[0]
+    if step <= 0 or last - first != step * (len(numbers) - 1):  # so the range is as long as they are
+        return 0
+    return step if list(numbers) == list(range(first, last + 1, step)) else 0

@@ -30,7 +30,7 @@ from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES
 from tinyshard.runtime.combining import combine, combine_rows
 from tinyshard.runtime.fabric import MOST_HANDED
-from tinyshard.runtime.group import Group, group_of
+from tinyshard.runtime.group import Group, group_of, step_of
 from tinyshard.runtime.notes import Notes, from_all
 from tinyshard.runtime.signals import PeerLostError, Signals
 
@@ -227,9 +227,8 @@ class SharedFabric:
     def _combine(self, told: Exchange, op: str, dtype: torch.dtype, low: int, high: int) -> None:
         size, start, operands = high - low, low * dtype.itemsize, told.operands
         out = self._arena.view(told.blocks[0].offset + start, (size,), dtype)
-        step = operands[1] - operands[0]
-        is_apart = step > 0 and step >= size * dtype.itemsize
-        if is_apart and operands == list(range(operands[0], operands[-1] + 1, step)):
+        step = step_of(operands)
+        if step and step >= size * dtype.itemsize:
             combine_rows(self._arena.rows(operands[0] + start, step, (len(operands), size), dtype), op, out)
         else:
             combine([self._arena.view(at + start, (size,), dtype) for at in operands], op, out)
