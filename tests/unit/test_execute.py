@@ -29,11 +29,13 @@ def operands(count: int, dtype: torch.dtype, shape: str = "rows") -> list[torch.
     return [SHAPES[shape](x.to(dtype)) for x in made]
 
 
-def call_of(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None, fabric: Any) -> Any:
+def call_of(
+    op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None, fabric: Any, **kwargs: Any
+) -> Any:
     builder = Builder((0,), (1,))
     for x in tensors:
         builder.input(Meta(tuple(x.shape), x.dtype))
-    return make_ready(builder.finish(builder.emit(op, args, made=[made])), fabric=fabric).steps[0].call
+    return make_ready(builder.finish(builder.emit(op, args, kwargs, [made])), fabric=fabric).steps[0].call
 
 
 def performed(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None) -> torch.Tensor:
@@ -128,12 +130,8 @@ def test_a_number_is_converted_once_and_an_op_on_tensors_is_torchs_own_function(
 
 def test_a_call_that_names_an_argument_is_made_in_full() -> None:
     x, y = operands(2, torch.float32)
-    builder = Builder((0,), (1,))
-    for t in (x, y):
-        builder.input(Meta(tuple(t.shape), t.dtype))
-    made = builder.emit("aten.add.Tensor", (Value(0), Value(1)), {"alpha": 3}, made=[Meta((3, 4), torch.float32)])
-    call = make_ready(builder.finish(made), fabric=AWay()).steps[0].call
-    assert call is not None
+    meta = Meta((3, 4), torch.float32)
+    call = call_of("aten.add.Tensor", (Value(0), Value(1)), [x, y], meta, AWay(), alpha=3)
     assert torch.equal(call([x, y, None])[0], torch.add(x, y, alpha=3))
 
 

@@ -308,7 +308,7 @@ class ProcessPool:
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
         known = self._ancestry(buffer, device_ids)
-        if known.failures and any(failure.lost for failure, _ in known.failures.values()):
+        if any(failure.lost for failure, _ in known.failures.values()):
             raise self._error(known.failures)
         return known
 

@@ -142,8 +142,7 @@ class Switchboard:
         if self._carrying.locked() or self.state.locked():
             return False
         with self._carrying:
-            if self._errand is not None:
-                self._do_errand()
+            self._do_errand()
             while self._queue and not self.closing and not self.broken:
                 item = self._queue[0]
                 # once that many are not over, devices are to be asked how far they are, which is the I/O thread's work
