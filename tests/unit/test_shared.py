@@ -29,15 +29,15 @@ BOTH_WAYS = [(0, 1, (slice(None),), (slice(None),)), (1, 0, (slice(None),), (sli
 META = Meta(SHAPE, torch.float32)
 
 
-@pytest.fixture
-def fabrics():
+@pytest.fixture(params=[(), (5, 5)], ids=["cores of their own", "one core"])
+def fabrics(request):
     """Two devices, for two threads of this process."""
-    return fabrics_of(2)
+    return fabrics_of(2, request.param)
 
 
-def fabrics_of(count):
+def fabrics_of(count, kept=()):
     fd = arena.create(count)
-    made = [SharedFabric(Arena(fd, count, member)) for member in range(count)]
+    made = [SharedFabric(Arena(fd, count, member), kept) for member in range(count)]
     os.close(fd)
     return made
 
@@ -107,13 +107,13 @@ def test_a_note_that_somebody_still_reads_is_not_written_anew(monkeypatch):
     """Device 1 is slow to read what 0 gave it, while 0 exchanges with 2, more often than there are notes."""
     fabrics = fabrics_of(3)
     may_read, results = threading.Event(), {}
-    note_readers = fabrics[1]._notes._note_readers
+    note_readers = fabrics[1]._readers.note
 
     def slowly(*args):
         may_read.wait(20)
         note_readers(*args)
 
-    monkeypatch.setattr(fabrics[1]._notes, "_note_readers", slowly)
+    monkeypatch.setattr(fabrics[1]._readers, "note", slowly)
 
     def first():
         summed(fabrics[0], 1.0, (0, 1))

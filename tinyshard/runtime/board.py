@@ -15,7 +15,7 @@ def nbytes(count: int) -> int:
     """How large it is for `count` devices and a controller: whole pages."""
     members = count + 1
     counters = 8 * members * _padded(members)
-    each = 2 * _LINE_NBYTES + LETTER_WORDS * 8 + 2 * NOTES * NOTE_NBYTES
+    each = 2 * _LINE_NBYTES + NOTES * (LETTER_WORDS * 8 + 2 * NOTE_NBYTES)
     told = (4 + 5 * _padded(members) // 8) * _LINE_NBYTES + count * STREAM_NBYTES
     return -(-(2 * counters + told + members * each) // 4096) * 4096
 
@@ -35,8 +35,10 @@ class Board:
 
     Attributes:
         signals, gates: of `Signals`.
-        read: the last exchange of which a device has read the notes, of operands and of results, as it counts them.
-        made: the last exchange of which a device has noted the result.
+        read: the last exchange of which a device has read the letters or the notes, of operands and of results, as it
+            counts them.
+        made: the last exchange of which a device has noted the result, or made the part of its crew.
+        claimed: of the last exchange with a crew, twice its number, and one more if the device found itself the last.
         pids: process ids.
         finished: the number of the last call that a device has finished.
         when: at what time it did, in nanoseconds of the system's monotonic clock.
@@ -50,7 +52,7 @@ class Board:
         streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
         written, taken: how many bytes of them the controller has written, and the device has taken.
         wants_room: how often the controller has found a ring full.
-        letters: a few numbers to all readers of an exchange.
+        letters: a few numbers to all readers of an exchange, NOTES of them for each member.
         note_offset, result_offset: where the bytes of small operands, and of their results, start: NOTES notes of
             NOTE_NBYTES for each member.
     """
@@ -64,11 +66,11 @@ class Board:
         self.gates = self._take(np.int64, columns)
         lines = self._take(np.int64, members, _LINE_NBYTES // 8)
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.finished, self.told, self.taken, self.read, self.made, self.when = (
-            lines[:, column] for column in range(6)
+        self.finished, self.told, self.taken, self.read, self.made, self.when, self.claimed = (
+            lines[:, column] for column in range(7)
         )
         self.pids = own[:, 0]
-        self.letters = self._take(np.int64, members, LETTER_WORDS)
+        self.letters = self._take(np.int64, members, NOTES, LETTER_WORDS)
         self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)

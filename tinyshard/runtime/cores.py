@@ -38,10 +38,16 @@ def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
 
 
-def keep_to_one(device: int, count: int) -> None:
-    """Let this thread, and those that it starts, run on the core of this device only."""
-    if sys.platform == "linux":
-        core = core_of(device, count, os.sched_getaffinity(0))
-        if core is not None:
-            with contextlib.suppress(OSError):  # it has been taken away at this very moment
-                os.sched_setaffinity(0, {core})
+def kept(count: int) -> tuple[int, ...]:
+    """By device, the core of this process's that each of `count` is to keep to; empty if they are to keep to none."""
+    if sys.platform != "linux":
+        return ()
+    there = os.sched_getaffinity(0)
+    cores = (core_of(device, count, there) for device in range(count))
+    return tuple(core for core in cores if core is not None)  # of all, or of none
+
+
+def keep_to(core: int) -> None:
+    """Let this thread, and those that it starts, run on one core only."""
+    with contextlib.suppress(OSError):  # it has been taken away at this very moment
+        os.sched_setaffinity(0, {core})

@@ -9,8 +9,9 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
+from tinyshard.runtime import cores
 from tinyshard.runtime.failures import ending
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.zygote import Zygote
@@ -49,12 +50,15 @@ class Forked:
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Fork one after the other."""
+        # told to all, for they must not differ in it
+        kept = cores.kept(self._count) if self._collectives == "shared" else ()
         with rendezvous(self._arena) as store:
             for device in range(self._count):
                 if not is_wanted():
                     return
                 gpu = self._gpus[device] if self._gpus else None
-                yield start_worker(self._zygote, device, self._count, store, self._collectives, gpu)
+                facts = {"count": self._count, "collectives": self._collectives, "gpu": gpu, "kept": kept}
+                yield start_worker(self._zygote, device, store, facts)
 
     def host(self, device: int) -> str | None:
         """Here."""
@@ -95,16 +99,13 @@ def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
         raise
 
 
-def start_worker(
-    zygote: Zygote, device: int, count: int, store: tuple[int, str], collectives: str, gpu: int | None
-) -> Link:
+def start_worker(zygote: Zygote, device: int, store: tuple[int, str], facts: dict[str, Any]) -> Link:
     """Fork one worker.
 
     Args:
-        device: its id, of `count`.
+        device: its id.
         store: what `rendezvous` gave.
-        collectives: "shared", "gloo" or "nccl".
-        gpu: the number of its GPU; None for the CPU.
+        facts: further arguments of `worker.main`.
 
     Raises:
         RuntimeStateError: the zygote cannot.
@@ -114,8 +115,8 @@ def start_worker(
     output, write_end = os.pipe()
     try:
         descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
-        request = {"device": device, "count": count, "store": store[1], "collectives": collectives, "gpu": gpu}
-        return Link(device, ours, control, output, zygote.fork(request, descriptors))
+        pid = zygote.fork({"device": device, "store": store[1], **facts}, descriptors)
+        return Link(device, ours, control, output, pid)
     except BaseException:
         ours.close()
         control.close()

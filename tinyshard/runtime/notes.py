@@ -19,10 +19,10 @@ from tinyshard.program import Meta
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.group import Group
+from tinyshard.runtime.readers import Readers
 from tinyshard.runtime.signals import Signals
 
 _MOST_VIEWS = 1000
-_NOBODY: tuple[tuple[int, ...], list[int]] = ((), [])
 
 
 class Notes:
@@ -31,17 +31,17 @@ class Notes:
     Args:
         arena: the memory.
         signals: how the members meet.
+        readers: who still reads what this device has written.
     """
 
-    def __init__(self, arena: Arena, signals: Signals) -> None:
+    def __init__(self, arena: Arena, signals: Signals, readers: Readers) -> None:
         board = arena.board
         self._arena = arena
         self._device = arena.member
         self._signals = signals
         self._read, self._made = board.read.data, board.made.data
         self._offset, self._result_offset = board.note_offset, board.result_offset
-        # by note, who is to have read it before it is written anew, and when each has
-        self._readers: list[tuple[tuple[int, ...], list[int]]] = [_NOBODY] * NOTES
+        self._readers = readers
         self._views: dict[tuple[Any, ...], Tensor] = {}
 
     def ready(
@@ -71,7 +71,7 @@ class Notes:
             signals.check(group)
             number = signals.number + 1
             note = number % NOTES
-            signals.wait_until(self._read, *readers[note])
+            readers.wait(number)
             own[note].copy_(x)
             signals.come(group)
             is_last = for_all and signals.have_come(others)
@@ -79,7 +79,7 @@ class Notes:
                 if for_all and not is_last:
                     done()
                 numbers = signals.hear(group) if is_last else signals.wait(group)
-                self._note_readers(note, others, numbers)
+                readers.note(number, others, numbers)
                 if for_all and not is_last:
                     for other, counted in zip(others, numbers, strict=True):
                         if self._made[other] == counted:
@@ -96,13 +96,6 @@ class Notes:
                     signals.let_on(group)
 
         return exchange
-
-    def _note_readers(self, note: int, others: tuple[int, ...], numbers: list[int]) -> None:
-        readers = self._readers
-        for earlier, (whom, _) in enumerate(readers):
-            if whom == others:  # they have come since, so they have read it
-                readers[earlier] = _NOBODY
-        readers[note] = (others, numbers)
 
     def _noted(self, start: int, device: int, note: int, meta: Meta) -> Tensor:
         """A note of those that start there, as a tensor."""

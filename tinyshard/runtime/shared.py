@@ -6,6 +6,7 @@ Each function does between processes what its namesake in `tinyshard.collectives
     large   1. every member says where its operand lies (it is copied into the arena only if it lies elsewhere)
             2. all wait for all; each computes its part, where all get the same result into one block that all hold
             3. all wait for all: the parts are there, and nobody reads an operand any more. Who comes has done its part
+    sums    the same, but only one member of each core computes and is waited for (`tinyshard.runtime.crews`)
 
 Sums are taken in the order of the members, so a result does not depend on who was first.
 """
@@ -27,11 +28,13 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES, group_positions, own_block
 from tinyshard.program import Meta
 from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
-from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES
+from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES, NOTES
 from tinyshard.runtime.combining import combine, combine_rows
+from tinyshard.runtime.crews import Crew, Crews, crews_of
 from tinyshard.runtime.fabric import MOST_HANDED
 from tinyshard.runtime.group import Group, group_of, step_of
 from tinyshard.runtime.notes import Notes, from_all
+from tinyshard.runtime.readers import Readers
 from tinyshard.runtime.signals import PeerLostError, Signals
 
 # parts begin at multiples of it, so that vector instructions do the same as in one go
@@ -67,16 +70,21 @@ class SharedFabric:
 
     Args:
         arena: the memory.
+        kept: by device, the core that it keeps to; none where they go wherever there is room. The same for all.
     """
 
-    def __init__(self, arena: Arena) -> None:
+    def __init__(self, arena: Arena, kept: Sequence[int] = ()) -> None:
         board = arena.board
         self._arena = arena
         self._device = arena.member
         board.pids[self._device] = os.getpid()
         self._signals = Signals(board.signals, board.gates, board.pids, board.crowded, self._device)
         self._letters = board.letters.reshape(-1).data
-        self._notes = Notes(arena, self._signals)
+        self._kept = kept
+        self._readers = Readers(board.read.data, self._signals)
+        self._notes = Notes(arena, self._signals, self._readers)
+        self._read = board.read.data
+        self._crew = Crew(board, self._signals, self._device)
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def abort(self) -> None:
@@ -105,6 +113,8 @@ class SharedFabric:
             return lambda x, done: x
         handed = (name, group.count, meta.nbytes)
         small = self._notes.ready(name, group, meta, params) if meta.nbytes <= NOTE_NBYTES else None
+        if name == "all_reduce":
+            params = {**params, "crews": crews_of(group, self._kept)}
         large = partial(_LARGE.get(name) or partial(SharedFabric.any_other, name=name), self, group, **params)
 
         def perform(x: Tensor, done: Callable[[], None]) -> Tensor:
@@ -146,13 +156,48 @@ class SharedFabric:
             group: the members.
             done: is called when this one has made its part.
             operand: what the others are to read.
-            result_nbytes: size of a block of the first member's, of which all write parts and which all hold
+            result_nbytes: size of a block of the first member's, of which parts are written and which all hold
                 afterwards; 0 for none.
             lent: values whose block others are to hold too.
 
         Raises:
             MemoryError: a member has no room. It comes all the same, and no other reads what is not there.
         """
+        staged, error = self._write_letter(group, operand, result_nbytes, lent)
+        signals = self._signals
+        signals.come(group)
+        try:
+            numbers = signals.wait(group)
+        except PeerLostError:
+            signals.come(group)  # the others may wait for this device's going
+            raise
+        operands, blocks = self._read_letters(group, numbers, is_lent=lent is not None)
+
+        def leave(is_made: bool) -> None:
+            signals.come(group)
+            if is_made:
+                done()
+            signals.wait(group)
+            if staged is not None:
+                self._arena.release(staged)
+
+        if _NO_ROOM in operands:
+            leave(False)
+            raise self._no_room(group, operands, blocks if result_nbytes else [], error)
+        return Exchange(operands, blocks, leave)
+
+    def _write_letter(
+        self, group: Group, operand: Tensor | None, result_nbytes: int, lent: Tensor | None = None
+    ) -> tuple[Block | None, MemoryError | None]:
+        """Write what the others are to know of this device in its next exchange; the arguments are `_meeting`'s.
+
+        Returns:
+            The block to which values had to be copied, if they had to be; and what is raised in the end if there was
+            no room for it or for the result.
+        """
+        number = self._signals.number + 1
+        self._signals.check(group)
+        self._readers.wait(number)
         staged: Block | None = None
         where, block = _NO_OPERAND, _NOWHERE
         error: MemoryError | None = None
@@ -168,35 +213,31 @@ class SharedFabric:
                 block = self._arena.allocate(result_nbytes, group.members)
         except MemoryError as caught:
             where, error = _NO_ROOM, caught
-        at = self._device * LETTER_WORDS
+        at = (self._device * NOTES + number % NOTES) * LETTER_WORDS
         self._letters[at : at + LETTER_WORDS] = array("l", (where, *block))
-        signals = self._signals
-        signals.come(group)
-        try:
-            signals.wait(group)
-        except PeerLostError:
-            signals.come(group)  # the others may wait for this device's going
-            raise
+        return staged, error
+
+    def _read_letters(
+        self, group: Group, numbers: list[int], *, is_lent: bool = False
+    ) -> tuple[list[int], list[Block]]:
+        """What all members have written, who count this exchange as `numbers`: `Exchange.operands` and `blocks`."""
+        all_numbers = [*numbers[: group.place], self._signals.number, *numbers[group.place :]]
         letters = self._letters.tolist()
-        starts = [member * LETTER_WORDS for member in group.members]
-        blocks = [Block(*letters[at + 1 : at + LETTER_WORDS]) for at in starts[: 1 if lent is None else None]]
+        starts = [
+            (member * NOTES + number % NOTES) * LETTER_WORDS
+            for member, number in zip(group.members, all_numbers, strict=True)
+        ]
+        blocks = [Block(*letters[at + 1 : at + LETTER_WORDS]) for at in starts[: None if is_lent else 1]]
+        return [letters[at] for at in starts], blocks
 
-        def leave(is_made: bool) -> None:
-            signals.come(group)
-            if is_made:
-                done()
-            signals.wait(group)
-            if staged is not None:
-                self._arena.release(staged)
-
-        told = Exchange([letters[at] for at in starts], blocks, leave)
-        if _NO_ROOM in told.operands:
-            if result_nbytes and blocks[0] != _NOWHERE:  # nobody will make a result in it
-                self._arena.release(blocks[0])
-            leave(False)
-            member = group.members[told.operands.index(_NO_ROOM)]
-            raise error or MemoryError(f"device {member} had no room for its part")
-        return told
+    def _no_room(
+        self, group: Group, operands: list[int], results: list[Block], error: MemoryError | None
+    ) -> MemoryError:
+        """Let go of the block in which nobody will make a result; what is raised for the device that had no room."""
+        if results and results[0] != _NOWHERE:
+            self._arena.release(results[0])
+        member = group.members[operands.index(_NO_ROOM)]
+        return error or MemoryError(f"device {member} had no room for its part")
 
     def _located(self, x: Tensor) -> tuple[int, Block | None]:
         """Where the others can read a tensor, and the block that it was copied to for that."""
@@ -213,25 +254,51 @@ class SharedFabric:
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
 
-    def all_reduce(self, group: Group, x: Tensor, done: Callable[[], None], *, op: str) -> Tensor:
-        """Each member combines its own part of all operands, into one result that all hold."""
-        size, count, place = x.numel(), group.count, group.place
-        unit = _ALIGNED_NBYTES // x.dtype.itemsize
-        units = -(-size // unit)
-        low, high = min(size, units * place // count * unit), min(size, units * (place + 1) // count * unit)
-        with self._meeting(group, done, operand=x, result_nbytes=x.nbytes) as told:
-            out = self._arena.hold(told.blocks[0], x.shape, x.dtype)
-            self._combine(told, op, x.dtype, low, high)
-        return out
+    def all_reduce(self, group: Group, x: Tensor, done: Callable[[], None], *, op: str, crews: Crews) -> Tensor:
+        """Each crew combines its part of all operands, into one result that all hold."""
+        staged, no_room = self._write_letter(group, x, x.nbytes)
+        error: Exception | None = no_room
+        signals, crew = self._signals, self._crew
+        signals.come(group)
+        is_done, numbers = error is None, []
+        if crew.is_maker(crews):
+            numbers = signals.wait(group)
+            try:
+                is_done = self._make_part(group, crews, numbers, x, op)
+            except Exception as caught:  # the others wait for this device all the same
+                is_done, error = False, caught
+            crew.say_made()
+        if is_done:
+            done()
+        numbers = crew.wait(group, crews, numbers)
+        operands, blocks = self._read_letters(group, numbers)
+        self._readers.note(signals.number, group.others, numbers)
+        self._read[self._device] = signals.number
+        if staged is not None:
+            self._arena.release(staged)
+        if _NO_ROOM in operands:
+            raise self._no_room(group, operands, blocks, no_room)
+        if error is not None:
+            self._arena.release(blocks[0])
+            raise error
+        return self._arena.hold(blocks[0], x.shape, x.dtype)
 
-    def _combine(self, told: Exchange, op: str, dtype: torch.dtype, low: int, high: int) -> None:
-        size, start, operands = high - low, low * dtype.itemsize, told.operands
-        out = self._arena.view(told.blocks[0].offset + start, (size,), dtype)
+    def _make_part(self, group: Group, crews: Crews, numbers: list[int], x: Tensor, op: str) -> bool:
+        """Combine what is to this device's crew, of operands like `x`; whether there is room for all of it."""
+        operands, blocks = self._read_letters(group, numbers)
+        if _NO_ROOM in operands:
+            return False
+        unit = _ALIGNED_NBYTES // x.dtype.itemsize
+        units = -(-x.numel() // unit)
+        low, high = (min(x.numel(), units * k // crews.count * unit) for k in (crews.place, crews.place + 1))
+        size, start = high - low, low * x.dtype.itemsize
+        out = self._arena.view(blocks[0].offset + start, (size,), x.dtype)
         step = step_of(operands)
-        if step and step >= size * dtype.itemsize:
-            combine_rows(self._arena.rows(operands[0] + start, step, (len(operands), size), dtype), op, out)
+        if step and step >= size * x.dtype.itemsize:
+            combine_rows(self._arena.rows(operands[0] + start, step, (len(operands), size), x.dtype), op, out)
         else:
-            combine([self._arena.view(at + start, (size,), dtype) for at in operands], op, out)
+            combine([self._arena.view(at + start, (size,), x.dtype) for at in operands], op, out)
+        return True
 
     def all_gather(self, group: Group, x: Tensor, done: Callable[[], None], *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""

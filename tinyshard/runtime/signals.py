@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -87,10 +87,25 @@ class Signals:
         self.check(group)
         if self.have_come(group.others):
             self.let_on(group)
-        elif not self._yielding.until(lambda: self.have_come(group.others), lambda: not self.have_come(group.others)):
-            while not self.have_come(group.others):
-                self._sleep(group)
+        else:
+            others = group.others
+            self.wait_for(group, lambda: self.have_come(others), lambda: self.missing(others))
         return self.hear(group)
+
+    def wait_for(self, group: Group, is_there: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
+        """Wait for something that who brings it lets the group on for.
+
+        Args:
+            group: the members.
+            is_there: whether it is there.
+            missing: of the others, those without whom it will not be.
+
+        Raises:
+            PeerLostError: one of those is gone.
+        """
+        if not self._yielding.until(is_there, lambda: not is_there()):
+            while not is_there():
+                self._sleep(group, is_there, missing)
 
     def check(self, group: Group) -> None:
         """Raise PeerLostError if this member has given up an exchange before."""
@@ -106,9 +121,18 @@ class Signals:
                 return False
         return True
 
-    def let_on(self, group: Group) -> None:
-        """Wake those who sleep until all have come: this member may be the last."""
-        self._open(group.gate, self.number * len(self._to) + self._member)
+    def missing(self, others: Sequence[int]) -> list[int]:
+        """Which of these have not."""
+        return [other for other in others if not self.have_come([other])]
+
+    def numbers(self, others: Sequence[int]) -> list[int]:
+        """As which of its exchanges each of these, that have come, counts this one."""
+        told, come_from, parity = self._told, self._from, self._parity
+        return [told[come_from[other] + parity[other]] for other in others]
+
+    def let_on(self, group: Group, *, again: bool = False) -> None:
+        """Wake those who sleep until all have come, for this member may be the last; `again`, for what they then do."""
+        self._open(group.gate, (2 * self.number + again) * len(self._to) + self._member)
 
     def hear(self, group: Group) -> list[int]:
         """Take note that all have come; returns what `wait` does."""
@@ -155,19 +179,16 @@ class Signals:
         self._gates[gate] = number
         self._sleepers[gate].wake()
 
-    def _sleep(self, group: Group) -> None:
+    def _sleep(self, group: Group, is_there: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
         """Sleep until the gate opens. It is looked at before the others are: who comes last does so before it opens."""
         gate = group.gate
         seen = self._gates[gate]
         if self._is_aborted or self._lost:
-            self._check(self._missing(group))
-        if not self.have_come(group.others):
+            self._check(missing())
+        if not is_there():
             self._sleepers[gate].sleep(seen, _LOOK_AGAIN)
             if self._gates[gate] == seen:
-                self._look_after(self._missing(group))
-
-    def _missing(self, group: Group) -> list[int]:
-        return [other for other in group.others if not self.have_come([other])]
+                self._look_after(missing())
 
     def _check(self, others: Sequence[int]) -> None:
         for other in others:

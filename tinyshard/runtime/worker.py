@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -63,6 +63,7 @@ class Worker:
         collectives: "shared", "gloo" or "nccl".
         turnstile: which calls may start.
         gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
+        kept: by device, the core that it keeps to; none where they go wherever there is room.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Worker:
         collectives: str,
         turnstile: Turnstile,
         gpu: int | None = None,
+        kept: Sequence[int] = (),
     ) -> None:
         self._sock = sock
         self._place = None if gpu is None else torch.device("cuda", gpu)
@@ -98,7 +100,7 @@ class Worker:
             os.close(fd)
             self._progress = Progress(self._arena.board, device)
             self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
-            self._fabric = SharedFabric(self._arena)
+            self._fabric = SharedFabric(self._arena, kept)
         else:
             self._fabric = Fabric(store, device, count)
 
@@ -335,6 +337,7 @@ def main(
     zygote: int,
     collectives: str,
     gpu: int | None = None,
+    kept: Sequence[int] = (),
 ) -> None:
     """What a freshly forked worker does until it exits.
 
@@ -347,14 +350,15 @@ def main(
         zygote: process id of the parent.
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
+        kept: by device, the core that it keeps to; none where they go wherever there is room.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
     _print_by_lines()
-    if collectives == "shared":
-        cores.keep_to_one(device, count)
+    if kept:
+        cores.keep_to(kept[device])
     turnstile = Turnstile()
     made: list[
         Worker
@@ -369,5 +373,5 @@ def main(
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu))
+    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu, kept))
     made[0].serve()

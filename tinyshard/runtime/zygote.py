@@ -205,7 +205,7 @@ def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote:
         channel, control, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
-        given = request["collectives"], request["gpu"]
+        given = request["collectives"], request["gpu"], request["kept"]
         worker.main(*lines, output, request["device"], request["count"], path, zygote, *given)
         code = 0
     except BaseException:

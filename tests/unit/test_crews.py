@@ -1,0 +1,177 @@
+"""Large sums where several devices share a core: one of each core makes a part, nobody reads or writes too late."""
+
+import os
+import random
+import threading
+import time
+
+import pytest
+import torch
+
+from tinyshard.program import Meta
+from tinyshard.runtime import arena, signals
+from tinyshard.runtime.arena import Arena
+from tinyshard.runtime.cores import core_of
+from tinyshard.runtime.crews import crews_of
+from tinyshard.runtime.group import group_of
+from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.signals import PeerLostError
+
+pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+
+KEPT = (7, 7, 3, 7, 3, 3)
+ALL = (0, 1, 2, 3, 4, 5)
+SIZE = 10_007  # too much for a note, and not a whole number of vectors
+
+
+def fabrics_of(kept):
+    fd = arena.create(len(kept))
+    made = [SharedFabric(Arena(fd, len(kept), member), kept) for member in range(len(kept))]
+    os.close(fd)
+    return made
+
+
+@pytest.fixture(params=["sleeping", "yielding"])
+def fabrics(request):
+    made = fabrics_of(KEPT)
+    if request.param == "sleeping":
+        for fabric in made:
+            fabric._signals._yielding.until = lambda is_there, is_missed: False
+    return made
+
+
+def of_each(devices, call):
+    """What each of these devices returns or raises, in a thread of its own; none may wait for ever."""
+    ended = {}
+
+    def run(device):
+        try:
+            ended[device] = call(device)
+        except Exception as error:  # it is what a test may ask about
+            ended[device] = error
+
+    threads = [threading.Thread(target=run, args=(device,), daemon=True) for device in devices]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "one of them waits for another for ever"
+    return ended
+
+
+def summing(fabric, devices, done=lambda: None, size=SIZE, op="sum"):
+    """The sum over these devices, as a function of an operand."""
+    meta = Meta((size,), torch.float32)
+    ready = fabric.ready("all_reduce", devices, (len(devices),), (0,), {"op": op}, meta, meta)
+    return lambda x: ready(x, done)
+
+
+def test_the_members_that_keep_to_a_core_are_a_crew():
+    crews = crews_of(group_of((4, 0, 1, 2), 1), KEPT)
+    assert crews.mates == (0,)
+    assert (crews.place, crews.count) == (1, 2)
+    assert crews.members == ((0, 2), (1,))  # of the others, which are 4, 0 and 2
+
+
+def test_who_keeps_to_no_core_is_a_crew_alone():
+    crews = crews_of(group_of((2, 0, 1), 0), ())
+    assert (crews.mates, crews.place, crews.count, crews.members) == ((), 1, 3, ((0,), (), (1,)))
+
+
+def test_eight_devices_on_two_cores_are_two_crews_that_see_each_other_alike():
+    kept = [core_of(device, 8, (0, 1)) for device in range(8)]
+    seen = [crews_of(group_of(tuple(range(8)), device), kept) for device in range(8)]
+    assert [crews.place for crews in seen] == [0, 1, 1, 0, 1, 0, 0, 1]
+    for device, crews in enumerate(seen):
+        others = [other for other in range(8) if other != device]
+        members = [{others[k] for k in crew} for crew in crews.members]
+        assert crews.mates == tuple(sorted(members[crews.place]))
+        members[crews.place].add(device)
+        assert members == [{0, 3, 5, 6}, {1, 2, 4, 7}]
+
+
+@pytest.mark.parametrize("op", ["sum", "max"])
+def test_sums_are_right_again_and_again_though_operands_are_written_anew_at_once(fabrics, op):
+    """Whoever leaves overwrites its operand: who still read it, or wrote the result, would spoil what others check."""
+    rounds, pieces = 60, random.Random(0)
+    pauses = {device: [pieces.choice((0, 0, 2e-4, 1e-3)) for _ in range(rounds)] for device in ALL}
+
+    def go(device):
+        fabric = fabrics[device]
+        groups = [ALL, tuple(d for d in ALL if d % 2 == device % 2)]  # across both cores
+        sums = [summing(fabric, group, op=op) for group in groups]
+        block = fabric._arena.allocate(4 * SIZE, [device])
+        x = fabric._arena.hold(block, (SIZE,), torch.float32)
+        for number, pause in enumerate(pauses[device]):
+            time.sleep(pause)
+            for group, combined in zip(groups, sums, strict=True):
+                x.fill_(number + 10.0**device)
+                wanted = [number + 10.0**d for d in group]
+                assert torch.equal(combined(x), torch.full((SIZE,), sum(wanted) if op == "sum" else max(wanted)))
+                x.fill_(-1e9)
+        return "through"
+
+    assert of_each(ALL, go) == dict.fromkeys(ALL, "through")
+
+
+def test_one_of_each_core_makes_a_part_and_says_so_last(fabrics):
+    """The others have done theirs by coming: the first of a core says so before the last has come."""
+    said, first_has_come = [], {3: threading.Event(), 7: threading.Event()}
+
+    def done(device):
+        said.append(device)
+        first_has_come[KEPT[device]].set()
+
+    def go(device):
+        if device in (0, 2):  # one of each core comes when another has said that it has done its part
+            assert first_has_come[KEPT[device]].wait(20)
+        return summing(fabrics[device], ALL, lambda: done(device))(torch.full((SIZE,), 1.0))
+
+    ended = of_each(ALL, go)
+    assert all(torch.equal(x, torch.full((SIZE,), 6.0)) for x in ended.values())
+    assert sorted(said) == list(ALL)
+    numbers = fabrics[0]._arena.board.made[: len(ALL)].tolist()
+    assert sorted(KEPT[device] for device in ALL if numbers[device]) == [3, 7]
+
+
+def test_of_two_that_find_themselves_the_last_the_lesser_makes_the_part():
+    fabrics = fabrics_of((0, 0, 0))
+    groups = [group_of((0, 1, 2), device) for device in range(3)]
+    for fabric, group in zip(fabrics, groups, strict=True):
+        fabric._signals.come(group)
+    found = of_each((2, 1, 0), lambda device: fabrics[device]._crew.is_maker(crews_of(groups[device], (0, 0, 0))))
+    assert found == {0: True, 1: False, 2: False}
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_who_looks_late_makes_no_part_that_has_been_made(ahead):
+    """The other has made it, and is in its next exchange: with others, for this one it would wait."""
+    fabrics = fabrics_of((0, 0, 0))
+    groups = [group_of((0, 1, 2), device) for device in range(3)]
+    for fabric, group in zip(fabrics, groups, strict=True):
+        fabric._signals.come(group)
+    claimed = fabrics[0]._arena.board.claimed
+    claimed[:3] = 2  # each has come first
+    claimed[ahead] = 4
+    assert not fabrics[1]._crew.is_maker(crews_of(groups[1], (0, 0, 0)))
+
+
+def test_a_device_that_never_comes_is_missed_by_all_when_they_hear_of_it(fabrics):
+    def go(device):
+        if device == ALL[-1]:
+            time.sleep(0.1)
+            for fabric in fabrics[:-1]:
+                fabric.abort()
+            return None
+        return summing(fabrics[device], ALL)(torch.ones(SIZE))
+
+    ended = of_each(ALL, go)
+    assert all(isinstance(ended[device], PeerLostError) for device in ALL[:-1])
+
+
+def test_nobody_sleeps_until_it_looks_again(fabrics):
+    """Who makes the last part wakes the others."""
+    sums = [summing(fabric, ALL) for fabric in fabrics]
+    begun_s = time.monotonic()
+    of_each(ALL, lambda device: [sums[device](torch.ones(SIZE)) for _ in range(20)])
+    assert time.monotonic() - begun_s < signals.LOOK_AGAIN_S
