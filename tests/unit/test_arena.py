@@ -41,8 +41,11 @@ def test_a_block_is_used_again_only_when_its_last_holder_has_let_go(members):
     assert members[0].allocate(100_000, [0]).offset != first.offset
     view = there[5:10]
     del there  # a view of it still stands
+    members[1].let_go()
     assert members[0].allocate(100_000, [0]).offset != first.offset
     del view
+    assert members[0].allocate(100_000, [0]).offset != first.offset
+    members[1].let_go()
     assert members[0].allocate(100_000, [0]).offset == first.offset
 
 
@@ -52,8 +55,10 @@ def test_a_block_held_twice_by_one_member_stays_until_both_are_gone(members):
     two = members[1].adopt(block._replace(offset=block.offset + 80), (10,), torch.float64)
     members[0].release(block)
     del one
+    members[1].let_go()
     assert members[0].allocate(8000, [0]).offset != block.offset
     del two
+    members[1].let_go()
     assert members[0].allocate(8000, [0]).offset == block.offset
 
 
@@ -66,14 +71,11 @@ def test_a_tensor_knows_the_block_that_it_lies_in(members):
     assert members[0].block_of(torch.zeros(3)) is None
 
 
-def test_releases_of_a_member_that_may_be_interrupted_come_with_its_next_allocation():
-    fd = arena.create(1)
-    controller = Arena(fd, 1, 1, is_interrupted=True)
-    os.close(fd)
-    first = controller.allocate(4096, [1])
-    x = controller.hold(first, (4096,), torch.uint8)
+def test_a_member_lets_go_of_its_own_blocks_when_it_needs_one(members):
+    first = members[2].allocate(4096, [2])
+    x = members[2].hold(first, (4096,), torch.uint8)
     del x
-    assert controller.allocate(4096, [1]).offset == first.offset
+    assert members[2].allocate(4096, [2]).offset == first.offset
 
 
 def test_thousands_of_blocks_live_and_all_come_back(members):

@@ -106,21 +106,27 @@ def create(count: int) -> int:
 class Arena:
     """One member's view of the memory.
 
+    Whoever frees a tensor has something else to do first: its block is let go of at the next `let_go`, `allocate` or
+    `trim`. (And a KeyboardInterrupt may strike anywhere in the controller: a finalizer in Python could be lost.)
+
     Args:
         fd: what `create` gave.
         count: number of devices.
         member: a device's id; `count` for the controller.
-        is_interrupted: this is the controller. A KeyboardInterrupt may strike here: blocks are let go at the next
-            `allocate` or `trim`, for a finalizer written in Python could be lost.
+        is_trimmed: `trim` is called when nothing happens, so it may keep much until then.
+
+    Attributes:
+        freed: whose tensors are gone, and that is still to be let go of.
     """
 
-    def __init__(self, fd: int, count: int, member: int, *, is_interrupted: bool = False) -> None:
+    def __init__(self, fd: int, count: int, member: int, *, is_trimmed: bool = False) -> None:
         self.count = count
         self.member = member
         first = board.nbytes(count)
         self._map = mmap.mmap(fd, _mapped_nbytes(count))
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.address = self.bytes.ctypes.data
+        self._nbytes = len(self.bytes)
         self.board = board.Board(self.bytes[:first], count)
         self._base = torch.from_numpy(self.bytes)
         self._typed: dict[torch.dtype, torch.Tensor] = {}
@@ -143,14 +149,12 @@ class Arena:
         self._without_pages: set[int] = set()
         memory_nbytes = room.limit_nbytes()
         self._most_kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
-        # who calls `trim` when nothing happens may keep much until then
-        self._most_kept_nbytes = memory_nbytes // 32 if is_interrupted else self._most_kept_idle_nbytes
+        self._most_kept_nbytes = memory_nbytes // 32 if is_trimmed else self._most_kept_idle_nbytes
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
-        self._is_interrupted = is_interrupted
         self._allocating = threading.Lock()
-        self._let_go: deque[Any] = deque()
+        self.freed: deque[_Watch] = deque()
 
     # ---- blocks of the own region ---------------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class Arena:
 
     def _take_back(self, size: int) -> bool:
         """Find a block of this size that was given out long ago and that nobody holds any more."""
-        self._take_let_go()
+        self.let_go()
         out = self._out.setdefault(size, deque())
         for _ in range(min(_LOOKED_AT, len(out))):
             slot = out.popleft()
@@ -232,13 +236,14 @@ class Arena:
         self._free[self._sizes[slot]].append(slot)
         self._kept_nbytes += self._sizes[slot]
 
-    def _take_let_go(self) -> None:
-        for _ in range(len(self._let_go)):
-            self._forget(self._let_go.popleft())
+    def let_go(self) -> None:
+        """Let go of the blocks whose last tensor of this member is gone."""
+        for _ in range(len(self.freed)):
+            self._forget(self.freed.popleft())
 
     def collect(self) -> None:
         """Find the blocks that nobody holds any more; give back pages where there are too many of them."""
-        self._take_let_go()
+        self.let_go()
         used = len(self._sizes)
         idle = self._given[:used] & ~self._own[:used].any(1)
         for slot in np.flatnonzero(idle).tolist():
@@ -295,10 +300,10 @@ class Arena:
         return array
 
     def hold(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of a block whose byte for this member is set; the byte is cleared when its last view is gone."""
+        """A tensor of a block whose byte for this member is set. Once its last view is gone, it may be let go of."""
         start = block.offset // dtype.itemsize
         array = self._array_of(dtype)[start : start + math.prod(shape)]
-        watch = _Watch(array, self._let_go.append if self._is_interrupted else self._forget)
+        watch = _Watch(array, self.freed.append)
         watch.block = block
         self._watches[id(watch)] = watch
         key = block.key
@@ -340,8 +345,9 @@ class Arena:
     def offset_of(self, tensor: torch.Tensor) -> int:
         """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""
         offset = tensor.data_ptr() - self.address
-        inside = 0 <= offset < len(self.bytes) and tensor.is_contiguous()
-        return offset if inside and not tensor.is_conj() and not tensor.is_neg() else -1
+        if not 0 <= offset < self._nbytes or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+            return -1
+        return offset
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         """The held block in which a tensor's values lie, offset to where they start; None if there is none."""
@@ -356,7 +362,7 @@ class Arena:
         return block
 
 
-class _Watch(weakref.ref["np.ndarray[Any, Any]"]):
+class _Watch(weakref.ref[np.ndarray[Any, Any]]):
     """A weak reference that knows which block it stands for."""
 
     __slots__ = ("block",)

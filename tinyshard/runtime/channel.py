@@ -90,6 +90,8 @@ class Reader:
             head = pickle.loads(memoryview(self._bytes)[start:at])
             if not payload_size:
                 done.append((head, None))
+                if at == len(self._bytes):  # as after most
+                    break
                 continue
             part = self._bytes[at : at + payload_size]
             at += len(part)

@@ -119,7 +119,7 @@ class SharedFabric:
 
         def perform(x: Tensor, done: Callable[[], None]) -> Tensor:
             self.handed.append(handed)
-            return small(x, done) if small is not None else large(x.resolve_conj().resolve_neg(), done)
+            return small(x, done) if small is not None else large(x, done)
 
         return perform
 
@@ -329,6 +329,7 @@ class SharedFabric:
 
     def collective_permute(self, group: Group, x: Tensor, done: Callable[[], None], *, pairs: Any) -> Tensor:
         """A target holds the very block of its source: values do not change, so two may have one copy."""
+        x = x.resolve_conj().resolve_neg()  # as those get it that get a copy
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
         with self._meeting(group, done, lent=x if sends else None) as told:

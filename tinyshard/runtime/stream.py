@@ -142,10 +142,9 @@ class Streams:
         for device in devices:
             at = (counts[device] - nbytes) % STREAM_NBYTES
             rings[device][at : at + nbytes] = message
-        self._written[:] = counts  # one step, in C
-        for device in devices:
             outboxes[device].count = counts[device]
         self._bell.owe(*devices)
+        self._written[:] = counts  # one step, in C; from here on the devices take the processors
         self._bell.ring()
 
 
