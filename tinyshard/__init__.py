@@ -20,6 +20,11 @@ from tinyshard.runtime import zygote as _zygote  # isort: skip
 
 _zygote.prestart()
 
+from tinyshard import collector as _collector  # isort: skip
+
+with _collector.paused():
+    __import__("torch")
+
 from tinyshard import config, debug, lax, mesh_utils, random, sharding, tree
 from tinyshard.abstract import ShapeDtypeStruct, typeof
 from tinyshard.array import Array, Shard

@@ -8,6 +8,7 @@ import threading
 from platform import machine
 from typing import TYPE_CHECKING, Any
 
+from tinyshard import collector
 from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 
@@ -138,9 +139,10 @@ def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[i
 
 def _load_rules() -> None:
     """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
-    from tinyshard import rules
+    with collector.paused():
+        from tinyshard import rules
 
-    rules.warm_up()
+        rules.warm_up()
 
 
 def _count(devices: int | None) -> int:

@@ -11,6 +11,7 @@ import torch
 from tinyshard.program import Meta
 from tinyshard.runtime import arena, signals
 from tinyshard.runtime.arena import Arena
+from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.cores import core_of
 from tinyshard.runtime.crews import crews_of
 from tinyshard.runtime.group import group_of
@@ -169,9 +170,121 @@ def test_a_device_that_never_comes_is_missed_by_all_when_they_hear_of_it(fabrics
     assert all(isinstance(ended[device], PeerLostError) for device in ALL[:-1])
 
 
-def test_nobody_sleeps_until_it_looks_again(fabrics):
+def test_nobody_sleeps_until_it_looks_again(fabrics, monkeypatch):
     """Who makes the last part wakes the others."""
+    looked = []
+    monkeypatch.setattr(signals.Signals, "_look_after", lambda end, others: looked.append(others))
     sums = [summing(fabric, ALL) for fabric in fabrics]
-    begun_s = time.monotonic()
     of_each(ALL, lambda device: [sums[device](torch.ones(SIZE)) for _ in range(20)])
-    assert time.monotonic() - begun_s < signals.LOOK_AGAIN_S
+    assert not looked
+
+
+def test_who_is_aborted_does_not_sleep_though_all_come_at_that_moment(monkeypatch):
+    """0 waits for the part of 1, which has given up; the last comes between two looks of 0."""
+    fabrics = fabrics_of((7, 7, 3))
+    groups = [group_of((0, 1, 2), device) for device in range(3)]
+    crews = [crews_of(group, (7, 7, 3)) for group in groups]
+    ends = [fabric._signals for fabric in fabrics]
+    for device in (0, 1):
+        ends[device].come(groups[device])
+    ends[0].abort()
+    slept = []
+    monkeypatch.setattr(ends[0]._sleepers[0], "sleep", lambda *args: slept.append(args))
+
+    def gives_up(is_there, is_missed):
+        assert not is_there()
+        ends[2].come(groups[2])
+        return False
+
+    monkeypatch.setattr(ends[0]._yielding, "until", gives_up)
+    looks = iter([False, False, False])
+    have_come = ends[0].have_come
+    monkeypatch.setattr(ends[0], "have_come", lambda others: next(looks, None) is None and have_come(others))
+    with pytest.raises(PeerLostError):
+        fabrics[0]._crew.wait(groups[0], crews[0], [])
+    assert not slept
+
+
+@pytest.mark.parametrize("full", [0, 4])
+def test_memory_that_runs_out_on_one_device_ends_the_sum_for_all_and_the_next_is_right(fabrics, full):
+    arena_of = fabrics[full]._arena
+    end, arena_of._end = arena_of._end, arena_of._start
+    said = []
+    operands = [torch.ones(SIZE) for _ in ALL]
+    ended = of_each(ALL, lambda d: summing(fabrics[d], ALL, lambda: said.append(d))(operands[d]))
+    assert all(isinstance(error, MemoryError) for error in ended.values())
+    assert "no room for" in str(ended[full]) and full not in said
+    assert {str(ended[d]) for d in ALL if d != full} == {f"device {full} had no room for its part"}
+    for fabric in fabrics:
+        fabric._arena.collect()
+        assert not fabric._arena._given.any(), "a block is held by nobody, and never had again"
+    arena_of._end = end
+    assert all(x.sum() == 6 * SIZE for x in of_each(ALL, lambda d: summing(fabrics[d], ALL)(operands[d])).values())
+
+
+def test_who_cannot_make_its_part_raises_and_holds_nobody_up(fabrics, monkeypatch):
+    """The others cannot know: the call has failed, which the controller tells them."""
+    said = []
+
+    def fails(*args):
+        raise RuntimeError("this device cannot add")
+
+    for fabric in fabrics:
+        monkeypatch.setattr(fabric, "_make_part", fails)
+    ended = of_each(ALL, lambda d: summing(fabrics[d], ALL, lambda: said.append(d))(torch.ones(SIZE)))
+    failed = [d for d in ALL if isinstance(ended[d], RuntimeError)]
+    assert sorted(KEPT[d] for d in failed) == [3, 7]
+    assert sorted(said + failed) == list(ALL)
+    ended.clear()
+    for fabric in fabrics:
+        fabric._arena.let_go()
+    fabrics[0]._arena.collect()
+    assert not fabrics[0]._arena._given.any()
+
+
+def test_a_letter_that_somebody_still_reads_is_not_written_anew(monkeypatch):
+    """Device 1 is slow to read where the result of 0 lies, while 0 sums with 2, more often than there are letters."""
+    fabrics = fabrics_of((7, 7, 7))
+    may_read = threading.Event()
+    read_letters = fabrics[1]._read_letters
+
+    def slowly(*args, **kwargs):
+        may_read.wait(20)
+        return read_letters(*args, **kwargs)
+
+    def first(device):
+        results = [summing(fabrics[device], (0, 1))(torch.full((SIZE,), 1.0))]
+        if device == 0:
+            results += others(0)
+        return [x[0].item() for x in results]
+
+    def others(device):
+        one = summing(fabrics[device], (0, 2))
+        return [one(torch.full((SIZE,), k + 1.0)) for k in range(2 * NOTES)]
+
+    monkeypatch.setattr(fabrics[1], "_read_letters", slowly)
+    monkeypatch.setattr(fabrics[1]._crew, "is_maker", lambda crews: False)  # so 0 makes what it is slow to take
+    monkeypatch.setattr(fabrics[0]._crew, "is_maker", lambda crews: True)
+    monkeypatch.setattr(fabrics[2]._crew, "is_maker", lambda crews: False)
+    threading.Timer(0.3, may_read.set).start()
+    ended = of_each((0, 1, 2), lambda d: [x[0].item() for x in others(2)] if d == 2 else first(d))
+    sums = [2.0 * (k + 1) for k in range(2 * NOTES)]
+    assert ended == {0: [2.0, *sums], 1: [2.0], 2: sums}
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather"])
+def test_results_that_a_call_has_done_with_are_used_again_within_it(fabrics, name):
+    """All hold the blocks of the first device: they let go of them though they need none themselves."""
+    meta = Meta((SIZE,), torch.float32)
+    params = {"op": "max"} if name == "all_reduce" else {"dim": 0}
+
+    def go(device):
+        fabric = fabrics[device]
+        x = fabric._arena.hold(fabric._arena.allocate(4 * SIZE, [device]), (SIZE,), torch.float32)
+        perform = fabric.ready(name, ALL, (6,), (0,), params, meta, None)
+        for _ in range(30):
+            perform(x, lambda: None)
+        return "through"
+
+    assert of_each(ALL, go) == dict.fromkeys(ALL, "through")
+    assert len(fabrics[0]._arena._sizes) <= 5

@@ -106,8 +106,9 @@ def create(count: int) -> int:
 class Arena:
     """One member's view of the memory.
 
-    Whoever frees a tensor has something else to do first: its block is let go of at the next `let_go`, `allocate` or
-    `trim`. (And a KeyboardInterrupt may strike anywhere in the controller: a finalizer in Python could be lost.)
+    Whoever frees a tensor has something else to do first: its block is let go of at the next `let_go`, `trim`, or
+    `allocate` that finds no free one. (And a KeyboardInterrupt may strike anywhere in the controller: a finalizer in
+    Python could be lost.)
 
     Args:
         fd: what `create` gave.

@@ -4,8 +4,9 @@ A result that all get is made in parts, one for each core: the members that keep
 of a crew makes its part, as soon as the other crews have come too. The rest of it has done its share by coming: nobody
 waits for the core to be theirs again, once for each of them. Where each member has a core, each makes a part.
 
-Two may find that they are the last, for they have no atomic instruction; that none does cannot be (`signals`). But only
-one may write, so each says what it has found, and of two that are the last the one with the lesser id makes the part.
+At least one of a crew finds itself the last, for each passes a fence between its coming and its look at the others. Two
+may, for there is no atomic instruction; but only one may write. So each says what it has found, and of two that found
+themselves the last the one with the lesser id makes the part.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ class Crew:
         fence()
 
     def wait(self, group: Group, crews: Crews, numbers: list[int]) -> list[int]:
-        """Wait until all parts are made.
+        """Wait until all parts are made. Who gives up makes none: what loses a device aborts the waiting of all.
 
         Args:
             group: the members.
@@ -125,7 +126,7 @@ class Crew:
 
         def missing() -> list[int]:
             if not numbers:
-                return signals.missing(others)
+                return signals.missing(others) or list(others)  # they have come meanwhile, and may have given up
             made_by_crew = ((crew, any(made[others[k]] >= numbers[k] for k in crew)) for crew in awaited)
             return [others[k] for crew, is_made in made_by_crew if not is_made for k in crew]
 

@@ -178,8 +178,7 @@ class SharedFabric:
             if is_made:
                 done()
             signals.wait(group)
-            if staged is not None:
-                self._arena.release(staged)
+            self._leave(staged)
 
         if _NO_ROOM in operands:
             leave(False)
@@ -230,6 +229,12 @@ class SharedFabric:
         blocks = [Block(*letters[at + 1 : at + LETTER_WORDS]) for at in starts[: None if is_lent else 1]]
         return [letters[at] for at in starts], blocks
 
+    def _leave(self, staged: Block | None) -> None:
+        """Let go of the copy of the operand, and of what has been freed since the last exchange: others may need it."""
+        if staged is not None:
+            self._arena.release(staged)
+        self._arena.let_go()
+
     def _no_room(
         self, group: Group, operands: list[int], results: list[Block], error: MemoryError | None
     ) -> MemoryError:
@@ -265,7 +270,7 @@ class SharedFabric:
             numbers = signals.wait(group)
             try:
                 is_done = self._make_part(group, crews, numbers, x, op)
-            except Exception as caught:  # the others wait for this device all the same
+            except Exception as caught:  # the others wait all the same; the call has failed for them too
                 is_done, error = False, caught
             crew.say_made()
         if is_done:
@@ -274,8 +279,7 @@ class SharedFabric:
         operands, blocks = self._read_letters(group, numbers)
         self._readers.note(signals.number, group.others, numbers)
         self._read[self._device] = signals.number
-        if staged is not None:
-            self._arena.release(staged)
+        self._leave(staged)
         if _NO_ROOM in operands:
             raise self._no_room(group, operands, blocks, no_room)
         if error is not None:

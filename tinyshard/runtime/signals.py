@@ -131,7 +131,7 @@ class Signals:
         return [told[come_from[other] + parity[other]] for other in others]
 
     def let_on(self, group: Group, *, again: bool = False) -> None:
-        """Wake those who sleep until all have come, for this member may be the last; `again`, for what they then do."""
+        """Wake those who sleep until all have come, for this member may be the last; `again`: until parts are made."""
         self._open(group.gate, (2 * self.number + again) * len(self._to) + self._member)
 
     def hear(self, group: Group) -> list[int]:
