@@ -71,6 +71,22 @@ def test_a_tensor_knows_the_block_that_it_lies_in(members):
     assert members[0].block_of(torch.zeros(3)) is None
 
 
+def test_a_large_block_is_let_go_of_at_once(members):
+    block = members[0].allocate(4 << 20, [1])
+    x = members[1].hold(block, (1 << 20,), torch.float32)
+    del x
+    assert members[0].allocate(4 << 20, [0]).offset == block.offset
+
+
+def test_the_controller_lets_go_of_nothing_in_a_finalizer():
+    fd = arena.create(1)
+    controller = Arena(fd, 1, 1, is_controller=True)
+    os.close(fd)
+    x = controller.hold(controller.allocate(4 << 20, [1]), (1 << 20,), torch.float32)
+    del x
+    assert len(controller.freed) == 1
+
+
 def test_a_member_lets_go_of_its_own_blocks_when_it_needs_one(members):
     first = members[2].allocate(4096, [2])
     x = members[2].hold(first, (4096,), torch.uint8)

@@ -37,6 +37,8 @@ PAGE_NBYTES = 4096
 _LOOKED_AT = 16
 # who has taken so many new pages asks, before it takes more, whether there are so many
 _ASKED_NBYTES = 1 << 26
+# whoever waits for room of this size waits longer for its pages than for a finalizer
+_AT_ONCE_NBYTES = 1 << 22
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
 _NUMPY = {
@@ -106,21 +108,21 @@ def create(count: int) -> int:
 class Arena:
     """One member's view of the memory.
 
-    Whoever frees a tensor has something else to do first: its block is let go of at the next `let_go`, `trim`, or
-    `allocate` that finds no free one. (And a KeyboardInterrupt may strike anywhere in the controller: a finalizer in
-    Python could be lost.)
+    Whoever frees a tensor has something else to do first: its block, if it is not large, is let go of at the next
+    `let_go`, `trim`, or `allocate` that finds no free one. (In the controller a large one too: a KeyboardInterrupt may
+    strike there anywhere, and a finalizer in Python could be lost.)
 
     Args:
         fd: what `create` gave.
         count: number of devices.
         member: a device's id; `count` for the controller.
-        is_trimmed: `trim` is called when nothing happens, so it may keep much until then.
+        is_controller: where Ctrl-C strikes. `trim` is called when nothing happens, so it may keep much until then.
 
     Attributes:
         freed: whose tensors are gone, and that is still to be let go of.
     """
 
-    def __init__(self, fd: int, count: int, member: int, *, is_trimmed: bool = False) -> None:
+    def __init__(self, fd: int, count: int, member: int, *, is_controller: bool = False) -> None:
         self.count = count
         self.member = member
         first = board.nbytes(count)
@@ -150,10 +152,11 @@ class Arena:
         self._without_pages: set[int] = set()
         memory_nbytes = room.limit_nbytes()
         self._most_kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
-        self._most_kept_nbytes = memory_nbytes // 32 if is_trimmed else self._most_kept_idle_nbytes
+        self._most_kept_nbytes = memory_nbytes // 32 if is_controller else self._most_kept_idle_nbytes
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
+        self._at_once_nbytes = sys.maxsize if is_controller else _AT_ONCE_NBYTES
         self._allocating = threading.Lock()
         self.freed: deque[_Watch] = deque()
 
@@ -304,7 +307,7 @@ class Arena:
         """A tensor of a block whose byte for this member is set. Once its last view is gone, it may be let go of."""
         start = block.offset // dtype.itemsize
         array = self._array_of(dtype)[start : start + math.prod(shape)]
-        watch = _Watch(array, self.freed.append)
+        watch = _Watch(array, self.freed.append if array.nbytes < self._at_once_nbytes else self._forget)
         watch.block = block
         self._watches[id(watch)] = watch
         key = block.key

@@ -75,7 +75,7 @@ class ProcessPool:
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
         fd = arena.create(count) if collectives == "shared" else -1
-        self._arena = arena.Arena(fd, count, count, is_trimmed=True) if fd >= 0 else None
+        self._arena = arena.Arena(fd, count, count, is_controller=True) if fd >= 0 else None
         self._overview = None if self._arena is None else Overview(self._arena.board)
         self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
         shared = () if self._arena is None else (self._arena.board, self._arena.trim)
