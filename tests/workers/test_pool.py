@@ -289,6 +289,8 @@ def test_where_devices_share_cores_each_keeps_to_its_own(pool):
     if pool.collectives != "shared":
         pytest.skip("over gloo devices go wherever there is room")
     cores = os.sched_getaffinity(0)
+    ids = [device.id for device in ts.devices()]
+    pool.wait(pool.put({d: torch.zeros(1) for d in ids}, users_line()), ids)  # they are up, not only forked
     for device in ts.devices():
         core = core_of(device.id, len(ts.devices()), cores)
         assert os.sched_getaffinity(device.pid) == (cores if core is None else {core})
