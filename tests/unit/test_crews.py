@@ -1,6 +1,5 @@
 """Large sums where several devices share a core: one of each core makes a part, nobody reads or writes too late."""
 
-import os
 import random
 import threading
 import time
@@ -8,14 +7,13 @@ import time
 import pytest
 import torch
 
+from tests.fabrics import fabrics_of, of_each
 from tinyshard.program import Meta
 from tinyshard.runtime import arena, signals
-from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.cores import core_of
 from tinyshard.runtime.crews import crews_of
 from tinyshard.runtime.group import group_of
-from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.signals import PeerLostError
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -25,44 +23,18 @@ ALL = (0, 1, 2, 3, 4, 5)
 SIZE = 10_007  # too much for a note, and not a whole number of vectors
 
 
-def fabrics_of(kept):
-    fd = arena.create(len(kept))
-    made = [SharedFabric(Arena(fd, len(kept), member), kept) for member in range(len(kept))]
-    os.close(fd)
-    return made
-
-
 @pytest.fixture(params=["sleeping", "yielding"])
 def fabrics(request):
-    made = fabrics_of(KEPT)
+    made = fabrics_of(6, KEPT)
     if request.param == "sleeping":
         for fabric in made:
             fabric._signals._yielding.until = lambda is_there, is_missed: False
     return made
 
 
-def of_each(devices, call):
-    """What each of these devices returns or raises, in a thread of its own; none may wait for ever."""
-    ended = {}
-
-    def run(device):
-        try:
-            ended[device] = call(device)
-        except Exception as error:  # it is what a test may ask about
-            ended[device] = error
-
-    threads = [threading.Thread(target=run, args=(device,), daemon=True) for device in devices]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads), "one of them waits for another for ever"
-    return ended
-
-
-def summing(fabric, devices, done=lambda: None, size=SIZE, op="sum"):
+def summing(fabric, devices, done=lambda: None, op="sum"):
     """The sum over these devices, as a function of an operand."""
-    meta = Meta((size,), torch.float32)
+    meta = Meta((SIZE,), torch.float32)
     ready = fabric.ready("all_reduce", devices, (len(devices),), (0,), {"op": op}, meta, meta)
     return lambda x: ready(x, done)
 
@@ -136,7 +108,7 @@ def test_one_of_each_core_makes_a_part_and_says_so_last(fabrics):
 
 
 def test_of_two_that_find_themselves_the_last_the_lesser_makes_the_part():
-    fabrics = fabrics_of((0, 0, 0))
+    fabrics = fabrics_of(3, (0, 0, 0))
     groups = [group_of((0, 1, 2), device) for device in range(3)]
     for fabric, group in zip(fabrics, groups, strict=True):
         fabric._signals.come(group)
@@ -147,7 +119,7 @@ def test_of_two_that_find_themselves_the_last_the_lesser_makes_the_part():
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_who_looks_late_makes_no_part_that_has_been_made(ahead):
     """The other has made it, and is in its next exchange: with others, for this one it would wait."""
-    fabrics = fabrics_of((0, 0, 0))
+    fabrics = fabrics_of(3, (0, 0, 0))
     groups = [group_of((0, 1, 2), device) for device in range(3)]
     for fabric, group in zip(fabrics, groups, strict=True):
         fabric._signals.come(group)
@@ -181,7 +153,7 @@ def test_nobody_sleeps_until_it_looks_again(fabrics, monkeypatch):
 
 def test_who_is_aborted_does_not_sleep_though_all_come_at_that_moment(monkeypatch):
     """0 waits for the part of 1, which has given up; the last comes between two looks of 0."""
-    fabrics = fabrics_of((7, 7, 3))
+    fabrics = fabrics_of(3, (7, 7, 3))
     groups = [group_of((0, 1, 2), device) for device in range(3)]
     crews = [crews_of(group, (7, 7, 3)) for group in groups]
     ends = [fabric._signals for fabric in fabrics]
@@ -244,7 +216,7 @@ def test_who_cannot_make_its_part_raises_and_holds_nobody_up(fabrics, monkeypatc
 
 def test_a_letter_that_somebody_still_reads_is_not_written_anew(monkeypatch):
     """Device 1 is slow to read where the result of 0 lies, while 0 sums with 2, more often than there are letters."""
-    fabrics = fabrics_of((7, 7, 7))
+    fabrics = fabrics_of(3, (7, 7, 7))
     may_read = threading.Event()
     read_letters = fabrics[1]._read_letters
 

@@ -1,17 +1,15 @@
 """Collectives in shared memory that has run out for one device: all of them hear so, and nobody waits for anybody."""
 
-import os
 import threading
 import time
 
 import pytest
 import torch
 
+from tests.fabrics import fabrics_of, of_each
 from tinyshard.program import Meta
 from tinyshard.runtime import arena, signals
-from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTES
-from tinyshard.runtime.shared import SharedFabric
 from tinyshard.runtime.signals import PeerLostError
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -35,35 +33,15 @@ def fabrics(request):
     return fabrics_of(2, request.param)
 
 
-def fabrics_of(count, kept=()):
-    fd = arena.create(count)
-    made = [SharedFabric(Arena(fd, count, member), kept) for member in range(count)]
-    os.close(fd)
-    return made
-
-
 def fill(member):
     """Leave no room for a block of it."""
     member._end = member._start
 
 
 def of_all(fabrics, call):
-    """What the devices return or raise, when each of them calls at the same time; none may wait for ever."""
-    ended = [None] * len(fabrics)
-
-    def run(device):
-        try:
-            ended[device] = call(fabrics[device])
-        except Exception as error:  # it is what the test asks about
-            ended[device] = error
-
-    threads = [threading.Thread(target=run, args=(device,), daemon=True) for device in range(len(fabrics))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in threads), "one of them waits for another for ever"
-    return ended
+    """What the devices return or raise, when each of them calls at the same time."""
+    ended = of_each(range(len(fabrics)), lambda device: call(fabrics[device]))
+    return [ended[device] for device in range(len(fabrics))]
 
 
 def nobody():

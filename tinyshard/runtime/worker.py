@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -87,7 +87,6 @@ class Worker:
         self._may_have_printed = False
         self._source: Any = sock
         self._arena: Arena | None = None
-        self._freed: Collection[object] = ()
         self._progress: Progress | None = None
         self._fabric: Any  # with the methods of Fabric
         if self._place is not None:
@@ -99,7 +98,6 @@ class Worker:
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
-            self._freed = self._arena.freed
             self._progress = Progress(self._arena.board, device)
             self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
             self._fabric = SharedFabric(self._arena, kept)
@@ -125,8 +123,7 @@ class Worker:
                         _flush()
                         self._may_have_printed = False
                     self._progress.finish(self._turnstile.done)
-                if self._freed:  # now that nobody waits for this device
-                    assert self._arena is not None
+                if self._arena is not None and self._arena.freed:  # now that nobody waits for this device
                     self._arena.let_go()
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
