@@ -115,6 +115,24 @@ def test_a_note_that_somebody_still_reads_is_not_written_anew(monkeypatch):
     assert results[0] == results[2] == [[1100.0 + k] * 3 for k in range(2 * NOTES)]
 
 
+@pytest.mark.parametrize(
+    "bring",
+    [
+        lambda x: x.reshape(2, 64).T,
+        lambda x: x[::2],
+        lambda x: x.neg().view(64, 2)[:, 0],
+        lambda x: torch.view_as_complex(x.view(64, 2)).conj().imag,
+        lambda x: x[:1].expand(64),
+        lambda x: x.view(2, 1, 64),
+    ],
+    ids=["transposed", "strided", "negated", "negated when read", "expanded", "three dimensions"],
+)
+def test_a_small_sum_is_of_values_however_they_lie(fabrics, bring):
+    xs = [torch.randn(128, generator=torch.Generator().manual_seed(device)) for device in DEVICES]
+    results = of_all(fabrics, lambda fabric: total(fabric, bring(xs[fabric._device]), DEVICES))
+    assert all(torch.equal(result, bring(xs[0]) + bring(xs[1])) for result in results)
+
+
 def test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them():
     """The operands of four devices at equal and at unequal distances."""
     generator = torch.Generator().manual_seed(0)

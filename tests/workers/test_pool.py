@@ -294,3 +294,4 @@ def test_where_devices_share_cores_each_keeps_to_its_own(pool):
     for device in ts.devices():
         core = core_of(device.id, len(ts.devices()), cores)
         assert os.sched_getaffinity(device.pid) == (cores if core is None else {core})
+        assert os.sched_getscheduler(device.pid) == (os.SCHED_OTHER if core is None else os.SCHED_BATCH)

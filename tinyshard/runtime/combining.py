@@ -1,9 +1,15 @@
-"""Adding up what several members gave: in their order, and in pieces that stay in the processor's cache."""
+"""Adding up what several members gave: in their order, and in pieces that stay in the processor's cache.
+
+NumPy adds as torch does, to the last bit, and comes to it by a shorter way: on a core on which others have run, one op
+of torch's takes 15 to 30 µs before it begins.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,6 +52,25 @@ def combine_rows(rows: Tensor, op: str, out: Tensor) -> None:
         combine(rows[:, summed:].unbind(0), op, out[summed:])
 
 
+def adds_by_rows(shape: Sequence[int], dtype: torch.dtype, op: str, count: int) -> bool:
+    """Whether `add_rows` gives, to the last bit, what `collectives.reduced` does.
+
+    Args:
+        shape: of each of `count` values.
+        dtype: theirs.
+        op: a name of `collectives.REDUCTIONS`.
+        count: how many.
+    """
+    nbytes = math.prod(shape) * dtype.itemsize
+    return op == "sum" and dtype in _SUMMED and count < _FEW and nbytes > 0 and nbytes % _BLOCK_NBYTES == 0
+
+
+def add_rows(rows: np.ndarray, out: np.ndarray) -> None:
+    """Add up rows, [count, size], one after the other, from zero, into `out`, [size]."""
+    with np.errstate(all="ignore"):  # as torch, which says nothing of an infinity
+        np.add.reduce(rows, axis=0, out=out, initial=0)
+
+
 def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
     """Combine equal-shaped tensors elementwise in their order, piece by piece. No sum of floats is -0.0.
 
@@ -57,6 +82,9 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
     add = _ADDED.get("sum" if op == "avg" and out.is_floating_point() else op)
     count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
     if not count:
+        return
+    if op == "sum" and out.dtype in _SUMMED:
+        _add_up([part.numpy() for part in parts], out.numpy(), count)
         return
     pieces = (
         zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True) if count > 1 else [(out, *parts)]
@@ -73,3 +101,15 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
             target.add_(0.0)
         if op == "avg":
             target.div_(len(parts))
+
+
+def _add_up(parts: list[np.ndarray], out: np.ndarray, count: int) -> None:
+    """A sum of two or more, in `count` pieces."""
+    cuts = [np.array_split(part, count) for part in parts]
+    with np.errstate(all="ignore"):
+        for target, first, second, *others in zip(np.array_split(out, count), *cuts, strict=True):
+            np.add(first, second, out=target)
+            for source in others:
+                np.add(target, source, out=target)
+            if target.dtype.kind == "f":
+                np.add(target, 0, out=target)

@@ -8,6 +8,7 @@ that it has done its. A note is written anew when all its readers have read it.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from tinyshard.collectives import COLLECTIVES, own_block, reduced
 from tinyshard.program import Meta
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
+from tinyshard.runtime.combining import add_rows, adds_by_rows
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.readers import Readers
 from tinyshard.runtime.signals import Signals
@@ -61,6 +63,19 @@ class Notes:
         results = [self._noted(self._result_offset, device, note, meta) for note in range(NOTES)] if for_all else []
         # where all members count alike, as they mostly do, what is combined is one tensor
         rows = [self._rows(group, note, meta) for note in range(NOTES)] if for_all and group.step else []
+        sums = []  # by note, where NumPy is to add up rows: those, and the result
+        if rows and adds_by_rows(meta.shape, meta.dtype, params["op"], group.count):
+            sums = [
+                (stack.view(group.count, -1).numpy(), result.view(-1).numpy())
+                for stack, result in zip(rows, results, strict=True)
+            ]
+        places, nbytes = [view.data_ptr() for view in own], meta.nbytes
+
+        def write(note: int, x: Tensor) -> None:
+            if sums and x.is_contiguous() and not x.is_neg():
+                ctypes.memmove(places[note], x.data_ptr(), nbytes)  # then no op of torch's is on the way to the sum
+            else:
+                own[note].copy_(x)
 
         def made(number: int, numbers: list[int]) -> Tensor:
             if rows and numbers.count(number) == len(numbers):
@@ -72,24 +87,29 @@ class Notes:
             number = signals.number + 1
             note = number % NOTES
             readers.wait(number)
-            own[note].copy_(x)
+            write(note, x)
             signals.come(group)
             is_last = for_all and signals.have_come(others)
             try:
                 if for_all and not is_last:
                     done()
+                    signals.give_way()
                 numbers = signals.hear(group) if is_last else signals.wait(group)
                 readers.note(number, others, numbers)
                 if for_all and not is_last:
                     for other, counted in zip(others, numbers, strict=True):
                         if self._made[other] == counted:
                             return self._noted(self._result_offset, other, counted % NOTES, meta).clone()
-                out = made(number, numbers)
-                if is_last:
-                    results[note].copy_(out)
-                    self._made[device] = number
-                    done()
-                return out
+                    return made(number, numbers)  # it is not made yet
+                if not for_all:
+                    return made(number, numbers)
+                if sums and numbers.count(number) == len(numbers):
+                    add_rows(*sums[note])
+                else:
+                    results[note].copy_(made(number, numbers))
+                self._made[device] = number
+                done()
+                return results[note].clone()
             finally:
                 self._read[device] = number
                 if is_last:  # also if it could not make it

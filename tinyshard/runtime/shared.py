@@ -275,6 +275,8 @@ class SharedFabric:
             crew.say_made()
         if is_done:
             done()
+        if not numbers:
+            signals.give_way()
         numbers = crew.wait(group, crews, numbers)
         operands, blocks = self._read_letters(group, numbers)
         self._readers.note(signals.number, group.others, numbers)
@@ -296,6 +298,7 @@ class SharedFabric:
         units = -(-x.numel() // unit)
         low, high = (min(x.numel(), units * k // crews.count * unit) for k in (crews.place, crews.place + 1))
         size, start = high - low, low * x.dtype.itemsize
+        self._arena.map_at_once(blocks[0].offset + start, size * x.dtype.itemsize)
         out = self._arena.view(blocks[0].offset + start, (size,), x.dtype)
         step = step_of(operands)
         if step and step >= size * x.dtype.itemsize:

@@ -107,6 +107,10 @@ class Signals:
             while not is_there():
                 self._sleep(group, is_there, missing)
 
+    def give_way(self) -> None:
+        """This member has done its part: let those who have not have the core at once."""
+        self._yielding.once()
+
     def check(self, group: Group) -> None:
         """Raise PeerLostError if this member has given up an exchange before."""
         if self._is_out_of_step:

@@ -39,6 +39,11 @@ class Yielding:
         self._crowded = crowded
         self._for_ns = for_ns
 
+    def once(self) -> None:
+        """Let others run, unless it is better to sleep."""
+        if self._crowded[0] < time.monotonic_ns():
+            let_others_run()
+
     def until(self, is_there: Callable[[], bool], is_missed: Callable[[], bool]) -> bool:
         """Let others run for a while.
 
