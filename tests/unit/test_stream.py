@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyshard.runtime import arena, board, channel, yielding
+from tinyshard.runtime import arena, board, channel, stream, yielding
 from tinyshard.runtime.board import STREAM_NBYTES
 from tinyshard.runtime.link import Link
+from tinyshard.runtime.progress import Overview, Progress
 from tinyshard.runtime.stream import Bell, Inbox, Outbox, Streams
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -20,7 +22,9 @@ pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory n
 
 @pytest.fixture(params=[0, yielding.YIELD_FOR_NS], ids=["sleeping", "yielding"], autouse=True)
 def yields(request, monkeypatch):
-    monkeypatch.setattr(yielding, "YIELD_FOR_NS", request.param)
+    monkeypatch.setattr(stream, "YIELD_FOR_NS", request.param)
+    if not request.param:
+        monkeypatch.setattr(stream, "YIELD_UNSEEN_FOR_NS", 0)
 
 
 class Ends:
@@ -190,6 +194,29 @@ def test_the_bell_makes_no_system_call_while_nobody_sleeps(monkeypatch):
     ends.board.asleep[0] = 1
     ends.write(b"y")
     assert woken == [1]
+
+
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_device_soon_sleeps_while_the_controller_has_not_seen_the_end_of_a_call(monkeypatch, is_seen):
+    """It may be that it does not get the core. Once it has seen it, it may call again at any moment."""
+    monkeypatch.setattr(stream, "YIELD_FOR_NS", 60_000_000_000)
+    ends = Ends()
+    overview, progress = Overview(ends.board), Progress(ends.board, 0)
+    streams = Streams(ends.board, ends.outboxes, ends.bell)
+    streams.publish(memoryview(b"call"), [0], streams.counts_after([0], 4))
+    assert ends.inboxes[0].recv(4) == b"call"
+    progress.finish(1)
+    if is_seen:
+        assert overview.wait_a_moment({0: 1}, lambda: True, 20) == [1]
+    device = threading.Thread(target=lambda: ends.inboxes[0].recv(4), daemon=True)
+    device.start()
+    end_s = time.monotonic() + (0.2 if is_seen else 20)
+    while not ends.board.asleep[0] and time.monotonic() < end_s:
+        time.sleep(0.001)
+    assert bool(ends.board.asleep[0]) is not is_seen
+    ends.write(b"more")
+    device.join(20)
+    assert not device.is_alive()
 
 
 @pytest.mark.parametrize("count", range(1, 41))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tinyshard.runtime.board import STREAM_NBYTES, Board
 from tinyshard.runtime.futex import Futex, fence
-from tinyshard.runtime.yielding import LATE_AFTER_NS, Yielding
+from tinyshard.runtime.yielding import LATE_AFTER_NS, YIELD_FOR_NS, YIELD_UNSEEN_FOR_NS, Yielding
 
 # who waits for room is told when there is this much: not at every byte
 _ROOM_NBYTES = STREAM_NBYTES // 2
@@ -38,6 +38,10 @@ class Bell:
         """Note that these devices were written to."""
         for device in devices:
             self._due |= self._bits[device]
+
+    def is_unseen(self) -> None:
+        """Note that the end of what is written next is still to be seen (by `progress.Overview`)."""
+        self._bell[2] = 1
 
     def ring(self) -> None:
         """Wake those of them that sleep."""
@@ -144,6 +148,7 @@ class Streams:
             rings[device][at : at + nbytes] = message
             outboxes[device].count = counts[device]
         self._bell.owe(*devices)
+        self._bell.is_unseen()
         self._written[:] = counts  # one step, in C; from here on the devices take the processors
         self._bell.ring()
 
@@ -174,7 +179,7 @@ class Inbox:
         self._bell = board.bell.data
         self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
         self._asleep = board.asleep.data
-        self._yielding = Yielding(board.crowded.data)
+        self._yielding = Yielding(board.crowded.data, YIELD_FOR_NS)
         self._device = device
         self._say_room = say_room
         self._room_said = 0
@@ -183,7 +188,7 @@ class Inbox:
     def recv(self, most: int) -> bytes:
         """Wait until there is something, and take at most so many bytes of it."""
         device = self._device
-        if not self._is_something_there() and not self._yielding.until(self._is_something_there, self._is_late):
+        if not self._is_something_there() and not self._comes_soon():
             while not self._is_something_there():
                 self._sleep()
         there = self._written[device] - self._count
@@ -205,6 +210,11 @@ class Inbox:
         data = self.recv(place.nbytes)
         place[: len(data)] = data
         return len(data)
+
+    def _comes_soon(self) -> bool:
+        """Let others run for a while: whether something has come meanwhile."""
+        until, is_there, is_late = self._yielding.until, self._is_something_there, self._is_late
+        return until(is_there, is_late, YIELD_UNSEEN_FOR_NS) or (not self._bell[2] and until(is_there, is_late))
 
     def _is_something_there(self) -> bool:
         return self._written[self._device] != self._count

@@ -37,7 +37,8 @@ from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
 _CALLS = ("run", "put")
-_KEPT_NBYTES = 1 << 25  # that a worker keeps of what it has freed, beyond what lies between used pieces
+# that a worker keeps of what it has freed, beyond what lies between used pieces: a tensor of 32 MiB, and what it is in
+_KEPT_NBYTES = 33 << 20
 
 
 @dataclass(frozen=True, slots=True)

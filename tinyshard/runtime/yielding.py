@@ -13,6 +13,9 @@ from collections.abc import Callable
 
 # what the controller does between two calls, such as to look at a result of 1 MB, is mostly over by then
 YIELD_FOR_NS = 3_000_000
+# a controller that has not yet seen the end of a call may be waiting for this very core: who has computed for long gets
+# it back only when those who have slept have had as much
+YIELD_UNSEEN_FOR_NS = 200_000
 # the system lets who computes do so for 3 ms or more before anybody else who did not sleep
 CROWDED_AFTER_NS = 2_000_000
 # the controller has no core of its own: its looks take turns with the devices of one, for which it waits
@@ -44,18 +47,19 @@ class Yielding:
         if self._crowded[0] < time.monotonic_ns():
             let_others_run()
 
-    def until(self, is_there: Callable[[], bool], is_missed: Callable[[], bool]) -> bool:
+    def until(self, is_there: Callable[[], bool], is_missed: Callable[[], bool], for_ns: int | None = None) -> bool:
         """Let others run for a while.
 
         Args:
             is_there: whether what is waited for has come.
             is_missed: asked where others ran for long: whether that was for nothing, or too long.
+            for_ns: how long it goes on, if not as long as usual.
 
         Returns:
             Whether it has come meanwhile.
         """
         now = time.monotonic_ns()
-        end = now + self._for_ns
+        end = now + (self._for_ns if for_ns is None else for_ns)
         while self._crowded[0] < now < end:
             before = now
             let_others_run()
