@@ -42,10 +42,10 @@ def test_pages_that_are_mapped_at_once_are_not_touched_one_by_one(members):
     members[1].map_at_once(block.offset, 4 << 20)
     there = members[1].view(block.offset, (1 << 20,), torch.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    there += 1
+    there.fill_(2)
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     assert members[0].view(block.offset, (1 << 20,), torch.float32).eq(2).all()
-    assert faults < 256 or not _maps_at_once(), "of 1024 pages"
+    assert faults < 100 or not _maps_at_once(), "of 1024 pages"
 
 
 def _maps_at_once():

@@ -151,6 +151,33 @@ def test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them(
         assert all(torch.equal(result, wanted) for result in results)
 
 
+@pytest.mark.parametrize("size", [3, 64, 100_000])
+def test_who_has_done_its_part_of_a_sum_gives_way_at_once(size):
+    fabrics = fabrics_of(2, (5, 5))
+    has_given_way = threading.Event()
+    fabrics[0]._signals._yielding.once = has_given_way.set
+    ended = []
+    first = threading.Thread(target=lambda: ended.append(total(fabrics[0], torch.ones(size), DEVICES)), daemon=True)
+    first.start()
+    assert has_given_way.wait(20)
+    assert torch.equal(total(fabrics[1], torch.ones(size), DEVICES), torch.full((size,), 2.0))
+    first.join(20)
+    assert torch.equal(ended[0], torch.full((size,), 2.0))
+
+
+def test_who_makes_a_part_has_its_pages_mapped_at_once(fabrics):
+    """With cores of their own each makes half, in whole vectors; on one core one of them makes it all."""
+    asked = []
+    for fabric in fabrics:
+        fabric._arena.map_at_once = lambda offset, nbytes: asked.append((offset, nbytes))
+    results = of_all(fabrics, lambda fabric: total(fabric, torch.ones(100_000), DEVICES))
+    start = results[0].data_ptr() - fabrics[0]._arena.address
+    asked.sort()
+    assert asked[0][0] == start
+    assert sum(nbytes for _, nbytes in asked) == 400_000
+    assert len({offset + nbytes for offset, nbytes in asked} - {offset for offset, _ in asked}) == 1
+
+
 @pytest.mark.parametrize("size", [3, 100_000])
 def test_each_has_done_its_part_before_the_last_has_and_then_the_result_is_there(fabrics, size):
     """Device 0 comes first: with a small operand that is all of its part, with a large one it then adds up a part."""

@@ -46,7 +46,8 @@ class Board:
         last: whichever device finishes the last of these calls changes it.
         told: how many failures a device has told the controller of.
         bell: how often the controller has told devices that it has written to them; when, in nanoseconds; and 1 if it
-            has handed out a call since it last saw that what it waited for is over.
+            has published a call (`Streams.publish`) since it last saw here that what it waited for is over
+            (`progress.Overview`). It only says for how long it is worth yielding.
         crowded: until when nobody is to let others run, and for how long that was said, as anyone writes it
             (`tinyshard.runtime.yielding`).
         asleep: by device, whether it sleeps until the bell rings, or is about to.

@@ -55,5 +55,6 @@ def keep_to(core: int) -> None:
     """
     with contextlib.suppress(OSError):  # the core has been taken away at this very moment
         os.sched_setaffinity(0, {core})
-    with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    with contextlib.suppress(OSError):  # a system may forbid it
+        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not what the user has chosen
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -103,13 +103,15 @@ class Notes:
                     return made(number, numbers)  # it is not made yet
                 if not for_all:
                     return made(number, numbers)
+                out = None
                 if sums and numbers.count(number) == len(numbers):
                     add_rows(*sums[note])
                 else:
-                    results[note].copy_(made(number, numbers))
+                    out = made(number, numbers)
+                    results[note].copy_(out)
                 self._made[device] = number
                 done()
-                return results[note].clone()
+                return results[note].clone() if out is None else out
             finally:
                 self._read[device] = number
                 if is_last:  # also if it could not make it

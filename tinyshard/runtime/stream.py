@@ -179,7 +179,7 @@ class Inbox:
         self._bell = board.bell.data
         self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
         self._asleep = board.asleep.data
-        self._yielding = Yielding(board.crowded.data, YIELD_FOR_NS)
+        self._yielding = Yielding(board.crowded.data, YIELD_FOR_NS - YIELD_UNSEEN_FOR_NS)
         self._device = device
         self._say_room = say_room
         self._room_said = 0
@@ -212,7 +212,7 @@ class Inbox:
         return len(data)
 
     def _comes_soon(self) -> bool:
-        """Let others run for a while: whether something has come meanwhile."""
+        """Let others run, for a moment or for a while: whether something has come meanwhile."""
         until, is_there, is_late = self._yielding.until, self._is_something_there, self._is_late
         return until(is_there, is_late, YIELD_UNSEEN_FOR_NS) or (not self._bell[2] and until(is_there, is_late))
 

@@ -37,7 +37,8 @@ from tinyshard.runtime.turnstile import Turnstile, listen
 
 _LIBC = ctypes.CDLL(None)
 _CALLS = ("run", "put")
-# that a worker keeps of what it has freed, beyond what lies between used pieces: a tensor of 32 MiB, and what it is in
+# that a worker keeps of what it has freed, beyond what lies between used pieces: more than a tensor of 32 MiB, with the
+# allocator's own words before it and after
 _KEPT_NBYTES = 33 << 20
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 # what the controller does between two calls, such as to look at a result of 1 MB, is mostly over by then
 YIELD_FOR_NS = 3_000_000
-# a controller that has not yet seen the end of a call may be waiting for this very core: who has computed for long gets
-# it back only when those who have slept have had as much
+# a controller that has not yet seen in shared memory that a call is over may be waiting for this very core: who has
+# computed for long gets it back only when those who have slept have had as much
 YIELD_UNSEEN_FOR_NS = 200_000
 # the system lets who computes do so for 3 ms or more before anybody else who did not sleep
 CROWDED_AFTER_NS = 2_000_000
