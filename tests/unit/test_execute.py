@@ -142,3 +142,97 @@ def test_a_program_that_was_first_called_under_another_default_device_works_ther
     with torch.device("meta"):
         y = f(x)
     assert y.tolist() == f(x).tolist() == [4.0] * 8
+
+
+class Rooms:
+    """A fabric that makes room for the operand of each collective, where there is some, and never performs one."""
+
+    def __init__(self, *, is_full: bool = False) -> None:
+        self.made: list[torch.Tensor] = []
+        self._is_full = is_full
+
+    def ready(self, *args: Any) -> Callable[..., Any]:
+        return lambda x, done: x
+
+    def room_for(self, name: str, meta: Meta) -> Callable[[], torch.Tensor | None]:
+        def make() -> torch.Tensor | None:
+            if not self._is_full:
+                self.made.append(torch.full(meta.shape, 7, dtype=meta.dtype))
+            return None if self._is_full else self.made[-1]
+
+        return make
+
+
+def computed_for_a_sum(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], fabric: Any) -> torch.Tensor:
+    """The operand of an all_reduce that comes out of this op."""
+    builder = Builder((0,), (1,))
+    for x in tensors:
+        builder.input(Meta(tuple(x.shape), x.dtype))
+    wanted = find_op(op)(*[tensors[a.number] if isinstance(a, Value) else a for a in args])
+    meta = Meta(tuple(wanted.shape), wanted.dtype)
+    (y,) = builder.emit(op, args, {}, [meta])
+    program = builder.finish(builder.emit("all_reduce", (Value(y),), {"axes": (0,), "op": "sum"}, [meta]))
+    call = make_ready(program, fabric=fabric).steps[0].call
+    assert call is not None
+    out: torch.Tensor = call([*tensors, None, None])[0]
+    assert out.dtype == wanted.dtype
+    torch.testing.assert_close(out, wanted, rtol=0, atol=0)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("aten.mul.Tensor", (Value(0), 3)),
+        ("aten.mul.Tensor", (Value(0), 0.5)),
+        ("aten.sub.Tensor", (Value(0), Value(1))),
+        ("aten.div.Tensor", (Value(0), Value(1))),
+        ("aten.neg.default", (Value(0),)),
+        ("aten.mm.default", (Value(0), Value(1))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("shape", ["rows", "columns"])
+def test_what_others_are_to_read_is_computed_where_they_can(op, args, dtype, shape):
+    tensors = [x[:3, :3] + 1 for x in operands(2, dtype, shape)]
+    fabric = Rooms()
+    out = computed_for_a_sum(op, args, tensors, fabric)
+    assert [room.data_ptr() for room in fabric.made] == [out.data_ptr()]
+    assert computed_for_a_sum(op, args, tensors, fabric).data_ptr() != out.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("op", "args"),
+    [
+        ("aten.t.default", (Value(0),)),  # a view
+        ("aten.clamp.default", (Value(0), 0.5)),
+        ("aten.pow.Tensor_Scalar", (Value(0), 2)),
+        ("aten.gt.Tensor", (Value(0), Value(0))),  # its form that takes one has another name
+        ("aten.cumsum.default", (Value(0), 0)),  # not pointwise
+    ],
+    ids=str,
+)
+def test_ops_without_such_a_form_are_as_they_are(op, args):
+    computed_for_a_sum(op, args, operands(1, torch.float32), Rooms())
+
+
+def test_without_room_it_is_computed_anywhere():
+    computed_for_a_sum("aten.mul.Tensor", (Value(0), Value(1)), operands(2, torch.float32), Rooms(is_full=True))
+
+
+def test_nothing_is_kept_where_others_read_but_what_they_read():
+    fabric = Rooms()
+    x = operands(1, torch.float32)[0]
+    meta = Meta(tuple(x.shape), x.dtype)
+    builder = Builder((0,), (1,))
+    builder.input(meta)
+    (b,) = builder.emit("aten.mul.Tensor", (Value(0), 2), {}, [meta])
+    (c,) = builder.emit("aten.mul.Tensor", (Value(b), 2), {}, [meta])
+    program = builder.finish([*builder.emit("all_reduce", (Value(c),), {"axes": (0,), "op": "sum"}, [meta]), b])
+    values = [x, None, None, None]
+    for step in make_ready(program, fabric=fabric).steps[:2]:
+        assert step.call is not None
+        values[step.results[0]] = step.call(values)[0]
+    assert [room.data_ptr() for room in fabric.made] == [values[2].data_ptr()]
+    torch.testing.assert_close(values[2], x * 4, rtol=0, atol=0)
