@@ -165,30 +165,6 @@ def test_who_has_done_its_part_of_a_sum_gives_way_at_once(size):
     assert torch.equal(ended[0], torch.full((size,), 2.0))
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter", "all_to_all", "collective_permute"])
-def test_what_is_computed_in_the_room_for_it_is_not_copied(fabrics, name):
-    meta = Meta((200, 100), torch.float32)
-
-    def bring(fabric):
-        x = fabric.room_for(name, meta)().copy_(torch.full(meta.shape, 1.0 + fabric._device))
-        fabric._arena.copied = lambda *args: pytest.fail("it lies where the others can read it")
-        return fabric.ready(name, DEVICES, (2,), (0,), COLLECTIVES[name], meta, meta)(x, nobody)
-
-    results = of_all(fabrics, bring)
-    wanted = [3.0, 3.0] if "reduce" in name else [1.0, 2.0] if name == "all_to_all" else [2.0, 1.0]
-    assert [result.flatten()[0].item() for result in results] == [1.0, 1.0] if name == "all_to_all" else wanted
-
-
-@pytest.mark.parametrize(("name", "shape"), [("all_gather", SHAPE), ("all_reduce", (8,))])
-def test_no_room_is_made_for_what_others_do_not_read(fabrics, name, shape):
-    assert fabrics[0].room_for(name, Meta(shape, torch.float32)) is None
-
-
-def test_without_room_for_an_operand_none_is_made(fabrics):
-    fill(fabrics[0]._arena)
-    assert fabrics[0].room_for("all_reduce", META)() is None
-
-
 def test_who_makes_a_part_has_its_pages_mapped_at_once(fabrics):
     """With cores of their own each makes half, in whole vectors; on one core one of them makes it all."""
     asked = []

@@ -15,7 +15,6 @@ from tinyshard.runtime.failures import short
 _TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
 # torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
 _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
-_PRODUCTS = (torch.ops.aten.mm, torch.ops.aten.bmm, torch.ops.aten.addmm)
 _SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
 
 
@@ -87,34 +86,13 @@ def make_ready(program: Program, place: torch.device | None = None, fabric: Any 
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    rooms = _rooms(program, fabric)
-    steps = tuple(
-        _ready_step(s, program, tuple(d), place, fabric, rooms) for s, d in zip(program.steps, dead, strict=True)
-    )
+    steps = tuple(_ready_step(s, program, tuple(d), place, fabric) for s, d in zip(program.steps, dead, strict=True))
     may_print = any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
     return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
-def _rooms(program: Program, fabric: Any) -> dict[int, Callable[[], torch.Tensor | None]]:
-    """By number of a value that other devices are to read: what makes room for it where they can."""
-    rooms = {}
-    for step in program.steps:
-        if fabric is not None and step.op in COLLECTIVES:
-            number = step.args[0].number
-            meta = program.metas[number]
-            room = fabric.room_for(step.op, meta) if meta is not None else None
-            if room is not None:
-                rooms[number] = room
-    return rooms
-
-
 def _ready_step(
-    step: Step,
-    program: Program,
-    dead: tuple[int, ...],
-    place: torch.device | None,
-    fabric: Any,
-    rooms: dict[int, Callable[[], torch.Tensor | None]],
+    step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None, fabric: Any
 ) -> ReadyStep:
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
@@ -126,8 +104,7 @@ def _ready_step(
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: literal, step, None, (-1, None), None, step.results, dead)
-    room = rooms.get(step.results[0]) if len(step.results) == 1 else None
-    call = _caller(step, program.metas, place, room, is_shortened=fabric is not None)
+    call = _caller(step, program.metas, place, is_shortened=fabric is not None)
     return ReadyStep(step.op, call, step, None, (-1, None), None, step.results, dead)
 
 
@@ -138,12 +115,7 @@ def find_op(name: str) -> Any:
 
 
 def _caller(
-    step: Step,
-    metas: Sequence[Meta | None],
-    place: torch.device | None,
-    room: Callable[[], torch.Tensor | None] | None,
-    *,
-    is_shortened: bool,
+    step: Step, metas: Sequence[Meta | None], place: torch.device | None, *, is_shortened: bool
 ) -> Callable[[list[Any]], Sequence[Any]]:
     op = find_op(step.op)
     template = _with_tensors_for_numbers(step, metas) if is_shortened and place is None else list(step.args)
@@ -153,9 +125,7 @@ def _caller(
     plain = [(i, a.number) for i, a in enumerate(template) if isinstance(a, Value)]
     nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
-    if room is not None:
-        op = _computing_into(op, room)
-    elif is_shortened:
+    if is_shortened:
         op = _shortest(op, template, kwargs)
 
     def call(values: list[Any]) -> Sequence[Any]:
@@ -196,22 +166,6 @@ def _shortest(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
         return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
     return getattr(torch, name, op) if overload in ("default", "Tensor") else op
-
-
-def _computing_into(op: Any, make_room: Callable[[], torch.Tensor | None]) -> Callable[..., Any]:
-    """The op, with its result in the room that is made for it; as it is where it has no form that takes one."""
-    packet = op._overloadpacket
-    if "out" not in packet.overloads() or not (torch.Tag.pointwise in op.tags or packet in _PRODUCTS):
-        return op
-    into = packet.out
-    if [a.name for a in into._schema.arguments] != [*(a.name for a in op._schema.arguments), "out"]:
-        return op
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        out = make_room()
-        return op(*args, **kwargs) if out is None else into(*args, **kwargs, out=out)
-
-    return call
 
 
 def _filled(tree: Any, values: list[Any]) -> Any:

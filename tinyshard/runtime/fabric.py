@@ -159,15 +159,6 @@ class Fabric:
         if self._meeting is not None:
             self._meeting.store.close()
 
-    def room_for(self, name: str, meta: Meta) -> Callable[[], torch.Tensor | None] | None:
-        """What makes room for the operand of a collective where it is best computed; None where any place will do.
-
-        Args:
-            name: of the collective.
-            meta: of the operand. The room is a tensor like it, of any values, or None if there is none.
-        """
-        return None
-
     def ready(
         self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any], meta: Meta | None, made: Meta | None,

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES
-from tinyshard.program import Meta
 from tinyshard.runtime.fabric import TIMEOUT, Fabric, nothing
 from tinyshard.runtime.meeting import Meeting
 
@@ -54,9 +53,6 @@ class StagedFabric:
             return None if out is None else out.to(self._place)
 
         return through_the_host
-
-    def room_for(self, name: str, meta: Meta) -> None:
-        """Operands are computed on the GPU, wherever there is room."""
 
 
 class NcclFabric(Fabric):

@@ -39,7 +39,6 @@ from tinyshard.runtime.signals import PeerLostError, Signals
 
 # parts begin at multiples of it, so that vector instructions do the same as in one go
 _ALIGNED_NBYTES = 256
-_READ_BY_OTHERS = ("all_reduce", "reduce_scatter", "all_to_all", "collective_permute")
 # a letter: where the operand lies, or one of these; and a block, or nowhere
 _NO_OPERAND, _NO_ROOM = -1, -2
 _NOWHERE = Block(0, 0, 0)
@@ -123,22 +122,6 @@ class SharedFabric:
             return small(x, done) if small is not None else large(x, done)
 
         return perform
-
-    def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor | None] | None:
-        """What makes room for the operand of a collective, as `fabric.Fabric.room_for` says: in the arena.
-
-        There the others read it; what lies elsewhere is copied there first.
-        """
-        if name not in _READ_BY_OTHERS or meta.nbytes <= NOTE_NBYTES:
-            return None
-
-        def make() -> Tensor | None:
-            try:
-                return self._empty(meta.shape, meta.dtype)
-            except MemoryError:
-                return None  # the collective will ask for room again, and tell the others
-
-        return make
 
     def transfer(
         self, group: Group, x: Tensor | None, done: Callable[[], None], meta: Meta, made: Any, moves: Any
