@@ -30,6 +30,8 @@ def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands
 
     monkeypatch.setattr(pool._buffers, "released", call_and_let_go)
     for _ in range(100):  # until it is this thread that hands out, when it is about to wait
+        x * 2
+        (x * 3).block_until_ready()  # two calls without waiting in between are for the I/O thread, which then lingers
         y = x + 1
         pool._board.hurry()
         if called:
