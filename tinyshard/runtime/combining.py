@@ -44,7 +44,7 @@ def combine_rows(rows: Tensor, op: str, out: Tensor) -> None:
     """
     size, count = out.numel(), rows.shape[0]
     summed = size - size % (_BLOCK_NBYTES // out.dtype.itemsize)
-    if op != "sum" or out.dtype not in _SUMMED or count >= _FEW:
+    if not _is_row_by_row(out.dtype, op, count):
         summed = 0
     if summed:
         torch.sum(rows[:, :summed], 0, dtype=out.dtype, out=out[:summed])
@@ -62,7 +62,12 @@ def adds_by_rows(shape: Sequence[int], dtype: torch.dtype, op: str, count: int) 
         count: how many.
     """
     nbytes = math.prod(shape) * dtype.itemsize
-    return op == "sum" and dtype in _SUMMED and count < _FEW and nbytes > 0 and nbytes % _BLOCK_NBYTES == 0
+    return _is_row_by_row(dtype, op, count) and nbytes > 0 and nbytes % _BLOCK_NBYTES == 0
+
+
+def _is_row_by_row(dtype: torch.dtype, op: str, count: int) -> bool:
+    """Whether torch adds up whole blocks of so many rows in their order."""
+    return op == "sum" and dtype in _SUMMED and count < _FEW
 
 
 def add_rows(rows: np.ndarray, out: np.ndarray) -> None:

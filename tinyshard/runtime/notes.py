@@ -96,12 +96,10 @@ class Notes:
                     signals.give_way()
                 numbers = signals.hear(group) if is_last else signals.wait(group)
                 readers.note(number, others, numbers)
-                if for_all and not is_last:
-                    for other, counted in zip(others, numbers, strict=True):
+                if not is_last:
+                    for other, counted in zip(others, numbers, strict=True) if for_all else ():
                         if self._made[other] == counted:
                             return self._noted(self._result_offset, other, counted % NOTES, meta).clone()
-                    return made(number, numbers)  # it is not made yet
-                if not for_all:
                     return made(number, numbers)
                 out = None
                 if sums and numbers.count(number) == len(numbers):
