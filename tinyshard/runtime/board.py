@@ -45,8 +45,8 @@ class Board:
         needed: by device, the call for which the controller sleeps; then whether it does.
         last: whichever device finishes the last of these calls changes it.
         told: how many failures a device has told the controller of.
-        bell: how often the controller has told devices that it has written to them; when, in nanoseconds; and 1 if it
-            has published a call (`Streams.publish`) since it last saw here that what it waited for is over
+        bell: how often the controller has told devices that it has written to them; and when, in nanoseconds.
+        unseen: 1 if it has published a call (`Streams.publish`) since it last saw here that what it waited for is over
             (`progress.Overview`). It only says for how long it is worth yielding.
         crowded: until when nobody is to let others run, and for how long that was said, as anyone writes it
             (`tinyshard.runtime.yielding`).
@@ -79,6 +79,7 @@ class Board:
         self.result_offset = self._at
         self._take(np.uint8, members, NOTES, NOTE_NBYTES)
         self.bell = self._take(np.int64, _LINE_NBYTES // 8)
+        self.unseen = self.bell[2:]
         self.last = self._take(np.int64, _LINE_NBYTES // 8)
         self.crowded = self._take(np.int64, _LINE_NBYTES // 8)
         self.needed = self._take(np.int64, columns)[:members]

@@ -84,37 +84,24 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         op: a name of `collectives.REDUCTIONS`.
         out: takes the result.
     """
-    add = _ADDED.get("sum" if op == "avg" and out.is_floating_point() else op)
+    is_sum = op == "sum" or (op == "avg" and out.is_floating_point())
+    is_by_numpy = op == "sum" and out.dtype in _SUMMED
+    add: Callable[..., object] | None = np.add if is_by_numpy else _ADDED.get("sum" if is_sum else op)
     count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
     if not count:
         return
-    if op == "sum" and out.dtype in _SUMMED:
-        _add_up([part.numpy() for part in parts], out.numpy(), count)
-        return
-    pieces = (
-        zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True) if count > 1 else [(out, *parts)]
-    )
+    pieces = zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True)
     if add is None or out.dtype not in _ADDED_AS_THEY_ARE:
         for target, *sources in pieces:
             target.copy_(reduced(torch.stack(sources), op))
         return
-    for target, first, second, *others in pieces:
-        add(first, second, out=target)
-        for source in others:
-            add(target, source, out=target)
-        if add is torch.add and out.is_floating_point():
-            target.add_(0.0)
-        if op == "avg":
-            target.div_(len(parts))
-
-
-def _add_up(parts: list[np.ndarray], out: np.ndarray, count: int) -> None:
-    """A sum of two or more, in `count` pieces."""
-    cuts = [np.array_split(part, count) for part in parts]
     with np.errstate(all="ignore"):
-        for target, first, second, *others in zip(np.array_split(out, count), *cuts, strict=True):
-            np.add(first, second, out=target)
+        for piece in pieces:
+            target, first, second, *others = [part.numpy() for part in piece] if is_by_numpy else piece
+            add(first, second, out=target)
             for source in others:
-                np.add(target, source, out=target)
-            if target.dtype.kind == "f":
-                np.add(target, 0, out=target)
+                add(target, source, out=target)
+            if is_sum and out.is_floating_point():
+                add(target, 0, out=target)  # no sum is -0.0
+            if op == "avg":
+                target.div_(len(parts))

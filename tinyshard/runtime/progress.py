@@ -67,7 +67,7 @@ class Overview:
     def __init__(self, board: Board) -> None:
         self._finished, self._when = board.finished[:-1].data, board.when.data
         self._needed = board.needed.data
-        self._last, self._bell = board.last.data, board.bell.data
+        self._last, self._unseen = board.last.data, board.unseen.data
         self._own = Futex(board.last.ctypes.data)
         self._waiting = threading.Lock()
         self._yielding = Yielding(board.crowded.data, CONTROLLER_YIELDS_FOR_NS)
@@ -94,7 +94,7 @@ class Overview:
                     return None
             finally:
                 self._waiting.release()
-        self._bell[2] = 0
+        self._unseen[0] = 0
         seen = self._finished.tolist()  # before the look at what is said: later calls say more
         end_s = time.perf_counter() + HEARD_WITHIN_S
         while not is_over():

@@ -39,10 +39,6 @@ class Bell:
         for device in devices:
             self._due |= self._bits[device]
 
-    def is_unseen(self) -> None:
-        """Note that the end of what is written next is still to be seen (by `progress.Overview`)."""
-        self._bell[2] = 1
-
     def ring(self) -> None:
         """Wake those of them that sleep."""
         if self._due:
@@ -123,6 +119,7 @@ class Streams:
         self._outboxes = outboxes
         self._rings = [board.streams[device].data for device in range(len(outboxes))]
         self._bell = bell
+        self._unseen = board.unseen.data
 
     def counts_after(self, devices: Sequence[int], nbytes: int) -> array[int] | None:
         """How much will have been written to each, after so much to these; None if one of them has no room for it."""
@@ -148,7 +145,7 @@ class Streams:
             rings[device][at : at + nbytes] = message
             outboxes[device].count = counts[device]
         self._bell.owe(*devices)
-        self._bell.is_unseen()
+        self._unseen[0] = 1
         self._written[:] = counts  # one step, in C; from here on the devices take the processors
         self._bell.ring()
 
@@ -176,7 +173,7 @@ class Inbox:
         self._written = board.written.data
         self._taken = board.taken.data
         self._wants_room = board.wants_room.data
-        self._bell = board.bell.data
+        self._bell, self._unseen = board.bell.data, board.unseen.data
         self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
         self._asleep = board.asleep.data
         self._yielding = Yielding(board.crowded.data, YIELD_FOR_NS - YIELD_UNSEEN_FOR_NS)
@@ -214,7 +211,7 @@ class Inbox:
     def _comes_soon(self) -> bool:
         """Let others run, for a moment or for a while: whether something has come meanwhile."""
         until, is_there, is_late = self._yielding.until, self._is_something_there, self._is_late
-        return until(is_there, is_late, YIELD_UNSEEN_FOR_NS) or (not self._bell[2] and until(is_there, is_late))
+        return until(is_there, is_late, YIELD_UNSEEN_FOR_NS) or (not self._unseen[0] and until(is_there, is_late))
 
     def _is_something_there(self) -> bool:
         return self._written[self._device] != self._count
