@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, futex, signals, yielding
+from tinyshard.runtime import arena, futex, signals
 from tinyshard.runtime.group import group_of
 from tinyshard.runtime.signals import PeerLostError, Signals
 
@@ -25,10 +25,12 @@ def ends_of(pids):
     return [Signals(told, gates, np.array(pids), np.zeros(2, np.int64), member) for member in range(count)]
 
 
-@pytest.fixture(params=[0, yielding.YIELD_FOR_NS], ids=["sleeping", "yielding"])
+@pytest.fixture(params=[0, signals.YIELD_IN_EXCHANGE_FOR_NS], ids=["sleeping", "yielding"])
 def ends(request, monkeypatch):
-    monkeypatch.setattr(yielding, "YIELD_FOR_NS", request.param)
-    return ends_of([os.getpid()] * 3)
+    monkeypatch.setattr(signals, "YIELD_IN_EXCHANGE_FOR_NS", request.param)
+    ends = ends_of([os.getpid()] * 3)
+    assert all(end._yielding._for_ns == request.param for end in ends)
+    return ends
 
 
 def meet(ends, members, member):

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyshard.runtime import arena, board, channel, stream, yielding
+from tinyshard.runtime import arena, board, channel, stream
 from tinyshard.runtime.board import STREAM_NBYTES
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.progress import Overview, Progress
@@ -20,9 +20,9 @@ from tinyshard.runtime.stream import Bell, Inbox, Outbox, Streams
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
 
 
-@pytest.fixture(params=[0, yielding.YIELD_FOR_NS], ids=["sleeping", "yielding"], autouse=True)
+@pytest.fixture(params=[0, stream.YIELD_BETWEEN_CALLS_FOR_NS], ids=["sleeping", "yielding"], autouse=True)
 def yields(request, monkeypatch):
-    monkeypatch.setattr(stream, "YIELD_FOR_NS", request.param)
+    monkeypatch.setattr(stream, "YIELD_BETWEEN_CALLS_FOR_NS", request.param)
     if not request.param:
         monkeypatch.setattr(stream, "YIELD_UNSEEN_FOR_NS", 0)
 
@@ -199,7 +199,7 @@ def test_the_bell_makes_no_system_call_while_nobody_sleeps(monkeypatch):
 @pytest.mark.parametrize("is_seen", [False, True])
 def test_a_device_soon_sleeps_while_the_controller_has_not_seen_the_end_of_a_call(monkeypatch, is_seen):
     """It may be that it does not get the core. Once it has seen it, it may call again at any moment."""
-    monkeypatch.setattr(stream, "YIELD_FOR_NS", 60_000_000_000)
+    monkeypatch.setattr(stream, "YIELD_BETWEEN_CALLS_FOR_NS", 60_000_000_000)
     ends = Ends()
     overview, progress = Overview(ends.board), Progress(ends.board, 0)
     streams = Streams(ends.board, ends.outboxes, ends.bell)

@@ -10,6 +10,8 @@ from tinyshard.runtime.yielding import Yielding
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
 
+FOR_NS = 3_000_000
+
 
 def never():
     return False
@@ -21,14 +23,14 @@ def always():
 
 def test_what_comes_soon_is_seen():
     looks = iter([False, False, True])
-    assert Yielding(np.zeros(2, np.int64).data).until(lambda: next(looks), always)
+    assert Yielding(np.zeros(2, np.int64).data, FOR_NS).until(lambda: next(looks), always)
     assert next(looks, None) is None
 
 
 def test_what_does_not_come_is_not_waited_for():
     start_s = time.monotonic()
-    assert not Yielding(np.zeros(2, np.int64).data).until(never, never)
-    assert yielding.YIELD_FOR_NS / 1e9 <= time.monotonic() - start_s < 1
+    assert not Yielding(np.zeros(2, np.int64).data, FOR_NS).until(never, never)
+    assert FOR_NS / 1e9 <= time.monotonic() - start_s < 1
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def yields(monkeypatch):
 
 def test_where_others_compute_for_long_while_something_waits_nobody_yields_for_a_while(yields):
     crowded = np.zeros(2, np.int64)
-    mine, other = Yielding(crowded.data), Yielding(crowded.data)
+    mine, other = Yielding(crowded.data, FOR_NS), Yielding(crowded.data, FOR_NS)
     assert mine.until(always, never)
     assert not mine.until(never, never)
     assert len(yields) == 2  # nothing was missed: it goes on
@@ -60,7 +62,7 @@ def test_where_others_compute_for_long_while_something_waits_nobody_yields_for_a
 @pytest.mark.usefixtures("yields")
 def test_who_is_kept_waiting_together_with_others_counts_once(monkeypatch):
     crowded = np.zeros(2, np.int64)
-    waiting = [Yielding(crowded.data) for _ in range(8)]
+    waiting = [Yielding(crowded.data, FOR_NS) for _ in range(8)]
     let_run = yielding.let_others_run
 
     def let_all_run():
@@ -76,7 +78,7 @@ def test_who_is_kept_waiting_together_with_others_counts_once(monkeypatch):
 
 def test_each_time_that_it_happens_again_soon_it_is_for_longer(yields):
     crowded = np.zeros(2, np.int64)
-    mine = Yielding(crowded.data)
+    mine = Yielding(crowded.data, FOR_NS)
     lasted = []
     for _ in range(5):
         crowded[0] = min(crowded[0], time.monotonic_ns())

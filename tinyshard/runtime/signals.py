@@ -18,7 +18,7 @@ import numpy as np
 
 from tinyshard.runtime.futex import Futex, fence, timespec
 from tinyshard.runtime.group import Group
-from tinyshard.runtime.yielding import Yielding
+from tinyshard.runtime.yielding import YIELD_IN_EXCHANGE_FOR_NS, Yielding
 
 # how long to sleep before looking whether the others still live; more often would look like work (`watching`)
 LOOK_AGAIN_S = 1.0
@@ -64,7 +64,7 @@ class Signals:
         self._lost: set[int] = set()
         self._is_aborted = False
         self._is_out_of_step = False  # what it has not heard before it would take for a later word
-        self._yielding = Yielding(crowded.data)
+        self._yielding = Yielding(crowded.data, YIELD_IN_EXCHANGE_FOR_NS)
 
     def come(self, group: Group) -> None:
         """Tell the others of a group that this member has come to their next exchange."""

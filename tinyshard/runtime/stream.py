@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from tinyshard.runtime.board import STREAM_NBYTES, Board
 from tinyshard.runtime.futex import Futex, fence
-from tinyshard.runtime.yielding import LATE_AFTER_NS, YIELD_FOR_NS, YIELD_UNSEEN_FOR_NS, Yielding
+from tinyshard.runtime.yielding import LATE_AFTER_NS, YIELD_BETWEEN_CALLS_FOR_NS, YIELD_UNSEEN_FOR_NS, Yielding
 
 # who waits for room is told when there is this much: not at every byte
 _ROOM_NBYTES = STREAM_NBYTES // 2
@@ -176,7 +176,7 @@ class Inbox:
         self._bell, self._unseen = board.bell.data, board.unseen.data
         self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
         self._asleep = board.asleep.data
-        self._yielding = Yielding(board.crowded.data, YIELD_FOR_NS - YIELD_UNSEEN_FOR_NS)
+        self._yielding = Yielding(board.crowded.data, YIELD_BETWEEN_CALLS_FOR_NS - YIELD_UNSEEN_FOR_NS)
         self._device = device
         self._say_room = say_room
         self._room_said = 0

@@ -11,15 +11,19 @@ import ctypes
 import time
 from collections.abc import Callable
 
-# what the controller does between two calls, such as to look at a result of 1 MB, is mostly over by then
-YIELD_FOR_NS = 3_000_000
+# a device that has come to an exchange: for what the others still compute before
+YIELD_IN_EXCHANGE_FOR_NS = 3_000_000
+# one that has nothing to do: what the controller does between two calls, such as to fetch a result of 1 MB and look at
+# it, is mostly over by then
+YIELD_BETWEEN_CALLS_FOR_NS = 10_000_000
 # a controller that has not yet seen in shared memory that a call is over may be waiting for this very core: who has
 # computed for long gets it back only when those who have slept have had as much
 YIELD_UNSEEN_FOR_NS = 200_000
 # the system lets who computes do so for 3 ms or more before anybody else who did not sleep
 CROWDED_AFTER_NS = 2_000_000
-# the controller has no core of its own: its looks take turns with the devices of one, for which it waits
-CONTROLLER_YIELDS_FOR_NS = 300_000
+# the controller has no core of its own: its looks take turns with the devices of one, for which it waits; and a device
+# that wakes it has the core at that very moment
+CONTROLLER_YIELDS_FOR_NS = 50_000
 # what has been there for so long would have been found sooner by who sleeps
 LATE_AFTER_NS = 1_000_000
 # where others ran for so long, they may again: this long nobody yields, and longer each time that it happens again soon
@@ -38,7 +42,7 @@ class Yielding:
         for_ns: how long it goes on.
     """
 
-    def __init__(self, crowded: memoryview, for_ns: int = YIELD_FOR_NS) -> None:
+    def __init__(self, crowded: memoryview, for_ns: int) -> None:
         self._crowded = crowded
         self._for_ns = for_ns
 
