@@ -1,5 +1,6 @@
 """A device calls an op by the shortest way there is: what comes out is the op's own result, bit for bit."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -7,8 +8,9 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.program import Builder, Meta, Value
+from tinyshard.program import Builder, Meta, Step, Value
 from tinyshard.runtime.execute import find_op, make_ready
+from tinyshard.runtime.shortcuts import quickest
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -142,3 +144,58 @@ def test_a_program_that_was_first_called_under_another_default_device_works_ther
     with torch.device("meta"):
         y = f(x)
     assert y.tolist() == f(x).tolist() == [4.0] * 8
+
+
+MANY = 1 << 15
+FLOATS = [0.0, -0.0, 1e-45, -1e-45, 0.1, -2.5, float("inf"), float("-inf"), float("nan"), float("-nan")]
+
+
+def many(dtype: torch.dtype) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(MANY, generator=generator, dtype=torch.float64)
+    x[: 100 * len(FLOATS)] = torch.tensor(FLOATS, dtype=torch.float64).repeat(100)
+    return x[torch.randperm(MANY, generator=generator)].to(dtype).view(128, -1)
+
+
+@pytest.mark.parametrize("shape", ["rows", "columns"])
+@pytest.mark.parametrize("other", [0.0, -0.0, 1.0, float("nan")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
+def test_many_elements_are_picked_as_where_picks_them(dtype: torch.dtype, other: float, shape: str) -> None:
+    if not dtype.is_floating_point and other != other:
+        other = 7.0
+    x = SHAPES[shape](many(torch.float32).nan_to_num(0, 9, -9) if dtype == torch.int32 else many(dtype)).to(dtype)
+    mask = SHAPES[shape](many(torch.float64).roll(1, 1) >= 0)
+    tensors = [mask, x, torch.tensor(other, dtype=dtype)]
+    wanted = torch.where(*tensors)
+    made = performed("aten.where.self", tuple(map(Value, range(3))), tensors, Meta(tuple(x.shape), dtype))
+    check_same(made, wanted)
+    assert torch.equal(made.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8))
+
+
+@pytest.mark.parametrize("shape", ["rows", "columns"])
+@pytest.mark.parametrize("number", [0, 0.0, -0.0, 0.1, 1e-45, 1e300, 2**40, True, float("inf"), float("nan")])
+@pytest.mark.parametrize("op", ["ge", "gt", "le", "lt"])
+def test_many_elements_are_compared_as_torch_compares_them(op: str, number: float, shape: str) -> None:
+    for dtype in (torch.float32, torch.float64, torch.float16):
+        x = SHAPES[shape](many(dtype))
+        wanted = find_op(f"aten.{op}.Scalar")(x, number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], Meta(tuple(x.shape), torch.bool))
+        check_same(made, wanted)
+
+
+def test_the_derivative_of_clamp_takes_the_quick_ways() -> None:
+    def never(*args: Any) -> torch.Tensor:
+        raise AssertionError("torch's own loop")
+
+    x, mask = many(torch.float32), many(torch.float32) > 0
+    metas = [Meta(tuple(t.shape), t.dtype) for t in (mask, x, x.sum())]
+    picked = quickest(never, Step("aten.where.self", tuple(map(Value, range(3))), {}, (3,)), metas)
+    assert picked(mask, x, torch.tensor(0.0)).shape == x.shape
+    with pytest.raises(AssertionError, match="own loop"):
+        picked(mask, x, torch.tensor(-0.0))
+    compared = quickest(never, Step("aten.ge.Scalar", (Value(1), 0), {}, (3,)), metas)
+    assert compared(x, 0).dtype == torch.bool
+    few = [Meta((128,), torch.float32)] * 2
+    assert quickest(never, Step("aten.ge.Scalar", (Value(1), 0), {}, (2,)), few) is never

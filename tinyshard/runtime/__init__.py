@@ -11,6 +11,7 @@ pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ─
   buffers.py   which values nobody holds any more
   failures.py  what went wrong on a device, as text
   gate.py      waiting that Ctrl-C may interrupt; cells.py hears of it, interrupts.py and cancelling.py tell the devices
+  shortcuts.py shorter ways to what an op of torch's gives, for execute.py
   turnstile.py which calls a device may start; watching.py: who gets on; stalls.py: the error if nobody does
   memory.py    what is alive, for errors about memory; printed.py: what the workers print
   launch.py    starts the workers, by zygote.py, which forks them; forks.py: when user code forks the controller

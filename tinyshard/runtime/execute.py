@@ -11,10 +11,8 @@ import torch
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
 from tinyshard.runtime.failures import short
+from tinyshard.runtime.shortcuts import quickest, shortest, with_tensors_for_numbers
 
-_TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
-# torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
-_CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
 _SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
 
 
@@ -118,7 +116,8 @@ def _caller(
     step: Step, metas: Sequence[Meta | None], place: torch.device | None, *, is_shortened: bool
 ) -> Callable[[list[Any]], Sequence[Any]]:
     op = find_op(step.op)
-    template = _with_tensors_for_numbers(step, metas) if is_shortened and place is None else list(step.args)
+    is_quickened = is_shortened and place is None
+    template = with_tensors_for_numbers(step, metas) if is_quickened else list(step.args)
     kwargs = step.kwargs
     if place is not None and any(argument.name == "device" for argument in op._schema.arguments):
         kwargs = {**kwargs, "device": place}
@@ -126,7 +125,9 @@ def _caller(
     nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
     if is_shortened:
-        op = _shortest(op, template, kwargs)
+        op = shortest(op, template, kwargs)
+    if is_quickened:
+        op = quickest(op, step, metas)
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()
@@ -139,33 +140,6 @@ def _caller(
         return out if isinstance(out, _SEVERAL) else (out,)
 
     return call
-
-
-def _with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[Any]:
-    """The arguments of a step, with a tensor for each number that torch would convert to one at every call.
-
-    Only where all tensors and the result are of one dtype and the number is of its kind: so it has no say in that.
-    """
-    args = list(step.args)
-    known = [metas[v.number] for v in values_in((step.args, step.kwargs))] + [metas[r] for r in step.results if r >= 0]
-    dtypes = {None if meta is None else meta.dtype for meta in known}
-    dtype = dtypes.pop() if len(dtypes) == 1 else None
-    if step.op not in _TAKE_NUMBERS or dtype not in _CONVERTED:
-        return args
-    for i, arg in enumerate(args[:2]):  # as torch does it: first the widest of its kind
-        if type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # with others the op itself is to raise
-            args[i] = torch.scalar_tensor(arg, dtype=torch.int64).to(dtype)
-        elif type(arg) is float and dtype.is_floating_point:
-            args[i] = torch.scalar_tensor(arg, dtype=torch.float64).to(dtype)
-    return args
-
-
-def _shortest(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
-    """Where all arguments are tensors, torch's function of that name: it comes to the op by a shorter way."""
-    if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
-        return op
-    name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
-    return getattr(torch, name, op) if overload in ("default", "Tensor") else op
 
 
 def _filled(tree: Any, values: list[Any]) -> Any:
