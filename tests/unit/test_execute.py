@@ -157,32 +157,62 @@ def many(dtype: torch.dtype) -> torch.Tensor:
     return x[torch.randperm(MANY, generator=generator)].to(dtype).view(128, -1)
 
 
-@pytest.mark.parametrize("shape", ["rows", "columns"])
+# as MANY elements may lie
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows": lambda x: x,
+    "columns": lambda x: x.T,
+    "one row, turned": lambda x: x.reshape(1, -1).T,
+    "one channel, last": lambda x: x.reshape(8, 64, 64, 1).permute(0, 3, 1, 2),
+    "one pixel, channels last": lambda x: x.reshape(128, 1, 1, 256).permute(0, 3, 1, 2),
+    "every other row": lambda x: x.repeat(2, 1).reshape(128, 2, 256)[:, 0],
+}
+
+
+def check_picked(mask: torch.Tensor, x: torch.Tensor, other: torch.Tensor) -> None:
+    wanted = torch.where(mask, x, other)
+    meta = Meta(tuple(wanted.shape), wanted.dtype)
+    made = performed("aten.where.self", tuple(map(Value, range(3))), [mask, x, other], meta)
+    check_same(made, wanted)
+    assert torch.equal(made.flatten().view(torch.uint8), wanted.flatten().view(torch.uint8))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("other", [0.0, -0.0, 1.0, float("nan")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
-def test_many_elements_are_picked_as_where_picks_them(dtype: torch.dtype, other: float, shape: str) -> None:
+def test_many_elements_are_picked_as_where_picks_them(dtype: torch.dtype, other: float, layout: str) -> None:
     if not dtype.is_floating_point and other != other:
         other = 7.0
-    x = SHAPES[shape](many(torch.float32).nan_to_num(0, 9, -9) if dtype == torch.int32 else many(dtype)).to(dtype)
-    mask = SHAPES[shape](many(torch.float64).roll(1, 1) >= 0)
-    tensors = [mask, x, torch.tensor(other, dtype=dtype)]
-    wanted = torch.where(*tensors)
-    made = performed("aten.where.self", tuple(map(Value, range(3))), tensors, Meta(tuple(x.shape), dtype))
-    check_same(made, wanted)
-    assert torch.equal(made.contiguous().view(torch.uint8), wanted.contiguous().view(torch.uint8))
+    x = (many(torch.float32).nan_to_num(0, 9, -9) if dtype == torch.int32 else many(dtype)).to(dtype)
+    mask = many(torch.float64).roll(1, 1) >= 0
+    check_picked(LAYOUTS[layout](mask), LAYOUTS[layout](x), torch.tensor(other, dtype=dtype))
 
 
-@pytest.mark.parametrize("shape", ["rows", "columns"])
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_a_mask_that_lies_or_is_otherwise_picks_as_where_does() -> None:
+    x, zero = many(torch.float32), torch.tensor(0.0)
+    mask = x.roll(1, 1) >= 0
+    check_picked(mask.T.contiguous().T, x, zero)
+    check_picked(mask, x.T.contiguous().T, zero)
+    check_picked(mask[:, :1], x, zero)
+    check_picked(mask, x[0], zero)
+    check_picked(mask, x, zero.expand(1))
+    check_picked(mask, x, x.roll(3, 0) * (x.roll(2, 0) > 0))
+    check_picked(mask.to(torch.uint8) * 2, x, zero)
+    check_picked(mask, x, torch._neg_view(zero))
+    check_picked(mask, torch._neg_view(x), zero)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("number", [0, 0.0, -0.0, 0.1, 1e-45, 1e300, 2**40, True, float("inf"), float("nan")])
 @pytest.mark.parametrize("op", ["ge", "gt", "le", "lt"])
-def test_many_elements_are_compared_as_torch_compares_them(op: str, number: float, shape: str) -> None:
+def test_many_elements_are_compared_as_torch_compares_them(op: str, number: float, layout: str) -> None:
     for dtype in (torch.float32, torch.float64, torch.float16):
-        x = SHAPES[shape](many(dtype))
-        wanted = find_op(f"aten.{op}.Scalar")(x, number)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], Meta(tuple(x.shape), torch.bool))
-        check_same(made, wanted)
+        for x in (LAYOUTS[layout](many(dtype)), torch._neg_view(LAYOUTS[layout](many(dtype)))):
+            wanted = find_op(f"aten.{op}.Scalar")(x, number)
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], Meta(tuple(x.shape), torch.bool))
+            check_same(made, wanted)
 
 
 def test_the_derivative_of_clamp_takes_the_quick_ways() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -90,14 +91,17 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
     count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
     if not count:
         return
-    pieces = zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True)
+    pieces = (
+        zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True) if count > 1 else [(out, *parts)]
+    )
     if add is None or out.dtype not in _ADDED_AS_THEY_ARE:
         for target, *sources in pieces:
             target.copy_(reduced(torch.stack(sources), op))
         return
     with np.errstate(all="ignore"):
         for piece in pieces:
-            target, first, second, *others = [part.numpy() for part in piece] if is_by_numpy else piece
+            arrays: list[Any] = [part.numpy() for part in piece] if is_by_numpy else list(piece)
+            target, first, second, *others = arrays
             add(first, second, out=target)
             for source in others:
                 add(target, source, out=target)
