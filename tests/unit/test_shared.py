@@ -151,11 +151,11 @@ def test_sums_of_many_elements_are_those_of_the_rows_whatever_lies_between_them(
         assert all(torch.equal(result, wanted) for result in results)
 
 
-@pytest.mark.parametrize("size", [3, 64, 100_000])
-def test_who_has_done_its_part_of_a_sum_gives_way_at_once(size):
+@pytest.mark.parametrize(("size", "by"), [(3, "nap"), (64, "nap"), (100_000, "give_way")])
+def test_who_has_done_its_part_of_a_sum_leaves_the_core_to_its_mates_at_once(size, by):
     fabrics = fabrics_of(2, (5, 5))
     has_given_way = threading.Event()
-    fabrics[0]._signals._yielding.once = has_given_way.set
+    setattr(fabrics[0]._signals, by, lambda *_: has_given_way.set())
     ended = []
     first = threading.Thread(target=lambda: ended.append(total(fabrics[0], torch.ones(size), DEVICES)), daemon=True)
     first.start()
@@ -163,6 +163,87 @@ def test_who_has_done_its_part_of_a_sum_gives_way_at_once(size):
     assert torch.equal(total(fabrics[1], torch.ones(size), DEVICES), torch.full((size,), 2.0))
     first.join(20)
     assert torch.equal(ended[0], torch.full((size,), 2.0))
+
+
+def come_one_after_the_other(fabrics, xs):
+    """Sums of all; device 0 comes first. By device, the result; and in what order they said that their part is done."""
+    said, has_come = [], threading.Event()
+    come = fabrics[0]._signals.come
+
+    def come_first(group):
+        come(group)
+        has_come.set()
+
+    fabrics[0]._signals.come = come_first
+
+    def bring(fabric):
+        device = fabric._device
+        assert device == 0 or has_come.wait(20)
+        return total(fabric, xs[device], tuple(range(len(fabrics))), done=lambda: said.append(device))
+
+    return of_all(fabrics, bring), said
+
+
+@pytest.mark.parametrize("kept", [(), (5, 6)], ids=["cores of their own", "two cores"])
+def test_who_waits_alone_on_its_core_adds_up_and_the_last_need_not(kept, monkeypatch):
+    monkeypatch.setattr(signals, "YIELD_IN_EXCHANGE_FOR_NS", 10_000_000_000)
+    fabrics = fabrics_of(2, kept)
+    xs = [torch.full((64,), 1.0), torch.full((64,), 2.0)]
+    results, said = come_one_after_the_other(fabrics, xs)
+    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
+    assert said == [1, 0]  # the controller waits for who adds up
+    assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
+    assert not fabrics[0]._arena.board.adding.any()
+
+
+def test_who_would_add_up_but_comes_to_sleep_leaves_it_to_the_last():
+    fabrics = fabrics_of(2)
+    slept = threading.Event()
+    sleep = fabrics[0]._signals._sleep
+    fabrics[0]._signals._yielding.until = lambda is_there, is_missed: False
+    fabrics[0]._signals._sleep = lambda *args: (slept.set(), sleep(*args))
+    come = fabrics[1]._signals.come
+    fabrics[1]._signals.come = lambda group: (slept.wait(20), come(group))
+    results, said = come_one_after_the_other(fabrics, [torch.full((64,), 1.0), torch.full((64,), 2.0)])
+    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
+    assert said == [0, 1]
+    assert fabrics[0]._arena.board.made.tolist() == [0, 1, 0]
+
+
+def test_who_takes_back_that_it_adds_up_when_all_have_come_does_it_all_the_same():
+    """The last of all may have relied on it."""
+    fabrics = fabrics_of(2)
+    relies = threading.Event()
+    waited = fabrics[1]._notes._result_of
+    fabrics[1]._notes._result_of = lambda *args: (relies.set(), waited(*args))[1]
+    fabrics[0]._signals.comes_soon = lambda is_there: not relies.wait(20)
+    results, said = come_one_after_the_other(fabrics, [torch.full((64,), 1.0), torch.full((64,), 2.0)])
+    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
+    assert said == [1, 0]
+    assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
+
+
+def test_members_that_have_had_more_exchanges_than_others_are_added_up_too():
+    fabrics = fabrics_of(3)
+    xs = [torch.full((64,), 10.0**device) for device in range(3)]
+    for times in range(1, 4):
+        of_each((0, 2), lambda device, times=times: [total(fabrics[device], xs[device], (0, 2)) for _ in range(times)])
+        results = of_all(fabrics, lambda fabric: total(fabric, xs[fabric._device], (0, 1, 2)))
+        assert all(torch.equal(x, torch.full((64,), 111.0)) for x in results)
+
+
+def test_a_small_sum_is_the_same_whoever_makes_it():
+    """To the last bit: four devices on two cores come in every order that threads find."""
+    generator = torch.Generator().manual_seed(0)
+    hosts = [torch.randn(1024, generator=generator) for _ in range(4)]
+    wanted = hosts[0] + hosts[1] + hosts[2] + hosts[3]
+    fabrics = fabrics_of(4, (5, 6, 6, 5))
+
+    def bring(fabric):
+        return [total(fabric, hosts[fabric._device], (0, 1, 2, 3)) for _ in range(300)]
+
+    assert all(torch.equal(x, wanted) for results in of_all(fabrics, bring) for x in results)
+    assert fabrics[0]._arena.board.made.max() == 300
 
 
 def test_who_makes_a_part_has_its_pages_mapped_at_once(fabrics):

@@ -39,6 +39,7 @@ class Board:
             counts them.
         made: the last exchange of which a device has noted the result, or made the part of its crew.
         claimed: of the last exchange with a crew, twice its number, and one more if the device found itself the last.
+        adding: the exchange whose operands a device adds up while they come (`adding`); 0 if it does not.
         pids: process ids.
         finished: the number of the last call that a device has finished.
         when: at what time it did, in nanoseconds of the system's monotonic clock.
@@ -68,8 +69,8 @@ class Board:
         self.gates = self._take(np.int64, columns)
         lines = self._take(np.int64, members, _LINE_NBYTES // 8)
         own = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.finished, self.told, self.taken, self.read, self.made, self.when, self.claimed = (
-            lines[:, column] for column in range(7)
+        self.finished, self.told, self.taken, self.read, self.made, self.when, self.claimed, self.adding = (
+            lines[:, column] for column in range(8)
         )
         self.pids = own[:, 0]
         self.letters = self._take(np.int64, members, NOTES, LETTER_WORDS)

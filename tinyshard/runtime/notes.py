@@ -17,14 +17,18 @@ from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, own_block, reduced
 from tinyshard.program import Meta
+from tinyshard.runtime.adding import NOBODY, Adding
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.combining import add_rows, adds_by_rows
+from tinyshard.runtime.crews import crews_of
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.readers import Readers
 from tinyshard.runtime.signals import Signals
 
 _MOST_VIEWS = 1000
+# one is not enough where others have let this device run again and again
+_TURNS = 3
 
 
 class Notes:
@@ -34,9 +38,10 @@ class Notes:
         arena: the memory.
         signals: how the members meet.
         readers: who still reads what this device has written.
+        kept: by device, the core that it keeps to; none where each goes wherever there is room.
     """
 
-    def __init__(self, arena: Arena, signals: Signals, readers: Readers) -> None:
+    def __init__(self, arena: Arena, signals: Signals, readers: Readers, kept: Sequence[int]) -> None:
         board = arena.board
         self._arena = arena
         self._device = arena.member
@@ -44,6 +49,7 @@ class Notes:
         self._read, self._made = board.read.data, board.made.data
         self._offset, self._result_offset = board.note_offset, board.result_offset
         self._readers = readers
+        self._kept = kept
         self._views: dict[tuple[Any, ...], Tensor] = {}
 
     def ready(
@@ -69,6 +75,8 @@ class Notes:
                 (stack.view(group.count, -1).numpy(), result.view(-1).numpy())
                 for stack, result in zip(rows, results, strict=True)
             ]
+        mates = crews_of(group, self._kept).mates if for_all else ()
+        adding = Adding(self._arena.board, signals, group, mates) if sums else None
         places, nbytes = [view.data_ptr() for view in own], meta.nbytes
 
         def write(note: int, x: Tensor) -> None:
@@ -88,19 +96,32 @@ class Notes:
             note = number % NOTES
             readers.wait(number)
             write(note, x)
+            gate = signals.gate(group)
             signals.come(group)
-            is_last = for_all and signals.have_come(others)
+            have_all_come = signals.have_come(others)
+            is_last_of_core = have_all_come or signals.have_come(mates)
+            is_made, adder = False, NOBODY
+            if adding is not None:
+                if have_all_come:
+                    adder = adding.another()
+                elif is_last_of_core and adding.is_for_this_one():
+                    is_made = adding.waits_to_add(*sums[note])
+                    have_all_come = is_made or signals.have_come(others)
+            is_last = for_all and have_all_come and adder == NOBODY
             try:
-                if for_all and not is_last:
+                if for_all and (is_made or not is_last):
                     done()
-                    signals.give_way()
-                numbers = signals.hear(group) if is_last else signals.wait(group)
+                if is_made:
+                    self._made[device] = number  # not before: who sees it lets the controller have the core
+                elif for_all and not is_last_of_core:
+                    signals.nap(group, gate)  # at once: others need the core before they come
+                numbers = signals.hear(group) if have_all_come else signals.wait(group)
                 readers.note(number, others, numbers)
                 if not is_last:
-                    for other, counted in zip(others, numbers, strict=True) if for_all else ():
-                        if self._made[other] == counted:
-                            return self._noted(self._result_offset, other, counted % NOTES, meta).clone()
-                    return made(number, numbers)
+                    noted = self._result_of(group, numbers, meta) if for_all else None
+                    return made(number, numbers) if noted is None else noted.clone()
+                if is_made:
+                    return results[note].clone()
                 out = None
                 if sums and numbers.count(number) == len(numbers):
                     add_rows(*sums[note])
@@ -116,6 +137,20 @@ class Notes:
                     signals.let_on(group)
 
         return exchange
+
+    def _result_of(self, group: Group, numbers: list[int], meta: Meta) -> Tensor | None:
+        """What one of the others has noted as the result, or soon does; else None."""
+        found = -1
+
+        def is_found() -> bool:
+            nonlocal found
+            found = next((k for k, other in enumerate(group.others) if self._made[other] == numbers[k]), -1)
+            return found >= 0
+
+        if not is_found() and not self._signals.comes_soon(is_found):
+            return None
+        self._signals.give_way(_TURNS)  # the controller waits for this call to be over, not for this device's copy
+        return self._noted(self._result_offset, group.others[found], numbers[found] % NOTES, meta)
 
     def _noted(self, start: int, device: int, note: int, meta: Meta) -> Tensor:
         """A note of those that start there, as a tensor."""

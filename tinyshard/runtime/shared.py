@@ -82,7 +82,7 @@ class SharedFabric:
         self._letters = board.letters.reshape(-1).data
         self._kept = kept
         self._readers = Readers(board.read.data, self._signals)
-        self._notes = Notes(arena, self._signals, self._readers)
+        self._notes = Notes(arena, self._signals, self._readers, kept)
         self._read = board.read.data
         self._crew = Crew(board, self._signals, self._device)
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)

@@ -103,13 +103,27 @@ class Signals:
         Raises:
             PeerLostError: one of those is gone.
         """
-        if not self._yielding.until(is_there, lambda: not is_there()):
+        if not self.comes_soon(is_there):
             while not is_there():
                 self._sleep(group, is_there, missing)
 
-    def give_way(self) -> None:
+    def comes_soon(self, is_there: Callable[[], bool]) -> bool:
+        """Let others run for a while: whether it has come meanwhile."""
+        return self._yielding.until(is_there, lambda: not is_there())
+
+    def gate(self, group: Group) -> int:
+        """What `nap` needs to know from before this member comes."""
+        return self._gates[group.gate]
+
+    def nap(self, group: Group, gate: int) -> None:
+        """Sleep, if nobody has let the group on since `gate` was read; who wakes must look whether all have come."""
+        if not self._is_aborted:
+            self._sleepers[group.gate].sleep(gate, _LOOK_AGAIN)
+
+    def give_way(self, turns: int = 1) -> None:
         """This member has done its part: let those who have not have the core at once."""
-        self._yielding.once()
+        for _ in range(turns):
+            self._yielding.once()
 
     def check(self, group: Group) -> None:
         """Raise PeerLostError if this member has given up an exchange before."""
@@ -128,6 +142,12 @@ class Signals:
     def missing(self, others: Sequence[int]) -> list[int]:
         """Which of these have not."""
         return [other for other in others if not self.have_come([other])]
+
+    def count_of(self, other: int) -> int:
+        """As which of its exchanges another counts the one to which this member has come last; 0 if it has not come."""
+        turn = self._parity[other]
+        number = self._told[self._from[other] + turn]
+        return 0 if number == self._heard[2 * other + turn] else number
 
     def numbers(self, others: Sequence[int]) -> list[int]:
         """As which of its exchanges each of these, that have come, counts this one."""
