@@ -89,3 +89,9 @@ def test_each_time_that_it_happens_again_soon_it_is_for_longer(yields):
     crowded[0] = time.monotonic_ns() - 2 * most
     assert mine.until(always, always)
     assert crowded[1] == yielding.CROWDED_FOR_NS
+
+
+def test_what_went_well_for_as_long_as_it_did_not_is_not_again(yields):
+    crowded = np.array([time.monotonic_ns() - yielding.CROWDED_FOR_NS, yielding.CROWDED_FOR_NS], np.int64)
+    assert Yielding(crowded.data, FOR_NS).until(always, always)
+    assert crowded[1] == yielding.CROWDED_FOR_NS

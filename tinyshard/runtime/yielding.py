@@ -78,6 +78,6 @@ class Yielding:
         until, for_ns = self._crowded[0], self._crowded[1]
         if until >= now:  # another who was kept waiting as well has said so
             return
-        is_again = now - until < MOST_CROWDED_FOR_NS
+        is_again = now - until < for_ns  # as soon as it was tried again, not after it went well for as long
         self._crowded[1] = for_ns = min(4 * for_ns, MOST_CROWDED_FOR_NS) if is_again else CROWDED_FOR_NS
         self._crowded[0] = now + for_ns
