@@ -30,6 +30,19 @@ def test_many_messages_come_with_one_read(ends):
     assert channel.Reader(theirs).read() == [(("run", i), None) for i in range(5)]
 
 
+@pytest.mark.parametrize("values", [((), (), (), ()), ((1,), (2, 3), (4, 5, 6), (7,)), ((2**62,), (), (), (8, 9))])
+def test_a_call_comes_as_it_was_sent_between_other_messages(ends, values):
+    ours, theirs = ends
+    sent = b"".join([*channel.frame(("a",)), channel.frame_of_call(7, 3, *values), *channel.frame(("b",))])
+    reader, got = channel.Reader(theirs), []
+    for i in range(len(sent)):
+        ours.send(sent[i : i + 1])
+        got.extend(reader.read())
+    ours.send(sent)
+    got.extend(reader.read())
+    assert got == [(("a",), None), (("run", 7, 3, *values), None), (("b",), None)] * 2
+
+
 def test_messages_are_put_together_from_single_bytes(ends):
     ours, theirs = ends
     payload = memoryview(b"abcdefgh")

@@ -19,12 +19,13 @@ from tinyshard.runtime.runs import Buffer, Run
 
 
 class Watch(weakref.ref[Buffer]):
-    """A weak reference that knows whom to tell."""
+    """A weak reference that knows whom to tell of which block."""
 
-    __slots__ = ("devices", "number")
+    __slots__ = ("block", "devices", "number")
 
     number: int
     devices: tuple[int, ...]
+    block: Meta | None
 
 
 class Buffers:
@@ -39,7 +40,7 @@ class Buffers:
         """A handle on a new value; the arguments are its attributes."""
         buffer = Buffer(next(self._numbers), run, runtime, block)
         watch = Watch(buffer, self._released.append)
-        watch.number, watch.devices = buffer.number, run.devices
+        watch.number, watch.devices, watch.block = buffer.number, run.devices, block
         self._held[buffer.number] = watch
         return buffer
 

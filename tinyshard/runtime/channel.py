@@ -1,6 +1,9 @@
 """Framed messages over a socket, or a ring in shared memory (`stream`): a pickled head, and bytes of one tensor.
 
 4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (as the tensor lies in memory)
+
+The head of a call is nothing but numbers, and is written as such: to unpickle it, a device that has just got its core
+would bring more code into the caches than for all else that it does with the message.
 """
 
 from __future__ import annotations
@@ -8,12 +11,16 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
 _LENGTHS = struct.Struct("<IQ")
 _CHUNK_NBYTES = 1 << 16
+# added to the length of a head that is numbers, int64
+_NUMBERS = 1 << 31
 
 Message = tuple[tuple[Any, ...], bytearray | None]
 
@@ -24,6 +31,35 @@ def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memo
     size = payload.nbytes if payload is not None else 0
     first = memoryview(_LENGTHS.pack(len(pickled), size) + pickled)
     return [first] if payload is None or not size else [first, payload]
+
+
+def frame_of_call(
+    number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int], late: Sequence[int]
+) -> memoryview:
+    """The message ("run", number, program, inputs, outputs, free, late), in one piece; the last four are tuples.
+
+    Args:
+        number: of the call.
+        program: its number.
+        inputs, outputs: numbers of values.
+        free: of values that nobody will use after it.
+        late: likewise; small ones.
+    """
+    head = (number, program, len(inputs), len(outputs), len(free), *inputs, *outputs, *free, *late)
+    nbytes = 8 * len(head)
+    return memoryview(_LENGTHS.pack(_NUMBERS + nbytes, 0) + _numbers(nbytes).pack(*head))
+
+
+@cache
+def _numbers(nbytes: int) -> struct.Struct:
+    return struct.Struct(f"={nbytes // 8}q")
+
+
+def _call_of(numbers: tuple[int, ...]) -> tuple[Any, ...]:
+    results = 5 + numbers[2]
+    free = results + numbers[3]
+    late = free + numbers[4]
+    return "run", numbers[0], numbers[1], numbers[5:results], numbers[results:free], numbers[free:late], numbers[late:]
 
 
 class Reader:
@@ -84,10 +120,16 @@ class Reader:
             if start > len(self._bytes):
                 break
             head_size, payload_size = _LENGTHS.unpack_from(self._bytes, at)
+            is_call = head_size >= _NUMBERS
+            if is_call:
+                head_size -= _NUMBERS
             if start + head_size > len(self._bytes):
                 break
             at = start + head_size
-            head = pickle.loads(memoryview(self._bytes)[start:at])
+            if is_call:
+                head = _call_of(_numbers(head_size).unpack_from(self._bytes, start))
+            else:
+                head = pickle.loads(memoryview(self._bytes)[start:at])
             if not payload_size:
                 done.append((head, None))
                 if at == len(self._bytes):  # as after most

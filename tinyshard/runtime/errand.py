@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyshard.runtime import channel
+from tinyshard.runtime.board import NOTE_NBYTES
 from tinyshard.runtime.buffers import Watch
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.runs import Run
@@ -37,15 +38,16 @@ class Errand:
     released: tuple[Watch, ...]
 
 
-def head_of(item: Sequence[Any], free: Sequence[int]) -> tuple[Any, ...]:
+def message_of(item: Sequence[Any], free: Sequence[int], late: Sequence[int] = ()) -> memoryview:
     """What the devices of a call are sent.
 
     Args:
         item: of the queue.
         free: numbers of values that they hold and nobody will use after it.
+        late: likewise, of values so small that they are let go of when the call is over.
     """
     _, _, run, program, inputs, outputs = item
-    return ("run", run.number, program.number, inputs, outputs, free)
+    return channel.frame_of_call(run.number, program.number, inputs, outputs, free, late)
 
 
 def plan(
@@ -71,6 +73,11 @@ def plan(
         if watch.devices != devices:  # other devices are to be told of it
             return None
     told = tuple(released)
-    message = channel.frame(head_of(item, tuple([watch.number for watch in told])))[0]
+    free: list[int] = []
+    late: list[int] = []
+    for watch in told:
+        is_small = watch.block is not None and watch.block.nbytes <= NOTE_NBYTES
+        (late if is_small else free).append(watch.number)
+    message = message_of(item, free, late)
     counts = streams.counts_after(devices, len(message))
     return None if counts is None else Errand(item, run, message, counts, told)

@@ -49,7 +49,6 @@ class Link:
         nbytes: size of what is still to be written.
         asked: questions that it has not yet answered, by number.
         ahead: numbers of the calls that the I/O thread has handed to it, at least of those that it has not finished.
-        heard: how many failures have come from it.
         done: number of the last call that it has finished, as far as it has told.
         is_up: it has met the other workers and takes calls.
         is_watched: the I/O thread waits for room in its socket.
@@ -68,7 +67,6 @@ class Link:
     ahead: collections.deque[int] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
-    heard: int = 0
     is_up: bool = False
     is_watched: bool = False
     lost: str = ""

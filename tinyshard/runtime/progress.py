@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import ge
 
@@ -84,13 +84,14 @@ class Overview:
         Returns:
             By device, the last call that it has finished and of which `is_over` holds; None if it takes longer.
         """
-        is_late = partial(self._is_late, needs)
-        if self._is_missing(needs) and not self._yielding.until(lambda: not self._is_missing(needs), is_late):
+        needed = [needs.get(device, 0) for device in range(len(self._finished))]
+        have_finished = partial(self._have_finished, needed)
+        if not have_finished() and not self._yielding.until(have_finished, partial(self._is_late, needs)):
             # there is one place to say what the controller needs; another thread may have it
             if not self._waiting.acquire(blocking=False):
                 return None
             try:
-                if not self._has_slept(needs, within_s):
+                if not self._has_slept(needed, within_s):
                     return None
             finally:
                 self._waiting.release()
@@ -103,28 +104,27 @@ class Overview:
             let_others_run()
         return seen
 
-    def _is_missing(self, needs: Mapping[int, int]) -> bool:
-        """Whether one of the devices has not finished its call."""
-        finished = self._finished
-        return any(finished[device] < number for device, number in needs.items())
+    def _have_finished(self, needed: Sequence[int]) -> bool:
+        """Whether each device has finished its call."""
+        return all(map(ge, self._finished.tolist(), needed))
 
     def _is_late(self, needs: Mapping[int, int]) -> bool:
         """Whether the devices have all finished, and not just now."""
-        if self._is_missing(needs):
+        if any(self._finished[device] < number for device, number in needs.items()):
             return False
         return time.monotonic_ns() - max(self._when[device] for device in needs) > LATE_AFTER_NS
 
-    def _has_slept(self, needs: Mapping[int, int], within_s: float) -> bool:
+    def _has_slept(self, numbers: Sequence[int], within_s: float) -> bool:
         """Whether the devices have all finished after this thread has slept for the last of them."""
         end_s, timeout = time.perf_counter() + within_s, timespec(within_s)
         needed = self._needed
         try:
-            needed[:-1] = array("l", [needs.get(device, 0) for device in range(len(self._finished))])
+            needed[:-1] = array("l", numbers)
             needed[-1] = 1
             while True:
                 fence()
                 seen = self._last[0]
-                if not self._is_missing(needs):
+                if self._have_finished(numbers):
                     return True
                 if time.perf_counter() > end_s:
                     return False

@@ -66,16 +66,15 @@ class Outbox:
         self._wants_room = board.wants_room.data
         self._device = device
         self._bell = bell
-        self.count = 0  # of what was written
 
     def takes(self, pieces: Sequence[memoryview]) -> bool:
         """Write a message at once, if it is in one piece and there is room for it up to the end of the ring."""
-        first, count = pieces[0], self.count
+        first, count = pieces[0], self._written[self._device]
         at, after = count % STREAM_NBYTES, count + len(first)
         if len(pieces) > 1 or at + len(first) > STREAM_NBYTES or after > STREAM_NBYTES + self._taken[self._device]:
             return False
         self._ring[at : at + len(first)] = first
-        self.count = self._written[self._device] = after
+        self._written[self._device] = after
         self._bell.owe(self._device)
         return True
 
@@ -85,7 +84,7 @@ class Outbox:
         Raises:
             BlockingIOError: there is no room; the device says so when there is.
         """
-        device, count = self._device, self.count
+        device, count = self._device, self._written[self._device]
         room = STREAM_NBYTES - count + self._taken[device]
         if not room:
             self._wants_room[device] += 1
@@ -99,7 +98,7 @@ class Outbox:
         self._ring[at : at + first] = data[:first]
         if first < len(data):
             self._ring[: len(data) - first] = data[first:]
-        self.count = self._written[device] = count + len(data)
+        self._written[device] = count + len(data)
         self._bell.owe(device)
         return len(data)
 
@@ -109,21 +108,20 @@ class Streams:
 
     Args:
         board: the shared memory's first part.
-        outboxes: by device.
+        count: number of devices.
         bell: is to be rung after writing.
     """
 
-    def __init__(self, board: Board, outboxes: Sequence[Outbox], bell: Bell) -> None:
-        self._written = board.written[: len(outboxes)].data
+    def __init__(self, board: Board, count: int, bell: Bell) -> None:
+        self._written = board.written[:count].data
         self._taken = board.taken.data
-        self._outboxes = outboxes
-        self._rings = [board.streams[device].data for device in range(len(outboxes))]
+        self._rings = [board.streams[device].data for device in range(count)]
         self._bell = bell
         self._unseen = board.unseen.data
 
     def counts_after(self, devices: Sequence[int], nbytes: int) -> array[int] | None:
         """How much will have been written to each, after so much to these; None if one of them has no room for it."""
-        counts, taken = [outbox.count for outbox in self._outboxes], self._taken.tolist()
+        counts, taken = self._written.tolist(), self._taken.tolist()
         for device in devices:
             before = counts[device]
             counts[device] = after = before + nbytes
@@ -139,11 +137,10 @@ class Streams:
             devices: their ids.
             counts: as `counts_after` gave them for it.
         """
-        rings, outboxes, nbytes = self._rings, self._outboxes, len(message)
+        rings, nbytes = self._rings, len(message)
         for device in devices:
             at = (counts[device] - nbytes) % STREAM_NBYTES
             rings[device][at : at + nbytes] = message
-            outboxes[device].count = counts[device]
         self._bell.owe(*devices)
         self._unseen[0] = 1
         self._written[:] = counts  # one step, in C; from here on the devices take the processors
@@ -195,12 +192,18 @@ class Inbox:
             data += self._ring[: nbytes - len(data)].tobytes()
         self._count += nbytes
         self._taken[device] = self._count
+        # with less in it, whoever found it full before has been told, and who does so now leaves more for next time
+        if there >= STREAM_NBYTES - _ROOM_NBYTES:
+            self._tell_of_room()
+        return data
+
+    def _tell_of_room(self) -> None:
+        """Tell who has found the ring full, and waits, as soon as there is room."""
         fence()
-        wanted = self._wants_room[device]
-        if wanted != self._room_said and self._written[device] - self._count <= STREAM_NBYTES - _ROOM_NBYTES:
+        wanted = self._wants_room[self._device]
+        if wanted != self._room_said and self._written[self._device] - self._count <= STREAM_NBYTES - _ROOM_NBYTES:
             self._room_said = wanted
             self._say_room()
-        return data
 
     def recv_into(self, place: memoryview) -> int:
         """The same, to where it is to be."""

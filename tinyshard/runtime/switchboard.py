@@ -23,7 +23,7 @@ from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime import channel
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
-from tinyshard.runtime.errand import Errand, head_of, plan
+from tinyshard.runtime.errand import Errand, message_of, plan
 from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
@@ -77,6 +77,7 @@ class Switchboard:
         self.started = Gate()
         self.ended = Gate()
         self.links: list[Link] = []
+        self._heard: list[int] = []  # by device, how many failures have come from it
         self.broken: TinyshardError | None = None
         self.closing = False
         self.has_lost = False  # some device is gone
@@ -231,7 +232,7 @@ class Switchboard:
         Args:
             told: by device, how many failures it has sent; may go on after them.
         """
-        if not self.started.is_open or [link.heard for link in self.links] != told[: len(self.links)]:
+        if not self.started.is_open or self._heard != told[: len(self._heard)]:
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
         return self._printed.is_all_read() and self._is_listening
@@ -290,12 +291,13 @@ class Switchboard:
             if self._memory is not None and self._bell is not None:
                 link.outbox = Outbox(self._memory, link.device, self._bell)
             self.links.append(link)
+            self._heard.append(0)
             self._selector.register(link.sock, selectors.EVENT_READ, link)
             self._selector.register(link.control, selectors.EVENT_READ, link)
             self._selector.register(link.output, selectors.EVENT_READ, link)
             self._printed.watch(link)
         if self._memory is not None and self._bell is not None:
-            self._streams = Streams(self._memory, [link.outbox for link in self.links if link.outbox], self._bell)
+            self._streams = Streams(self._memory, len(self.links), self._bell)
 
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
@@ -422,7 +424,7 @@ class Switchboard:
             self._send(new, ("program", program.number, program))
             known.update(new)
         self._count(run)  # before a device can be done with it
-        self._send(run.devices, head_of(item, released.pop(run.devices, ())))
+        self._give(run.devices, [message_of(item, released.pop(run.devices, ()))])
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
         self._count(run)
@@ -459,7 +461,9 @@ class Switchboard:
         self._send(request.waiting, (kind, request.number, what))
 
     def _send(self, devices: Iterable[int], head: tuple[Any, ...], payload: memoryview | None = None) -> None:
-        pieces = channel.frame(head, payload)
+        self._give(devices, channel.frame(head, payload))
+
+    def _give(self, devices: Iterable[int], pieces: list[memoryview]) -> None:
         for device in devices:
             self.links[device].queue(pieces)
 
@@ -487,7 +491,7 @@ class Switchboard:
             run = next((run for run in self._unsettled if run.number == number), None)
             if run is not None:
                 run.failures.setdefault(link.device, (failure, run.where))
-            link.heard += 1
+            self._heard[link.device] += 1
         elif head[0] == "reply":
             _, number, done, answer = head
             link.done = max(link.done, done)

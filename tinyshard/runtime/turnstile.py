@@ -62,7 +62,7 @@ class Turnstile:
 
     Attributes:
         done: the last call that is over.
-        spot: the collective that the loop is in, if it is in one.
+        spot: what `Spot` says of the collective that the loop is in, if it is in one.
         cancelled_upto: calls up to this one are cancelled: what they still exchange are zeros.
         lost: what is told of the device that is gone, if one is.
         processor_s: tells the processor time that the loop has used.
@@ -70,7 +70,7 @@ class Turnstile:
 
     def __init__(self) -> None:
         self.done = 0
-        self.spot: Spot | None = None
+        self.spot: tuple[int, ReadyProgram, ReadyStep] | None = None
         self.cancelled_upto = 0
         self.lost: Failure | None = None
         self.processor_s = _own_clock()
@@ -85,10 +85,12 @@ class Turnstile:
 
     def enter(self, number: int) -> bool:
         """Wait while calls are held, then say whether this one is to start."""
-        with self._lock:  # the condition's own, which is C
+        self._started = number  # first: who freezes from here on counts it as started, and so does this thread
+        if not self._is_frozen and not self._skip:
+            return True
+        with self._changed:
             while self._is_frozen:
                 self._changed.wait()
-            self._started = number
             if number not in self._skip:
                 return True
             self._skip.discard(number)
@@ -96,7 +98,7 @@ class Turnstile:
 
     def reach(self, number: int, ready: ReadyProgram, step: ReadyStep) -> None:
         """The loop comes to a collective. Raises PeerLostError if it cannot end."""
-        self.spot = Spot(number, ready, step)
+        self.spot = number, ready, step
         if self.lost is not None:
             raise PeerLostError("a collective is not begun, for one of the devices is gone")
 
@@ -163,7 +165,7 @@ def listen(sock: socket.socket, device: int, turnstile: Turnstile, abort: Callab
                 turnstile.cancel(*head[1:])
             elif head[0] == "look":
                 spot = turnstile.spot
-                told = spot.told(device) if spot is not None else None
+                told = Spot(*spot).told(device) if spot is not None else None
                 channel.send(sock, ("seen", turnstile.done, told, turnstile.processor_s()))
             elif head[0] == "lost":
                 turnstile.lose(gone(*head[1:]))

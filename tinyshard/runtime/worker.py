@@ -88,6 +88,7 @@ class Worker:
         self._is_remote = isinstance(store, Meeting)
         self._may_have_printed = False
         self._source: Any = sock
+        self._late: Sequence[int] = ()  # small values to let go of when nobody waits for this device
         self._arena: Arena | None = None
         self._progress: Progress | None = None
         self._fabric: Any  # with the methods of Fabric
@@ -125,13 +126,16 @@ class Worker:
                         _flush()
                         self._may_have_printed = False
                     self._progress.finish(self._turnstile.done)
+                if self._late:
+                    self._free(self._late)
+                    self._late = ()
                 if self._arena is not None and self._arena.freed:  # now that nobody waits for this device
                     self._arena.let_go()
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
         if kind == "run":
-            _, number, program, inputs, outputs, free = head
+            _, number, program, inputs, outputs, free, late = head
             operands = [self._values.get(i) for i in inputs]
             if free:
                 self._free(free)  # operands among that end with their last use
@@ -143,6 +147,7 @@ class Worker:
                 self._values.update(dict.fromkeys(outputs, Failed(None)))
             if free:
                 self._free(free)  # results of this call may be among that, too
+            self._late = late
             self._turnstile.done = number
         elif kind == "put":
             _, number, value, shape, dtype, block = head
