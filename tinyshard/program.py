@@ -104,6 +104,7 @@ class Program:
         metas: local shape and dtype of each value; None where only running tells.
         number: tells programs apart, so that each is sent to a worker once.
         communicates: whether any step exchanges data between devices.
+        largest_nbytes: size of its largest value; infinite where only running tells.
     """
 
     devices: tuple[int, ...]
@@ -114,12 +115,15 @@ class Program:
     metas: tuple[Meta | None, ...]
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
     communicates: bool = field(init=False, compare=False)
+    largest_nbytes: float = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         from tinyshard.collectives import COLLECTIVES
 
         crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
         object.__setattr__(self, "communicates", any(step.op in crossing for step in self.steps))
+        sizes = (math.inf if meta is None else meta.nbytes for meta in self.metas)
+        object.__setattr__(self, "largest_nbytes", max(sizes, default=0))
 
 
 def values_in(tree: Any) -> Iterator[Value]:

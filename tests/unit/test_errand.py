@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 import torch
 
 from tinyshard.program import Builder, Meta
@@ -17,7 +18,9 @@ class Reachable:
     nbytes = 0
 
 
-def test_small_values_are_let_go_of_after_the_call_and_others_before():
+@pytest.mark.parametrize("size", [8, 1 << 20])
+def test_small_values_are_let_go_of_after_a_small_call_and_others_before(size):
+    """A large one may need the memory, of which a small value may hold more than its own, as a slice does."""
     buffers, where = Buffers(), Where("here", 1)
     run = Run(1, (0,), False, where)
     metas = [Meta((8,), torch.float32), Meta((1 << 20,), torch.float32), None]
@@ -25,9 +28,12 @@ def test_small_values_are_let_go_of_after_the_call_and_others_before():
     numbers = [value.number for value in (small, large, unknown)]
     del small, large, unknown
     gc.collect()
-    program = Builder((0,), (1,)).finish([])
+    builder = Builder((0,), (1,))
+    builder.input(Meta((size,), torch.float32))
+    program = builder.finish([])
     memory = board.Board(np.zeros(board.nbytes(1), np.uint8), 1)
     item = ("run", 0, Run(2, (0,), False, where), program, (), ())
     errand = plan(item, [Reachable()], {0}, buffers.released(), Streams(memory, 1, Bell(memory)))
-    sent = channel.frame_of_call(2, program.number, (), (), numbers[1:], numbers[:1])
+    late = numbers[: size == 8]
+    sent = channel.frame_of_call(2, program.number, (), (), numbers[len(late) :], late)
     assert errand.message == sent

@@ -8,7 +8,7 @@ import torch
 
 from tests.fabrics import fabrics_of, of_each
 from tinyshard.program import Meta
-from tinyshard.runtime import arena, signals
+from tinyshard.runtime import arena, futex, signals
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.signals import PeerLostError
 
@@ -163,6 +163,29 @@ def test_who_has_done_its_part_of_a_sum_leaves_the_core_to_its_mates_at_once(siz
     assert torch.equal(total(fabrics[1], torch.ones(size), DEVICES), torch.full((size,), 2.0))
     first.join(20)
     assert torch.equal(ended[0], torch.full((size,), 2.0))
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "collective_permute", "max"])
+def test_who_sleeps_in_a_small_collective_is_woken_by_the_last(fabrics, name, monkeypatch):
+    monkeypatch.setattr(signals, "_LOOK_AGAIN", futex.timespec(1000.0))
+    for fabric in fabrics:
+        fabric._signals._yielding.until = lambda is_there, is_missed: False
+    sleeps = threading.Event()
+    for by in ("_sleep", "nap"):
+        sleep = getattr(fabrics[0]._signals, by)
+        monkeypatch.setattr(fabrics[0]._signals, by, lambda *args, sleep=sleep: (sleeps.set(), sleep(*args)))
+    meta = Meta((4, 4), torch.float32)
+    made = Meta((8, 4) if name == "all_gather" else (4, 4), torch.float32)
+    params = COLLECTIVES.get(name, {"op": "max"})
+    op = name if name in COLLECTIVES else "all_reduce"
+
+    def bring(fabric):
+        if fabric._device:
+            assert sleeps.wait(20)
+            time.sleep(0.05)  # until it does
+        return fabric.ready(op, DEVICES, (2,), (0,), params, meta, made)(torch.ones(4, 4), nobody)
+
+    assert all(isinstance(result, torch.Tensor) for result in of_all(fabrics, bring))
 
 
 def come_one_after_the_other(fabrics, xs):

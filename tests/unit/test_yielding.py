@@ -91,6 +91,13 @@ def test_each_time_that_it_happens_again_soon_it_is_for_longer(yields):
     assert crowded[1] == yielding.CROWDED_FOR_NS
 
 
+def test_others_that_run_for_longer_than_nobody_yielded_count_as_again(monkeypatch):
+    crowded = np.array([time.monotonic_ns(), yielding.CROWDED_FOR_NS], np.int64)
+    monkeypatch.setattr(yielding, "let_others_run", lambda: time.sleep(1.2 * yielding.CROWDED_FOR_NS / 1e9))
+    assert Yielding(crowded.data, FOR_NS).until(always, always)
+    assert crowded[1] == 4 * yielding.CROWDED_FOR_NS
+
+
 def test_what_went_well_for_as_long_as_it_did_not_is_not_again(yields):
     crowded = np.array([time.monotonic_ns() - yielding.CROWDED_FOR_NS, yielding.CROWDED_FOR_NS], np.int64)
     assert Yielding(crowded.data, FOR_NS).until(always, always)

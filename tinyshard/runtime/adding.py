@@ -68,13 +68,17 @@ class Adding:
         signals, others, number = self._signals, self._group.others, self._signals.number
         self._words[self._device] = number
         fence()
-        add_rows(rows, out)  # of what is there: what this takes is in the caches when it counts
-        is_made = signals.have_come(others) or signals.comes_soon(lambda: signals.have_come(others))
-        if is_made:
-            counted = signals.numbers(others)
-            is_made = counted.count(number) == len(counted)
-        if is_made:
-            add_rows(rows, out)
-        self._words[self._device] = 0
-        fence()
+        is_made = False
+        try:
+            add_rows(rows, out)  # of what is there: what this takes is in the caches when it counts
+            if signals.have_come(others) or signals.comes_soon(lambda: signals.have_come(others)):
+                counted = signals.numbers(others)
+                if counted.count(number) == len(counted):
+                    add_rows(rows, out)
+                    is_made = True
+        except MemoryError:  # whoever makes it then hears of it
+            pass
+        finally:
+            self._words[self._device] = 0
+            fence()
         return is_made

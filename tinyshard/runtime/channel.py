@@ -1,9 +1,9 @@
-"""Framed messages over a socket, or a ring in shared memory (`stream`): a pickled head, and bytes of one tensor.
+"""Framed messages over a socket, or a ring in shared memory (`stream`): a head, and bytes of one tensor.
 
-4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (as the tensor lies in memory)
+4 bytes length of the head | 8 bytes length of the payload | head (pickle, or numbers) | payload (as it lies in memory)
 
-The head of a call is nothing but numbers, and is written as such: to unpickle it, a device that has just got its core
-would bring more code into the caches than for all else that it does with the message.
+The head of a call is nothing but numbers, and is written as such, which its length tells: to unpickle it, a device that
+has just got its core would bring more code into the caches than for all else that it does with the message.
 """
 
 from __future__ import annotations

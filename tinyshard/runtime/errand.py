@@ -75,8 +75,9 @@ def plan(
     told = tuple(released)
     free: list[int] = []
     late: list[int] = []
+    has_time = item[3].largest_nbytes <= NOTE_NBYTES  # it needs no memory that others leave
     for watch in told:
-        is_small = watch.block is not None and watch.block.nbytes <= NOTE_NBYTES
+        is_small = has_time and watch.block is not None and watch.block.nbytes <= NOTE_NBYTES
         (late if is_small else free).append(watch.number)
     message = message_of(item, free, late)
     counts = streams.counts_after(devices, len(message))

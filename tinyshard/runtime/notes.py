@@ -1,9 +1,10 @@
 """Collectives of a few bytes between processes that share memory: one exchange of signals, and no blocks.
 
 Each member writes its operand into a note of its own, the one that the number of its exchange names, waits until all
-have come, and computes its own result from the notes. Where all get the same, who finds that it is the last computes it
-at once and notes it for the others: they have done their part before, and what they copy is there before the last says
-that it has done its. A note is written anew when all its readers have read it.
+have come, and computes its own result from the notes. Where all get the same, one of them computes it and notes it for
+the others: who finds that it is the last, unless another that had nothing else to do waits for that (`adding`). The
+others have done their part before, and what they copy is there before that one says that it has done its. A note is
+written anew when all its readers have read it.
 """
 
 from __future__ import annotations
@@ -90,12 +91,26 @@ class Notes:
                 return reduced(rows[number % NOTES], params["op"])
             return self._from_notes(name, group, meta, number, numbers, params)
 
-        def exchange(x: Tensor, done: Callable[[], None]) -> Tensor:
+        def give(x: Tensor) -> int:
             signals.check(group)
             number = signals.number + 1
-            note = number % NOTES
             readers.wait(number)
-            write(note, x)
+            write(number % NOTES, x)
+            return number
+
+        def exchange(x: Tensor, done: Callable[[], None]) -> Tensor:
+            number = give(x)
+            signals.come(group)
+            try:
+                numbers = signals.wait(group)
+                readers.note(number, others, numbers)
+                return made(number, numbers)
+            finally:
+                self._read[device] = number
+
+        def exchange_for_all(x: Tensor, done: Callable[[], None]) -> Tensor:
+            number = give(x)
+            note = number % NOTES
             gate = signals.gate(group)
             signals.come(group)
             have_all_come = signals.have_come(others)
@@ -107,18 +122,19 @@ class Notes:
                 elif is_last_of_core and adding.is_for_this_one():
                     is_made = adding.waits_to_add(*sums[note])
                     have_all_come = is_made or signals.have_come(others)
-            is_last = for_all and have_all_come and adder == NOBODY
+            is_makers = have_all_come and adder == NOBODY
             try:
-                if for_all and (is_made or not is_last):
+                if is_made or not is_makers:
                     done()
                 if is_made:
                     self._made[device] = number  # not before: who sees it lets the controller have the core
-                elif for_all and not is_last_of_core:
+                elif not is_last_of_core:
                     signals.nap(group, gate)  # at once: others need the core before they come
+                    have_all_come = signals.have_come(others)
                 numbers = signals.hear(group) if have_all_come else signals.wait(group)
                 readers.note(number, others, numbers)
-                if not is_last:
-                    noted = self._result_of(group, numbers, meta) if for_all else None
+                if not is_makers:
+                    noted = self._result_of(group, numbers, meta)
                     return made(number, numbers) if noted is None else noted.clone()
                 if is_made:
                     return results[note].clone()
@@ -133,24 +149,26 @@ class Notes:
                 return results[note].clone() if out is None else out
             finally:
                 self._read[device] = number
-                if is_last:  # also if it could not make it
+                if is_makers:  # also if it could not make it
                     signals.let_on(group)
 
-        return exchange
+        return exchange_for_all if for_all else exchange
 
     def _result_of(self, group: Group, numbers: list[int], meta: Meta) -> Tensor | None:
-        """What one of the others has noted as the result, or soon does; else None."""
-        found = -1
+        """What one of the others has noted as the result, or soon does; None if nobody does, or has noted more."""
+        made, others, found = self._made, group.others, -1
 
-        def is_found() -> bool:
+        def is_over() -> bool:
             nonlocal found
-            found = next((k for k, other in enumerate(group.others) if self._made[other] == numbers[k]), -1)
-            return found >= 0
+            found = next((k for k, other in enumerate(others) if made[other] == numbers[k]), -1)
+            return found >= 0 or any(made[other] > number for other, number in zip(others, numbers, strict=True))
 
-        if not is_found() and not self._signals.comes_soon(is_found):
+        if not is_over():
+            self._signals.comes_soon(is_over)
+        if found < 0:
             return None
         self._signals.give_way(_TURNS)  # the controller waits for this call to be over, not for this device's copy
-        return self._noted(self._result_offset, group.others[found], numbers[found] % NOTES, meta)
+        return self._noted(self._result_offset, others[found], numbers[found] % NOTES, meta)
 
     def _noted(self, start: int, device: int, note: int, meta: Meta) -> Tensor:
         """A note of those that start there, as a tensor."""

@@ -3,8 +3,9 @@
 Each member counts the exchanges that it takes part in, and tells each of the others the number of this one, in a place
 that it alone writes. Who then finds that all have come may be the last, and wakes all the others with one system call:
 they sleep on one number, the group's gate. Two may find so at the same time; that none does cannot be, for each passes
-a fence between its own word and its look at the others'. Before it sleeps, each lets others run for a moment
-(`yielding`). Groups with the same least member share a gate: who is woken looks again. Once one member is missed for
+a fence between its own word and its look at the others'. (Or it leaves that to one that is awake and has more to tell
+them: `adding`.) Before it sleeps, each lets others run for a moment (`yielding`), unless they need its core to come
+(`nap`). Groups with the same least member share a gate: who is woken looks again. Once one member is missed for
 good, nothing is waited for any more.
 """
 
@@ -121,7 +122,7 @@ class Signals:
             self._sleepers[group.gate].sleep(gate, _LOOK_AGAIN)
 
     def give_way(self, turns: int = 1) -> None:
-        """This member has done its part: let those who have not have the core at once."""
+        """This member has done its part: let those who have not have the core at once, so many times."""
         for _ in range(turns):
             self._yielding.once()
 

@@ -69,15 +69,16 @@ class Yielding:
             let_others_run()
             now = time.monotonic_ns()
             if now - before > CROWDED_AFTER_NS and is_missed():
-                self._say_crowded(now)
+                self._say_crowded(before, now)
             if is_there():
                 return True
         return False
 
-    def _say_crowded(self, now: int) -> None:
+    def _say_crowded(self, before: int, now: int) -> None:
+        """Others have run from `before` until now."""
         until, for_ns = self._crowded[0], self._crowded[1]
         if until >= now:  # another who was kept waiting as well has said so
             return
-        is_again = now - until < for_ns  # as soon as it was tried again, not after it went well for as long
+        is_again = before - until < for_ns  # as soon as it was tried again, not after it went well for as long
         self._crowded[1] = for_ns = min(4 * for_ns, MOST_CROWDED_FOR_NS) if is_again else CROWDED_FOR_NS
         self._crowded[0] = now + for_ns
