@@ -98,6 +98,8 @@ def main() -> None:
     ]
     figures = []
     try:
+        for side in sides:  # all are up before anything is measured
+            side.ask("drop")
         for case in wanted:
             figures.append((measure_start if case.name == "start" else measure)(case, sides, args.rounds))
             print(table(figures[-1:], heading=len(figures) == 1), flush=True)

@@ -22,6 +22,7 @@ N = DEVICES
 def _rank(rank: int, store: str, told: Connection) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=N)
+    told.send("up")
     while True:
         asked = told.recv()
         if asked is None:
@@ -81,6 +82,8 @@ def main() -> None:
         for process in processes:
             process.start()
         ours: Any = [mine for mine, _ in pairs]
+        for told in ours:  # before it answers: to load torch eight times takes both cores for many seconds
+            told.recv()
         cases: dict[str, Callable[[], Generator]] = {
             name: partial(collective, ours, *of) for name, of in COLLECTIVES.items()
         }
