@@ -8,7 +8,7 @@ import torch
 
 from tests.fabrics import fabrics_of, of_each
 from tinyshard.program import Meta
-from tinyshard.runtime import arena, futex, signals
+from tinyshard.runtime import adding, arena, futex, signals
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.signals import PeerLostError
 
@@ -188,6 +188,14 @@ def test_who_sleeps_in_a_small_collective_is_woken_by_the_last(fabrics, name, mo
     assert all(isinstance(result, torch.Tensor) for result in of_all(fabrics, bring))
 
 
+def until_it_is_there(is_there, is_missed):
+    """Yields on a busy machine too."""
+    end_s = time.monotonic() + 20
+    while not is_there() and time.monotonic() < end_s:
+        time.sleep(1e-4)
+    return is_there()
+
+
 def come_one_after_the_other(fabrics, xs):
     """Sums of all; device 0 comes first. By device, the result; and in what order they said that their part is done."""
     said, has_come = [], threading.Event()
@@ -208,14 +216,50 @@ def come_one_after_the_other(fabrics, xs):
 
 
 @pytest.mark.parametrize("kept", [(), (5, 6)], ids=["cores of their own", "two cores"])
-def test_who_waits_alone_on_its_core_adds_up_and_the_last_need_not(kept, monkeypatch):
-    monkeypatch.setattr(signals, "YIELD_IN_EXCHANGE_FOR_NS", 10_000_000_000)
+def test_who_waits_alone_on_its_core_adds_up_and_the_last_need_not(kept):
     fabrics = fabrics_of(2, kept)
+    fabrics[0]._signals._yielding.until = until_it_is_there
     xs = [torch.full((64,), 1.0), torch.full((64,), 2.0)]
     results, said = come_one_after_the_other(fabrics, xs)
     assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
     assert said == [1, 0]  # the controller waits for who adds up
     assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
+    assert not fabrics[0]._arena.board.adding.any()
+
+
+def test_who_sleeps_for_its_core_is_woken_by_who_adds_up(monkeypatch):
+    monkeypatch.setattr(signals, "_LOOK_AGAIN", futex.timespec(1000.0))
+    fabrics = fabrics_of(3, (5, 5, 6))
+    fabrics[1]._signals._yielding.until = until_it_is_there
+    steps = [threading.Event(), threading.Event()]
+    nap, soon = fabrics[0]._signals.nap, fabrics[1]._signals.comes_soon
+    fabrics[0]._signals.nap = lambda *args: (steps[0].set(), nap(*args))
+    fabrics[1]._signals.comes_soon = lambda is_there: (steps[1].set(), soon(is_there))[1]
+
+    def bring(fabric):
+        if fabric._device:
+            assert steps[fabric._device - 1].wait(20)
+            time.sleep(0.05)  # until it sleeps
+        return total(fabric, torch.full((64,), 10.0**fabric._device), (0, 1, 2))
+
+    assert all(torch.equal(x, torch.full((64,), 111.0)) for x in of_all(fabrics, bring))
+    assert fabrics[0]._arena.board.made.tolist() == [0, 1, 0, 0]
+
+
+def test_who_adds_up_and_has_no_memory_for_it_leaves_it_to_the_last(monkeypatch):
+    add_rows, fails = adding.add_rows, []
+
+    def add_rows_later(rows, out):
+        if not fails:
+            fails.append(True)
+            raise MemoryError
+        add_rows(rows, out)
+
+    monkeypatch.setattr(adding, "add_rows", add_rows_later)
+    fabrics = fabrics_of(2)
+    results, said = come_one_after_the_other(fabrics, [torch.full((64,), 1.0), torch.full((64,), 2.0)])
+    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
+    assert fails and sorted(said) == [0, 1]
     assert not fabrics[0]._arena.board.adding.any()
 
 

@@ -62,8 +62,8 @@ class Adding:
             out: [size], takes the sum.
 
         Returns:
-            Whether it is made: all have come soon, and count alike. If not, it may still be this device's to make: if
-            all have come by then.
+            Whether it is made: all have come soon, and count alike, and there was memory. If not, it may still be this
+            device's to make: if all have come by then.
         """
         signals, others, number = self._signals, self._group.others, self._signals.number
         self._words[self._device] = number
