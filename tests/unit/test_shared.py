@@ -196,8 +196,8 @@ def until_it_is_there(is_there, is_missed):
     return is_there()
 
 
-def come_one_after_the_other(fabrics, xs):
-    """Sums of all; device 0 comes first. By device, the result; and in what order they said that their part is done."""
+def come_one_after_the_other(fabrics):
+    """A sum of two, to which device 0 comes first; in what order they said that their part is done."""
     said, has_come = [], threading.Event()
     come = fabrics[0]._signals.come
 
@@ -210,19 +210,17 @@ def come_one_after_the_other(fabrics, xs):
     def bring(fabric):
         device = fabric._device
         assert device == 0 or has_come.wait(20)
-        return total(fabric, xs[device], tuple(range(len(fabrics))), done=lambda: said.append(device))
+        return total(fabric, torch.full((64,), 1.0 + device), DEVICES, done=lambda: said.append(device))
 
-    return of_all(fabrics, bring), said
+    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in of_all(fabrics, bring))
+    return said
 
 
 @pytest.mark.parametrize("kept", [(), (5, 6)], ids=["cores of their own", "two cores"])
 def test_who_waits_alone_on_its_core_adds_up_and_the_last_need_not(kept):
     fabrics = fabrics_of(2, kept)
     fabrics[0]._signals._yielding.until = until_it_is_there
-    xs = [torch.full((64,), 1.0), torch.full((64,), 2.0)]
-    results, said = come_one_after_the_other(fabrics, xs)
-    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
-    assert said == [1, 0]  # the controller waits for who adds up
+    assert come_one_after_the_other(fabrics) == [1, 0]  # the controller waits for who adds up
     assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
     assert not fabrics[0]._arena.board.adding.any()
 
@@ -257,9 +255,8 @@ def test_who_adds_up_and_has_no_memory_for_it_leaves_it_to_the_last(monkeypatch)
 
     monkeypatch.setattr(adding, "add_rows", add_rows_later)
     fabrics = fabrics_of(2)
-    results, said = come_one_after_the_other(fabrics, [torch.full((64,), 1.0), torch.full((64,), 2.0)])
-    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
-    assert fails and sorted(said) == [0, 1]
+    assert sorted(come_one_after_the_other(fabrics)) == [0, 1]
+    assert fails
     assert not fabrics[0]._arena.board.adding.any()
 
 
@@ -271,9 +268,7 @@ def test_who_would_add_up_but_comes_to_sleep_leaves_it_to_the_last():
     fabrics[0]._signals._sleep = lambda *args: (slept.set(), sleep(*args))
     come = fabrics[1]._signals.come
     fabrics[1]._signals.come = lambda group: (slept.wait(20), come(group))
-    results, said = come_one_after_the_other(fabrics, [torch.full((64,), 1.0), torch.full((64,), 2.0)])
-    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
-    assert said == [0, 1]
+    assert come_one_after_the_other(fabrics) == [0, 1]
     assert fabrics[0]._arena.board.made.tolist() == [0, 1, 0]
 
 
@@ -284,9 +279,7 @@ def test_who_takes_back_that_it_adds_up_when_all_have_come_does_it_all_the_same(
     waited = fabrics[1]._notes._result_of
     fabrics[1]._notes._result_of = lambda *args: (relies.set(), waited(*args))[1]
     fabrics[0]._signals.comes_soon = lambda is_there: not relies.wait(20)
-    results, said = come_one_after_the_other(fabrics, [torch.full((64,), 1.0), torch.full((64,), 2.0)])
-    assert all(torch.equal(x, torch.full((64,), 3.0)) for x in results)
-    assert said == [1, 0]
+    assert come_one_after_the_other(fabrics) == [1, 0]
     assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
 
 

@@ -22,8 +22,6 @@ from tinyshard.runtime.futex import fence
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.signals import Signals
 
-NOBODY = -1
-
 
 class Adding:
     """One device's share in the sums of one group.
@@ -42,17 +40,14 @@ class Adding:
         self._group = group
         self._elsewhere = tuple(m for m in group.others if m not in mates)
 
-    def another(self) -> int:
-        """Which device of another core adds up the exchange to which this one has come last, or NOBODY."""
+    def is_for_another(self) -> bool:
+        """Whether a device of another core adds up the exchange to which this one has come last."""
         words, count_of = self._words, self._signals.count_of
-        for other in self._elsewhere:
-            if words[other] and words[other] == count_of(other):
-                return other
-        return NOBODY
+        return any(words[other] and words[other] == count_of(other) for other in self._elsewhere)
 
     def is_for_this_one(self) -> bool:
         """Whether it is this device's, if it is the last of its core and others are missing: whether no other does."""
-        return bool(self._elsewhere) and self.another() == NOBODY
+        return bool(self._elsewhere) and not self.is_for_another()
 
     def waits_to_add(self, rows: np.ndarray, out: np.ndarray) -> bool:
         """Wait for a while for the others, and add up what they have given.

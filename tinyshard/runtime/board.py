@@ -39,7 +39,7 @@ class Board:
             counts them.
         made: the last exchange of which a device has noted the result, or made the part of its crew.
         claimed: of the last exchange with a crew, twice its number, and one more if the device found itself the last.
-        adding: the exchange whose operands a device adds up while they come (`adding`); 0 if it does not.
+        adding: the exchange whose operands a device waits for to add them up (`adding`); 0 if it does not.
         pids: process ids.
         finished: the number of the last call that a device has finished.
         when: at what time it did, in nanoseconds of the system's monotonic clock.

@@ -18,11 +18,10 @@ from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, own_block, reduced
 from tinyshard.program import Meta
-from tinyshard.runtime.adding import NOBODY, Adding
+from tinyshard.runtime.adding import Adding
 from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.combining import add_rows, adds_by_rows
-from tinyshard.runtime.crews import crews_of
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.readers import Readers
 from tinyshard.runtime.signals import Signals
@@ -39,10 +38,9 @@ class Notes:
         arena: the memory.
         signals: how the members meet.
         readers: who still reads what this device has written.
-        kept: by device, the core that it keeps to; none where each goes wherever there is room.
     """
 
-    def __init__(self, arena: Arena, signals: Signals, readers: Readers, kept: Sequence[int]) -> None:
+    def __init__(self, arena: Arena, signals: Signals, readers: Readers) -> None:
         board = arena.board
         self._arena = arena
         self._device = arena.member
@@ -50,17 +48,17 @@ class Notes:
         self._read, self._made = board.read.data, board.made.data
         self._offset, self._result_offset = board.note_offset, board.result_offset
         self._readers = readers
-        self._kept = kept
         self._views: dict[tuple[Any, ...], Tensor] = {}
 
     def ready(
-        self, name: str, group: Group, meta: Meta, params: dict[str, Any]
+        self, name: str, group: Group, mates: tuple[int, ...], meta: Meta, params: dict[str, Any]
     ) -> Callable[[Tensor, Callable[[], None]], Tensor]:
         """One collective, as `fabric.Fabric.ready` says. It raises PeerLostError if a member is gone.
 
         Args:
             name: of a row of `tinyshard.collectives`.
             group: who takes part.
+            mates: ids of the others that keep to this device's core.
             meta: of the operand, of at most NOTE_NBYTES.
             params: the row's.
         """
@@ -76,7 +74,6 @@ class Notes:
                 (stack.view(group.count, -1).numpy(), result.view(-1).numpy())
                 for stack, result in zip(rows, results, strict=True)
             ]
-        mates = crews_of(group, self._kept).mates if for_all else ()
         adding = Adding(self._arena.board, signals, group, mates) if sums else None
         places, nbytes = [view.data_ptr() for view in own], meta.nbytes
 
@@ -115,16 +112,16 @@ class Notes:
             signals.come(group)
             have_all_come = signals.have_come(others)
             is_last_of_core = have_all_come or signals.have_come(mates)
-            is_made, adder = False, NOBODY
+            is_made = is_for_another = False
             if adding is not None:
                 if have_all_come:
-                    adder = adding.another()
+                    is_for_another = adding.is_for_another()
                 elif is_last_of_core and adding.is_for_this_one():
                     is_made = adding.waits_to_add(*sums[note])
                     have_all_come = is_made or signals.have_come(others)
-            is_makers = have_all_come and adder == NOBODY
+            is_maker = have_all_come and not is_for_another
             try:
-                if is_made or not is_makers:
+                if is_made or not is_maker:
                     done()
                 if is_made:
                     self._made[device] = number  # not before: who sees it lets the controller have the core
@@ -133,7 +130,7 @@ class Notes:
                     have_all_come = signals.have_come(others)
                 numbers = signals.hear(group) if have_all_come else signals.wait(group)
                 readers.note(number, others, numbers)
-                if not is_makers:
+                if not is_maker:
                     noted = self._result_of(group, numbers, meta)
                     return made(number, numbers) if noted is None else noted.clone()
                 if is_made:
@@ -149,7 +146,7 @@ class Notes:
                 return results[note].clone() if out is None else out
             finally:
                 self._read[device] = number
-                if is_makers:  # also if it could not make it
+                if is_maker:  # also if it could not make it
                     signals.let_on(group)
 
         return exchange_for_all if for_all else exchange

@@ -86,7 +86,7 @@ class Overview:
         """
         needed = [needs.get(device, 0) for device in range(len(self._finished))]
         have_finished = partial(self._have_finished, needed)
-        if not have_finished() and not self._yielding.until(have_finished, partial(self._is_late, needs)):
+        if not have_finished() and not self._yielding.until(have_finished, partial(self._is_late, needed)):
             # there is one place to say what the controller needs; another thread may have it
             if not self._waiting.acquire(blocking=False):
                 return None
@@ -108,11 +108,14 @@ class Overview:
         """Whether each device has finished its call."""
         return all(map(ge, self._finished.tolist(), needed))
 
-    def _is_late(self, needs: Mapping[int, int]) -> bool:
+    def _is_late(self, needed: Sequence[int]) -> bool:
         """Whether the devices have all finished, and not just now."""
-        if any(self._finished[device] < number for device, number in needs.items()):
+        if not self._have_finished(needed):
             return False
-        return time.monotonic_ns() - max(self._when[device] for device in needs) > LATE_AFTER_NS
+        return (
+            time.monotonic_ns() - max(self._when[device] for device, number in enumerate(needed) if number)
+            > LATE_AFTER_NS
+        )
 
     def _has_slept(self, numbers: Sequence[int], within_s: float) -> bool:
         """Whether the devices have all finished after this thread has slept for the last of them."""

@@ -82,7 +82,7 @@ class SharedFabric:
         self._letters = board.letters.reshape(-1).data
         self._kept = kept
         self._readers = Readers(board.read.data, self._signals)
-        self._notes = Notes(arena, self._signals, self._readers, kept)
+        self._notes = Notes(arena, self._signals, self._readers)
         self._read = board.read.data
         self._crew = Crew(board, self._signals, self._device)
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
@@ -112,9 +112,10 @@ class SharedFabric:
         if group.count == 1:
             return lambda x, done: x
         handed = (name, group.count, meta.nbytes)
-        small = self._notes.ready(name, group, meta, params) if meta.nbytes <= NOTE_NBYTES else None
+        crews = crews_of(group, self._kept)
+        small = self._notes.ready(name, group, crews.mates, meta, params) if meta.nbytes <= NOTE_NBYTES else None
         if name == "all_reduce":
-            params = {**params, "crews": crews_of(group, self._kept)}
+            params = {**params, "crews": crews}
         large = partial(_LARGE.get(name) or partial(SharedFabric.any_other, name=name), self, group, **params)
 
         def perform(x: Tensor, done: Callable[[], None]) -> Tensor:
