@@ -1,4 +1,4 @@
-"""A device calls an op by the shortest way there is: what comes out is the op's own result, bit for bit."""
+"""A device calls an op by the shortest way there is: what comes out is what the op itself gives."""
 
 import warnings
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import torch
 import tinyshard as ts
 from tinyshard.program import Builder, Meta, Step, Value
 from tinyshard.runtime.execute import find_op, make_ready
-from tinyshard.runtime.shortcuts import quickest
+from tinyshard.runtime.shortcuts import quickest, written_in
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -229,3 +229,73 @@ def test_the_derivative_of_clamp_takes_the_quick_ways() -> None:
     assert compared(x, 0).dtype == torch.bool
     few = [Meta((128,), torch.float32)] * 2
     assert quickest(never, Step("aten.ge.Scalar", (Value(1), 0), {}, (2,)), few) is never
+
+
+NARROW = {"rows": lambda x: x, "columns": lambda x: x.T.contiguous().T}
+
+
+@pytest.mark.parametrize("columns", [2, 10, 11])
+@pytest.mark.parametrize("layout", NARROW)
+def test_many_rows_times_a_few_columns_are_the_same_but_for_roundings(layout: str, columns: int) -> None:
+    generator = torch.Generator().manual_seed(columns)
+    x = NARROW[layout](torch.randn(512, 128, generator=generator))
+    y = torch.randn(128, columns, generator=generator)
+    made = Meta((512, columns), torch.float32)
+    for factor in (y, NARROW["columns"](y), torch._neg_view(y)):
+        got = performed("aten.mm.default", (Value(0), Value(1)), [x, factor], made)
+        assert got.is_contiguous() and got.dtype == torch.float32
+        torch.testing.assert_close(got.double(), x.double() @ factor.double(), rtol=1e-5, atol=1e-4)
+
+
+def test_only_products_by_a_few_columns_of_singles_are_turned() -> None:
+    def never(*args: Any) -> torch.Tensor:
+        raise AssertionError("torch's own way")
+
+    def way_of(rows: int, columns: int, dtype: torch.dtype) -> Callable[..., Any]:
+        metas = [Meta((rows, 128), dtype), Meta((128, columns), dtype), Meta((rows, columns), dtype)]
+        return quickest(never, Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), metas)
+
+    assert way_of(512, 10, torch.float32)(torch.ones(512, 128), torch.ones(128, 10)).unique().tolist() == [128.0]
+    for rows, columns, dtype in [
+        (512, 1, torch.float32), (512, 12, torch.float32), (511, 10, torch.float32), (512, 10, torch.float64),
+    ]:  # fmt: skip
+        assert way_of(rows, columns, dtype) is never
+    unknown = [Meta((512, 128), torch.float32), None, None]
+    assert quickest(never, Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), unknown) is never
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", ["add", "div", "mul", "sub", "mm"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bfloat16])
+def test_a_result_written_where_others_read_it_is_the_same(name: str, dtype: torch.dtype, layout: str) -> None:
+    x, y = (LAYOUTS[layout](many(torch.float32).nan_to_num(0, 9, -9)).to(dtype) for _ in range(2))
+    if name == "mm":
+        x, y = x.flatten(1), y.flatten(1).T
+    else:
+        y = y.flip(0)
+    op = f"aten.{name}.{'default' if name == 'mm' else 'Tensor'}"
+    wanted = getattr(torch, name)(x, y)
+    metas = [Meta(tuple(t.shape), t.dtype) for t in (x, y, wanted)]
+    rooms: list[torch.Tensor] = []
+
+    def room() -> torch.Tensor:
+        rooms.append(torch.empty(wanted.shape, dtype=wanted.dtype))
+        return rooms[-1]
+
+    made = written_in(room, find_op(op), Step(op, (Value(0), Value(1)), {}, (2,)), metas)(x, y)
+    check_same(made, wanted)
+    assert bool(rooms) == (name == "mm" or (x.is_contiguous() and y.is_contiguous()))
+    assert all(made is written for written in rooms)
+
+
+def test_what_cannot_be_written_where_others_read_it_is_the_op_itself() -> None:
+    def op(*args: Any) -> None: ...
+
+    x, y = Value(0), Value(1)
+    metas = [Meta((512, 128), torch.float32), Meta((128, 10), torch.float32), Meta((512, 10), torch.float32)]
+    for step in [
+        Step("aten.exp.default", (x,), {}, (2,)),
+        Step("aten.add.Tensor", (x, y), {"alpha": 2}, (2,)),
+        Step("aten.mm.default", (x, y), {}, (2,)),
+    ]:
+        assert written_in(torch.Tensor, op, step, metas) is op

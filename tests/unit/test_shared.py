@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from tests.fabrics import fabrics_of, of_each
-from tinyshard.program import Meta
+from tinyshard.program import Builder, Meta, Value
 from tinyshard.runtime import adding, arena, futex, signals
 from tinyshard.runtime.board import NOTES
+from tinyshard.runtime.execute import make_ready
 from tinyshard.runtime.signals import PeerLostError
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -48,8 +49,8 @@ def nobody():
     """Whom to tell that a part is done."""
 
 
-def perform(name):
-    x = torch.ones(SHAPE)
+def perform(name, x=None):
+    x = torch.ones(SHAPE) if x is None else x
     params = COLLECTIVES.get(name, {"moves": BOTH_WAYS})
     return lambda fabric: fabric.ready(name, DEVICES, (2,), (0,), params, META, META)(x, nobody)
 
@@ -317,6 +318,36 @@ def test_who_makes_a_part_has_its_pages_mapped_at_once(fabrics):
     assert asked[0][0] == start
     assert sum(nbytes for _, nbytes in asked) == 400_000
     assert len({offset + nbytes for offset, nbytes in asked} - {offset for offset, _ in asked}) == 1
+
+
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_what_is_computed_for_others_need_not_be_copied(fabrics, name, monkeypatch):
+    copied = []
+    for fabric in fabrics:
+        monkeypatch.setattr(
+            fabric._arena, "copied", lambda x, holders, by=fabric._arena.copied: copied.append(name) or by(x, holders)
+        )
+    x = torch.arange(float(SHAPE[0] * SHAPE[1])).view(SHAPE)
+    made = of_all(fabrics, perform(name, x))[0]
+    assert bool(copied) == (name != "all_gather")  # there each copies its own into what all of them hold
+    builder = Builder(DEVICES, (2,))
+    (tripled,) = builder.emit("aten.mul.Tensor", (Value(builder.input(META)), 3.0), {}, [META])
+    meta = Meta(tuple(made.shape), made.dtype)
+    program = builder.finish(builder.emit(name, (Value(tripled),), {"axes": (0,), **COLLECTIVES[name]}, [meta]))
+    copied.clear()
+
+    def run(fabric):
+        values = [x, None, None]
+        for step in make_ready(program, fabric=fabric).steps:
+            if step.perform is None:
+                values[step.results[0]] = step.call(values)[0]
+            else:
+                values[step.results[0]] = step.perform(values[step.operand[0]], nobody)
+        return values[-1]
+
+    results = of_all(fabrics, run)
+    assert torch.equal(results[0], 3 * made)
+    assert not copied
 
 
 @pytest.mark.parametrize("size", [3, 100_000])

@@ -11,7 +11,7 @@ import torch
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
 from tinyshard.runtime.failures import short
-from tinyshard.runtime.shortcuts import quickest, shortest, with_tensors_for_numbers
+from tinyshard.runtime.shortcuts import quickest, shortest, with_tensors_for_numbers, written_in
 
 _SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
 
@@ -84,13 +84,33 @@ def make_ready(program: Program, place: torch.device | None = None, fabric: Any 
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    steps = tuple(_ready_step(s, program, tuple(d), place, fabric) for s, d in zip(program.steps, dead, strict=True))
+    rooms = _rooms(program, fabric) if fabric is not None and place is None else {}
+    steps = tuple(
+        _ready_step(step, program, tuple(numbers), place, fabric, rooms)
+        for step, numbers in zip(program.steps, dead, strict=True)
+    )
     may_print = any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
     return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
+def _rooms(program: Program, fabric: Any) -> dict[int, Callable[[], torch.Tensor]]:
+    """By value, what makes room for it where other devices can read it, if a collective is to take it from there."""
+    rooms = {}
+    for step in program.steps:
+        meta = program.metas[step.args[0].number] if step.op in COLLECTIVES else None
+        room = fabric.room_for(step.op, meta) if meta is not None else None
+        if room is not None:
+            rooms[step.args[0].number] = room
+    return rooms
+
+
 def _ready_step(
-    step: Step, program: Program, dead: tuple[int, ...], place: torch.device | None, fabric: Any
+    step: Step,
+    program: Program,
+    dead: tuple[int, ...],
+    place: torch.device | None,
+    fabric: Any,
+    rooms: dict[int, Callable[[], torch.Tensor]],
 ) -> ReadyStep:
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
@@ -102,7 +122,8 @@ def _ready_step(
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: literal, step, None, (-1, None), None, step.results, dead)
-    call = _caller(step, program.metas, place, is_shortened=fabric is not None)
+    room = next((rooms[number] for number in step.results if number in rooms), None)
+    call = _caller(step, program.metas, place, room, is_shortened=fabric is not None)
     return ReadyStep(step.op, call, step, None, (-1, None), None, step.results, dead)
 
 
@@ -113,7 +134,12 @@ def find_op(name: str) -> Any:
 
 
 def _caller(
-    step: Step, metas: Sequence[Meta | None], place: torch.device | None, *, is_shortened: bool
+    step: Step,
+    metas: Sequence[Meta | None],
+    place: torch.device | None,
+    room: Callable[[], torch.Tensor] | None,
+    *,
+    is_shortened: bool,
 ) -> Callable[[list[Any]], Sequence[Any]]:
     op = find_op(step.op)
     is_quickened = is_shortened and place is None
@@ -128,6 +154,8 @@ def _caller(
         op = shortest(op, template, kwargs)
     if is_quickened:
         op = quickest(op, step, metas)
+    if room is not None:
+        op = written_in(room, op, step, metas)
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()

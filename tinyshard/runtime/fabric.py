@@ -181,6 +181,15 @@ class Fabric:
             return lambda x, done: self.transfer(x, meta, devices, made, **params)
         return lambda x, done: self.perform(name, x, devices, axes, named, params)
 
+    def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
+        """What makes room for an operand where the others can read it: nothing, for all is sent.
+
+        Args:
+            name: of the collective.
+            meta: of the operand.
+        """
+        return None
+
     def perform(
         self, name: str, x: Tensor, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any],

@@ -124,6 +124,12 @@ class SharedFabric:
 
         return perform
 
+    def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
+        """What makes room for an operand that the others read where it lies; the arguments are those of `Fabric`'s."""
+        if name not in _READ_WHERE_THEY_LIE or meta.nbytes <= NOTE_NBYTES:
+            return None
+        return partial(self._empty, meta.shape, meta.dtype)
+
     def transfer(
         self, group: Group, x: Tensor | None, done: Callable[[], None], meta: Meta, made: Any, moves: Any
     ) -> Tensor | None:
@@ -362,3 +368,5 @@ _LARGE: dict[str, Callable[..., Tensor]] = {
     "all_to_all": SharedFabric.all_to_all,
     "collective_permute": SharedFabric.collective_permute,
 }
+# of the others each copies its own into the result
+_READ_WHERE_THEY_LIE = ("all_reduce", "reduce_scatter", "all_to_all", "collective_permute")

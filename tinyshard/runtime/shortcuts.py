@@ -1,4 +1,7 @@
-"""Shorter ways to what an op of torch's gives, to the last bit. Devices take them; the user's own process does not."""
+"""Shorter ways to what an op of torch's gives. Devices take them; the user's own process does not.
+
+What comes out is the same to the last bit; but for narrow products, whose sums are taken in another order.
+"""
 
 from __future__ import annotations
 
@@ -55,12 +58,47 @@ _COMPARED: dict[str, np.ufunc] = {
 _MANY = 1 << 15
 # a greater number may be none of the tensor's dtype
 _PLAIN = 1 << 24
+# MKL multiplies by a matrix of so few columns as if it had more, but one of so few rows several times as fast
+_NARROW = range(2, 12)
+# each element of the result is rounded once, or, a product's, made by the same loop: the same wherever it is written
+_WRITTEN: dict[str, Callable[..., Tensor]] = {
+    "aten.add.Tensor": torch.add,
+    "aten.div.Tensor": torch.div,
+    "aten.mm.default": torch.mm,
+    "aten.mul.Tensor": torch.mul,
+    "aten.sub.Tensor": torch.sub,
+}
+
+
+def written_in(
+    room: Callable[[], Tensor], op: Callable[..., Any], step: Step, metas: Sequence[Meta | None]
+) -> Callable[..., Any]:
+    """An op that writes its result where others are to read it, if it can; it need not be copied there then.
+
+    Args:
+        room: makes an empty tensor like the result, row-major.
+        op: what performs the step.
+        step: one on tensors of the CPU.
+        metas: of all values of the program.
+    """
+    write = _WRITTEN.get(step.op)
+    if write is None or step.kwargs or _is_narrow(step, metas):
+        return op
+
+    def call(*args: Any) -> Tensor:
+        if write is torch.mm or all(type(arg) is Tensor and arg.is_contiguous() for arg in args):
+            return write(*args, out=room())
+        out: Tensor = op(*args)
+        return out
+
+    return call
 
 
 def quickest(op: Callable[..., Any], step: Step, metas: Sequence[Meta | None]) -> Callable[..., Any]:
-    """For the derivative of `clamp` and its like, quicker ways where elements are many; any other op as it is.
+    """For narrow products, and the derivative of `clamp` and its like, quicker ways where elements are many.
 
     None for a shape with a 1 in it: two of these may lie alike in memory and differ in strides, which other ops go by.
+    Any other op as it is.
 
     Args:
         op: what performs the step.
@@ -72,12 +110,28 @@ def quickest(op: Callable[..., Any], step: Step, metas: Sequence[Meta | None]) -
         return op
     if math.prod(known[0].shape) < _MANY or 1 in known[0].shape:
         return op
+    if _is_narrow(step, metas):
+        return lambda x, y: _narrow_product(x, y, op)
     if step.op == "aten.where.self" and _picks_or_zero(known):
         return lambda mask, x, other: _picked(mask, x, other, op)
     compare = _COMPARED.get(step.op)
     if compare and known[0].dtype in (torch.float32, torch.float64) and _is_plain(step.args[1]):
         return lambda x, number: _compared(compare, x, number, op)
     return op
+
+
+def _is_narrow(step: Step, metas: Sequence[Meta | None]) -> bool:
+    """Whether this multiplies many rows or long ones, of float32, by a few columns."""
+    if step.op != "aten.mm.default":
+        return False
+    x, y = (metas[a.number] for a in step.args)
+    if x is None or y is None:
+        return False
+    return x.dtype == torch.float32 and math.prod(x.shape) >= 2 * _MANY and y.shape[1] in _NARROW
+
+
+def _narrow_product(x: Tensor, y: Tensor, op: Callable[..., Tensor]) -> Tensor:
+    return torch.mm(y.t(), x.t()).t().contiguous() if y.is_contiguous() else op(x, y)
 
 
 def _picks_or_zero(known: Sequence[Meta | None]) -> bool:
