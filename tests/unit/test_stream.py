@@ -159,6 +159,51 @@ def test_messages_with_payloads_are_put_together_from_a_ring():
     assert torch.equal(channel.tensor_of(got[1][1], (100_000,), torch.int64), payload)
 
 
+# read from the middle, the numbers of these calls look like the beginnings of others
+MESSAGES = st.one_of(
+    st.builds(lambda count: ("run", 1, 2, (2**31 + 40,) * count, (3,), (), (4, 5)), st.integers(0, 30_000)),
+    st.tuples(st.just("put"), st.integers(0, STREAM_NBYTES)),
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(messages=st.lists(MESSAGES, max_size=40))
+def test_calls_come_in_their_order_between_other_messages_wherever_they_lie_in_a_ring(messages):
+    ends = Ends()
+    reader, got = channel.Reader(ends.inboxes[0]), []
+
+    def send():
+        for message in messages:
+            if message[0] == "run":
+                ends.write(channel.frame_of_call(*message[1:]))
+            else:
+                for piece in channel.frame(("put",), memoryview(bytes(message[1]))):
+                    ends.write(piece)
+
+    writer = threading.Thread(target=send)
+    writer.start()
+    while len(got) < len(messages):
+        got.extend(reader.read())
+    writer.join(20)
+    assert [head if head[0] == "run" else ("put", len(payload or b"")) for head, payload in got] == messages
+
+
+def test_of_calls_in_a_ring_that_is_nearly_full_a_device_says_when_there_is_room():
+    ends = Ends()
+    call = channel.frame_of_call(1, 2, tuple(range(1000)), (3,), (), ())
+    count = STREAM_NBYTES // len(call)
+    for _ in range(count):
+        assert ends.outboxes[0].takes([call])
+    with pytest.raises(BlockingIOError):
+        for _ in range(2):
+            ends.outboxes[0].sendmsg([call])
+    reader, got = channel.Reader(ends.inboxes[0]), []
+    while len(got) < count:
+        got.extend(reader.read())
+    assert ends.room.acquire(blocking=False)
+    assert {head[1:3] for head, _ in got} == {(1, 2)}
+
+
 def test_a_link_keeps_the_order_of_messages_when_the_ring_is_full():
     ours, theirs = socket.socketpair()
     control, other = socket.socketpair()
@@ -205,7 +250,7 @@ def test_a_device_soon_sleeps_while_the_controller_has_not_seen_the_end_of_a_cal
     ends = Ends()
     overview, progress = Overview(ends.board), Progress(ends.board, 0)
     streams = Streams(ends.board, len(ends.outboxes), ends.bell)
-    streams.publish(memoryview(b"call"), [0], streams.counts_after([0], 4))
+    streams.publish(memoryview(b"call"), (0,), streams.counts_after((0,), 4))
     assert ends.inboxes[0].recv(4) == b"call"
     progress.finish(1)
     if is_seen:

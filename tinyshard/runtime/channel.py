@@ -55,11 +55,25 @@ def _numbers(nbytes: int) -> struct.Struct:
     return struct.Struct(f"={nbytes // 8}q")
 
 
-def _call_of(numbers: tuple[int, ...]) -> tuple[Any, ...]:
-    results = 5 + numbers[2]
-    free = results + numbers[3]
-    late = free + numbers[4]
-    return "run", numbers[0], numbers[1], numbers[5:results], numbers[results:free], numbers[free:late], numbers[late:]
+def first_call(source: bytes | memoryview, at: int, nbytes: int) -> tuple[tuple[Any, ...], int] | None:
+    """The head of the message that comes first, if it is a call and all there; and the size of the message.
+
+    Args:
+        source: what bytes are read from.
+        at: where in it the message begins.
+        nbytes: how much of it is there.
+    """
+    if nbytes < _LENGTHS.size:
+        return None
+    head_nbytes = _LENGTHS.unpack_from(source, at)[0] - _NUMBERS
+    size = _LENGTHS.size + head_nbytes
+    if head_nbytes < 0 or size > nbytes:
+        return None
+    told = _numbers(head_nbytes).unpack_from(source, at + _LENGTHS.size)
+    results = 5 + told[2]
+    free = results + told[3]
+    late = free + told[4]
+    return ("run", told[0], told[1], told[5:results], told[results:free], told[free:late], told[late:]), size
 
 
 class Reader:
@@ -67,10 +81,14 @@ class Reader:
 
     Many small messages come with one system call; a long payload is received where it is to stay. One for which there
     is no memory is dropped, and its message comes without it.
+
+    Args:
+        sock: a socket; or what has its methods and finds calls by itself (`stream.Inbox`).
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: Any) -> None:
         self._sock = sock
+        self._next_call = getattr(sock, "next_call", _no_call)
         self._bytes = b""  # received, but not yet a whole head
         self._head: tuple[Any, ...] = ()
         self._payload = bytearray()  # of `_head`, still being filled; empty if none is
@@ -94,6 +112,9 @@ class Reader:
                 count = len(self._sock.recv(min(_CHUNK_NBYTES, self._to_drop)))
                 self._to_drop -= count
             else:
+                call = None if self._bytes else self._next_call()
+                if call is not None:
+                    return [(call, None)]
                 received = self._sock.recv(_CHUNK_NBYTES)
                 count = len(received)
                 self._bytes += received
@@ -116,20 +137,19 @@ class Reader:
                     break
                 done.append((self._head, self._payload))
                 self._payload = bytearray()
+            call = first_call(self._bytes, at, len(self._bytes) - at)
+            if call is not None:
+                done.append((call[0], None))
+                at += call[1]
+                continue
             start = at + _LENGTHS.size
             if start > len(self._bytes):
                 break
             head_size, payload_size = _LENGTHS.unpack_from(self._bytes, at)
-            is_call = head_size >= _NUMBERS
-            if is_call:
-                head_size -= _NUMBERS
             if start + head_size > len(self._bytes):
                 break
             at = start + head_size
-            if is_call:
-                head = _call_of(_numbers(head_size).unpack_from(self._bytes, start))
-            else:
-                head = pickle.loads(memoryview(self._bytes)[start:at])
+            head = pickle.loads(memoryview(self._bytes)[start:at])
             if not payload_size:
                 done.append((head, None))
                 if at == len(self._bytes):  # as after most
@@ -146,6 +166,10 @@ class Reader:
                 self._payload[: len(part)] = part
         self._bytes = self._bytes[at:]
         return done
+
+
+def _no_call() -> None:
+    """What a socket knows of calls."""
 
 
 def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None = None) -> None:

@@ -19,7 +19,7 @@ from tinyshard.runtime.runs import Run
 from tinyshard.runtime.stream import Streams
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Errand:
     """One call on its way.
 

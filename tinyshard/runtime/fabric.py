@@ -47,7 +47,7 @@ _REDUCED_AS_THEY_ARE = {
 }  # fmt: skip
 
 
-def nothing() -> None:
+def nothing(*_: object) -> None:
     """What is called where there is nobody to tell."""
 
 

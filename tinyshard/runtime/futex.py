@@ -17,7 +17,8 @@ EVERYONE = 0xFFFFFFFF
 _syscall = ctypes.CDLL(None).syscall
 _syscall_that_returns_at_once = ctypes.PyDLL(None).syscall  # keeps the interpreter's lock: nobody has to give it back
 _ALL_OF_THEM = ctypes.c_int(2**31 - 1)
-_lock = threading.Lock()
+# to take it is a locked instruction, as `fence` is, without a call of a function where each microsecond counts
+fenced = threading.Lock()
 
 
 class _Timespec(ctypes.Structure):
@@ -31,7 +32,7 @@ def timespec(seconds: float) -> object:
 
 def fence() -> None:
     """What was stored before is seen by others before anything is read that comes after."""
-    with _lock:  # a locked instruction
+    with fenced:
         pass
 
 

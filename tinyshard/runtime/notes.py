@@ -23,7 +23,7 @@ from tinyshard.runtime.arena import Arena
 from tinyshard.runtime.board import NOTE_NBYTES, NOTES
 from tinyshard.runtime.combining import add_rows, adds_by_rows
 from tinyshard.runtime.group import Group
-from tinyshard.runtime.readers import Readers
+from tinyshard.runtime.readers import NOBODY, Readers
 from tinyshard.runtime.signals import Signals
 
 _MOST_VIEWS = 1000
@@ -51,9 +51,18 @@ class Notes:
         self._views: dict[tuple[Any, ...], Tensor] = {}
 
     def ready(
-        self, name: str, group: Group, mates: tuple[int, ...], meta: Meta, params: dict[str, Any]
+        self,
+        name: str,
+        group: Group,
+        mates: tuple[int, ...],
+        meta: Meta,
+        params: dict[str, Any],
+        note_it: Callable[[], object],
     ) -> Callable[[Tensor, Callable[[], None]], Tensor]:
         """One collective, as `fabric.Fabric.ready` says. It raises PeerLostError if a member is gone.
+
+        For a device that has just got its core, each call of a function takes 1 to 3 µs, and the other devices of the
+        core wait for it: so up to where others can go on, there are few.
 
         Args:
             name: of a row of `tinyshard.collectives`.
@@ -61,8 +70,10 @@ class Notes:
             mates: ids of the others that keep to this device's core.
             meta: of the operand, of at most NOTE_NBYTES.
             params: the row's.
+            note_it: is called when all have come.
         """
         signals, device, others, readers = self._signals, self._device, group.others, self._readers
+        awaited, gates, memmove = readers.awaited, signals.gates, ctypes.memmove
         own = [self._noted(self._offset, device, note, meta) for note in range(NOTES)]
         for_all = name == "all_reduce"
         results = [self._noted(self._result_offset, device, note, meta) for note in range(NOTES)] if for_all else []
@@ -77,41 +88,41 @@ class Notes:
         adding = Adding(self._arena.board, signals, group, mates) if sums else None
         places, nbytes = [view.data_ptr() for view in own], meta.nbytes
 
-        def write(note: int, x: Tensor) -> None:
-            if sums and x.is_contiguous() and not x.is_neg():
-                ctypes.memmove(places[note], x.data_ptr(), nbytes)  # then no op of torch's is on the way to the sum
-            else:
-                own[note].copy_(x)
-
         def made(number: int, numbers: list[int]) -> Tensor:
             if rows and numbers.count(number) == len(numbers):
                 return reduced(rows[number % NOTES], params["op"])
             return self._from_notes(name, group, meta, number, numbers, params)
 
-        def give(x: Tensor) -> int:
-            signals.check(group)
+        def come(x: Tensor) -> int:
+            if signals.is_out_of_step:
+                signals.check(group)
             number = signals.number + 1
-            readers.wait(number)
-            write(number % NOTES, x)
+            note = number % NOTES
+            if awaited[note] is not NOBODY:
+                readers.wait(number)
+            if sums and x.is_contiguous() and not x.is_neg():
+                memmove(places[note], x.data_ptr(), nbytes)  # then no op of torch's is on the way to the sum
+            else:
+                own[note].copy_(x)
+            signals.come(group)
             return number
 
         def exchange(x: Tensor, done: Callable[[], None]) -> Tensor:
-            number = give(x)
-            signals.come(group)
+            number = come(x)
             try:
                 numbers = signals.wait(group)
+                note_it()
                 readers.note(number, others, numbers)
                 return made(number, numbers)
             finally:
                 self._read[device] = number
 
         def exchange_for_all(x: Tensor, done: Callable[[], None]) -> Tensor:
-            number = give(x)
+            gate = gates[group.gate]
+            number = come(x)
             note = number % NOTES
-            gate = signals.gate(group)
-            signals.come(group)
-            have_all_come = signals.have_come(others)
-            is_last_of_core = have_all_come or signals.have_come(mates)
+            is_last_of_core = signals.have_come(mates)
+            have_all_come = is_last_of_core and signals.have_come(others)
             is_made = is_for_another = False
             if adding is not None:
                 if have_all_come:
@@ -129,6 +140,7 @@ class Notes:
                     signals.nap(group, gate)  # at once: others need the core before they come
                     have_all_come = signals.have_come(others)
                 numbers = signals.hear(group) if have_all_come else signals.wait(group)
+                note_it()
                 readers.note(number, others, numbers)
                 if not is_maker:
                     noted = self._result_of(group, numbers, meta)

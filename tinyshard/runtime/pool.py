@@ -192,12 +192,14 @@ class ProcessPool:
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Wait until the blocks on these devices are computed. Raises as `fetch` does."""
+        run = buffer.run
         known = self._known(buffer, device_ids)
-        late = self._late(known)
-        if late and not self._sees_finished(known):
-            # a device answers after all that was handed to it before, so the looking goes on
-            look = None if self._overview is None else lambda: self._glances(known, GLANCE_FOR_S)
-            self._wait([self._ask("sync", late)], seen=look)
+        if (not run.settled or run.checks) and not self._sees_finished(known):
+            late = self._late(known)
+            if late:
+                # a device answers after all that was handed to it before, so the looking goes on
+                look = None if self._overview is None else lambda: self._glances(known, GLANCE_FOR_S)
+                self._wait([self._ask("sync", late)], seen=look)
         self._raise_failures(buffer, device_ids)
 
     def _sees_finished(self, known: Ancestry) -> bool:
@@ -308,7 +310,7 @@ class ProcessPool:
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
         known = self._ancestry(buffer, device_ids)
-        if any(failure.lost for failure, _ in known.failures.values()):
+        if known.failures and any(failure.lost for failure, _ in known.failures.values()):
             raise self._error(known.failures)
         return known
 

@@ -17,7 +17,7 @@ from functools import partial
 from operator import ge
 
 from tinyshard.runtime.board import Board
-from tinyshard.runtime.futex import Futex, fence, timespec
+from tinyshard.runtime.futex import Futex, fence, fenced, timespec
 from tinyshard.runtime.yielding import CONTROLLER_YIELDS_FOR_NS, LATE_AFTER_NS, Yielding, let_others_run
 
 # how long what a device has said may be on its way to the I/O thread
@@ -46,7 +46,8 @@ class Progress:
             return
         self._when[self._device] = time.monotonic_ns()
         self._finished[self._device] = number
-        fence()
+        with fenced:
+            pass
         needed = self._needed
         if needed[-1] and all(map(ge, self._finished.tolist(), needed.tolist()[:-1])):
             self._last[0] = number * len(needed) + self._device  # what nobody has written there before

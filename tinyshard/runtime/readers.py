@@ -5,7 +5,7 @@ from __future__ import annotations
 from tinyshard.runtime.board import NOTES
 from tinyshard.runtime.signals import Signals
 
-_NOBODY: tuple[tuple[int, ...], list[int]] = ((), [])
+NOBODY: tuple[tuple[int, ...], list[int]] = ((), [])
 
 
 class Readers:
@@ -14,18 +14,21 @@ class Readers:
     Args:
         read: int64, in shared memory: by device, the last exchange of which it has read them, as it says itself.
         signals: how one waits for others.
+
+    Attributes:
+        awaited: by note, who they are, and which of its exchanges each must have read. Where that is NOBODY, there is
+            nothing to wait for.
     """
 
     def __init__(self, read: memoryview, signals: Signals) -> None:
         self._read = read
         self._signals = signals
-        # by note: who they are, and which of its exchanges each must have read
-        self._awaited: list[tuple[tuple[int, ...], list[int]]] = [_NOBODY] * NOTES
+        self.awaited: list[tuple[tuple[int, ...], list[int]]] = [NOBODY] * NOTES
 
     def wait(self, number: int) -> None:
         """Wait until nobody reads what this exchange is to write anew. Raises PeerLostError if a reader is gone."""
         read = self._read
-        for other, theirs in zip(*self._awaited[number % NOTES], strict=True):
+        for other, theirs in zip(*self.awaited[number % NOTES], strict=True):
             if read[other] < theirs:
                 self._signals.wait_until(read, [other], [theirs])
 
@@ -37,8 +40,8 @@ class Readers:
             others: ids.
             numbers: as which of its exchanges each of them counts it.
         """
-        awaited = self._awaited
+        awaited = self.awaited
         for earlier, (whom, _) in enumerate(awaited):
             if whom == others:  # they have come since, so they have read it
-                awaited[earlier] = _NOBODY
+                awaited[earlier] = NOBODY
         awaited[number % NOTES] = (others, numbers)

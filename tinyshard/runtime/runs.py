@@ -118,7 +118,7 @@ class Buffer:
         self.runtime = runtime
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ancestry:
     """What a value depends on.
 

@@ -111,16 +111,17 @@ class SharedFabric:
             return lambda x, done: own(x, group.place, group.count, **params)
         if group.count == 1:
             return lambda x, done: x
-        handed = (name, group.count, meta.nbytes)
+        note_it = partial(self.handed.append, (name, group.count, meta.nbytes))
         crews = crews_of(group, self._kept)
-        small = self._notes.ready(name, group, crews.mates, meta, params) if meta.nbytes <= NOTE_NBYTES else None
+        if meta.nbytes <= NOTE_NBYTES:
+            return self._notes.ready(name, group, crews.mates, meta, params, note_it)
         if name == "all_reduce":
             params = {**params, "crews": crews}
         large = partial(_LARGE.get(name) or partial(SharedFabric.any_other, name=name), self, group, **params)
 
         def perform(x: Tensor, done: Callable[[], None]) -> Tensor:
-            self.handed.append(handed)
-            return small(x, done) if small is not None else large(x, done)
+            note_it()
+            return large(x, done)
 
         return perform
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tinyshard.runtime.futex import Futex, fence, timespec
+from tinyshard.runtime.futex import Futex, fenced, timespec
 from tinyshard.runtime.group import Group
 from tinyshard.runtime.yielding import YIELD_IN_EXCHANGE_FOR_NS, Yielding
 
@@ -48,6 +48,8 @@ class Signals:
 
     Attributes:
         number: how many exchanges this member has come to.
+        gates: what is changed when all of a group have come.
+        is_out_of_step: it has given one up, so what it has not heard before it would take for a later word.
     """
 
     def __init__(self, told: np.ndarray, gates: np.ndarray, pids: np.ndarray, crowded: np.ndarray, member: int) -> None:
@@ -58,13 +60,13 @@ class Signals:
         self._from = [(other * columns + member) * 2 for other in range(count)]
         self._parity = [0] * count
         self._heard = [0] * (2 * count)  # by member and parity
-        self._gates = gates.data
+        self.gates = gates.data
         self._sleepers = [Futex(gates[p:].ctypes.data) for p in range(count)]
         self._pids = pids
         self._member = member
         self._lost: set[int] = set()
         self._is_aborted = False
-        self._is_out_of_step = False  # what it has not heard before it would take for a later word
+        self.is_out_of_step = False
         self._yielding = Yielding(crowded.data, YIELD_IN_EXCHANGE_FOR_NS)
 
     def come(self, group: Group) -> None:
@@ -74,7 +76,8 @@ class Signals:
         for other in group.others:
             parity[other] = turn = 1 - parity[other]
             told[to[other] + turn] = number
-        fence()
+        with fenced:
+            pass
 
     def wait(self, group: Group) -> list[int]:
         """Wait until the others have come to the exchange to which this member has come last.
@@ -112,12 +115,11 @@ class Signals:
         """Let others run for a while: whether it has come meanwhile."""
         return self._yielding.until(is_there, lambda: not is_there())
 
-    def gate(self, group: Group) -> int:
-        """What `nap` needs to know from before this member comes."""
-        return self._gates[group.gate]
-
     def nap(self, group: Group, gate: int) -> None:
-        """Sleep, if nobody has let the group on since `gate` was read; who wakes must look whether all have come."""
+        """Sleep, if nobody has let the group on since its gate was read, before this member came.
+
+        Who wakes must look whether all have come.
+        """
         if not self._is_aborted:
             self._sleepers[group.gate].sleep(gate, _LOOK_AGAIN)
 
@@ -128,7 +130,7 @@ class Signals:
 
     def check(self, group: Group) -> None:
         """Raise PeerLostError if this member has given up an exchange before."""
-        if self._is_out_of_step:
+        if self.is_out_of_step:
             self._check(group.others)
 
     def have_come(self, others: Sequence[int]) -> bool:
@@ -201,24 +203,24 @@ class Signals:
 
     def _open(self, gate: int, number: int) -> None:
         """Wake who sleeps at a gate, or is about to: for that, nobody may have written this number there before."""
-        self._gates[gate] = number
+        self.gates[gate] = number
         self._sleepers[gate].wake()
 
     def _sleep(self, group: Group, is_there: Callable[[], bool], missing: Callable[[], list[int]]) -> None:
         """Sleep until the gate opens. It is looked at before the others are: who comes last does so before it opens."""
         gate = group.gate
-        seen = self._gates[gate]
+        seen = self.gates[gate]
         if self._is_aborted or self._lost:
             self._check(missing())
         if not is_there():
             self._sleepers[gate].sleep(seen, _LOOK_AGAIN)
-            if self._gates[gate] == seen:
+            if self.gates[gate] == seen:
                 self._look_after(missing())
 
     def _check(self, others: Sequence[int]) -> None:
         for other in others:
             if other in self._lost or self._is_aborted:
-                self._is_aborted = self._is_out_of_step = True
+                self._is_aborted = self.is_out_of_step = True
                 raise PeerLostError(f"device {other} does not come: it, or one that it waits for, is gone")
 
     def _look_after(self, others: Sequence[int]) -> None:

@@ -11,8 +11,12 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
+from operator import or_
+from typing import Any
 
 from tinyshard.runtime.board import STREAM_NBYTES, Board
+from tinyshard.runtime.channel import first_call
 from tinyshard.runtime.futex import Futex, fence
 from tinyshard.runtime.yielding import LATE_AFTER_NS, YIELD_BETWEEN_CALLS_FOR_NS, YIELD_UNSEEN_FOR_NS, Yielding
 
@@ -33,11 +37,14 @@ class Bell:
         self._bits = [_bell_bit(device) for device in range(len(board.streams))]
         self._asleep = board.asleep.data
         self._due = 0
+        self._bits_of: dict[tuple[int, ...], int] = {}  # of several devices
 
-    def owe(self, *devices: int) -> None:
+    def owe(self, devices: tuple[int, ...]) -> None:
         """Note that these devices were written to."""
-        for device in devices:
-            self._due |= self._bits[device]
+        bits = self._bits_of.get(devices)
+        if bits is None:
+            bits = self._bits_of[devices] = reduce(or_, (self._bits[device] for device in devices), 0)
+        self._due |= bits
 
     def ring(self) -> None:
         """Wake those of them that sleep."""
@@ -75,7 +82,7 @@ class Outbox:
             return False
         self._ring[at : at + len(first)] = first
         self._written[self._device] = after
-        self._bell.owe(self._device)
+        self._bell.owe((self._device,))
         return True
 
     def sendmsg(self, pieces: Iterable[memoryview]) -> int:
@@ -99,7 +106,7 @@ class Outbox:
         if first < len(data):
             self._ring[: len(data) - first] = data[first:]
         self._written[device] = count + len(data)
-        self._bell.owe(device)
+        self._bell.owe((device,))
         return len(data)
 
 
@@ -129,7 +136,7 @@ class Streams:
                 return None
         return array("l", counts)
 
-    def publish(self, message: memoryview, devices: Sequence[int], counts: array[int]) -> None:
+    def publish(self, message: memoryview, devices: tuple[int, ...], counts: array[int]) -> None:
         """Write a message to these devices, and let them see it all at once. To do it again changes nothing.
 
         Args:
@@ -141,7 +148,7 @@ class Streams:
         for device in devices:
             at = (counts[device] - nbytes) % STREAM_NBYTES
             rings[device][at : at + nbytes] = message
-        self._bell.owe(*devices)
+        self._bell.owe(devices)
         self._unseen[0] = 1
         self._written[:] = counts  # one step, in C; from here on the devices take the processors
         self._bell.ring()
@@ -157,7 +164,7 @@ def _within(pieces: Iterable[memoryview], room: int) -> Iterable[memoryview]:
 
 
 class Inbox:
-    """A device's end of its ring. Has the two methods of a blocking socket that `channel.Reader` uses.
+    """A device's end of its ring. Has the methods that `channel.Reader` uses: a blocking socket's, and `next_call`.
 
     Args:
         board: the shared memory's first part.
@@ -178,6 +185,26 @@ class Inbox:
         self._say_room = say_room
         self._room_said = 0
         self._count = 0
+
+    def next_call(self) -> tuple[Any, ...] | None:
+        """Wait until there is something: the head of the call that comes next, if it lies there in one piece.
+
+        It is read where it lies. A ring that is not nearly full is so for nobody who wants room, of whom `recv` thinks.
+        """
+        device = self._device
+        if self._written[device] == self._count and not self._comes_soon():
+            while not self._is_something_there():
+                self._sleep()
+        at, there = self._count % STREAM_NBYTES, self._written[device] - self._count
+        if there >= STREAM_NBYTES - _ROOM_NBYTES:
+            return None
+        found = first_call(self._ring, at, min(there, STREAM_NBYTES - at))
+        if found is None:
+            return None
+        call, nbytes = found
+        self._count += nbytes
+        self._taken[device] = self._count
+        return call
 
     def recv(self, most: int) -> bytes:
         """Wait until there is something, and take at most so many bytes of it."""

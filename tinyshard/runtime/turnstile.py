@@ -96,11 +96,9 @@ class Turnstile:
             self._skip.discard(number)
             return False
 
-    def reach(self, number: int, ready: ReadyProgram, step: ReadyStep) -> None:
-        """The loop comes to a collective. Raises PeerLostError if it cannot end."""
-        self.spot = number, ready, step
-        if self.lost is not None:
-            raise PeerLostError("a collective is not begun, for one of the devices is gone")
+    def refuse(self) -> None:
+        """The loop comes to a collective that cannot end: raises PeerLostError."""
+        raise PeerLostError("a collective is not begun, for one of the devices is gone")
 
     def cancelled(self, device: int) -> Failure:
         """What is told of a call that was cancelled."""

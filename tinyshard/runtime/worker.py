@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,6 +91,7 @@ class Worker:
         self._late: Sequence[int] = ()  # small values to let go of when nobody waits for this device
         self._arena: Arena | None = None
         self._progress: Progress | None = None
+        self._finish: Callable[[int], None] = nothing  # lets the controller see that a part of a call is done
         self._fabric: Any  # with the methods of Fabric
         if self._place is not None:
             from tinyshard.runtime.on_gpu import fabric_on
@@ -102,6 +103,7 @@ class Worker:
             self._arena = Arena(fd, count, device)
             os.close(fd)
             self._progress = Progress(self._arena.board, device)
+            self._finish = self._progress.finish
             self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
             self._fabric = SharedFabric(self._arena, kept)
         else:
@@ -192,11 +194,6 @@ class Worker:
         else:
             self._values[value] = channel.tensor_of(payload, shape, dtype).to(self._place)
 
-    def _tell(self, number: int) -> None:
-        """Let the controller know that this device has done its part of a call; where memory is shared, it can."""
-        assert self._progress is not None
-        self._progress.finish(number)
-
     def _fail(self, number: int, failure: Failure) -> Failed:
         channel.send(self._sock, ("failed", number, failure))
         if self._progress is not None:
@@ -254,10 +251,12 @@ class Worker:
             try:
                 if step.perform is not None:
                     operand, meta = step.operand
-                    turnstile.reach(number, ready, step)
+                    turnstile.spot = number, ready, step
+                    if turnstile.lost is not None:
+                        turnstile.refuse()
                     x = zeros_for(meta, self._place) if failed else values[operand]
                     is_over = not failed and step is ready.steps[-1] and not self._may_have_printed
-                    values[step.results[0]] = step.perform(x, partial(self._tell, number) if is_over else nothing)
+                    values[step.results[0]] = step.perform(x, partial(self._finish, number) if is_over else nothing)
                 elif not failed:
                     assert step.call is not None
                     for slot, result in zip(step.results, step.call(values), strict=False):
