@@ -150,7 +150,7 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
             continue
         assert step.collective is not None
         name, axes, params = step.collective
-        before = [row[step.operand[0]] for row in values]
+        before = [row[step.operand] for row in values]
         after = _exchanged(program, name, axes, params, before)
         for row, shard in zip(values, after, strict=True):
             row[step.results[0]] = shard

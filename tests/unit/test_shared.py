@@ -342,7 +342,7 @@ def test_what_is_computed_for_others_need_not_be_copied(fabrics, name, monkeypat
             if step.perform is None:
                 values[step.results[0]] = step.call(values)[0]
             else:
-                values[step.results[0]] = step.perform(values[step.operand[0]], nobody)
+                values[step.results[0]] = step.perform(values[step.operand], nobody)
         return values[-1]
 
     results = of_all(fabrics, run)

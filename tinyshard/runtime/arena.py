@@ -50,6 +50,8 @@ _NUMPY = {
         "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8",
     )
 }  # fmt: skip
+# by what name a tensor that lies in an arena as it was made knows where: torch takes four calls to tell
+_ADDRESS = "_tinyshard_address"
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
 _MADV_POPULATE_READ = 22
 _MAPPED_FOR_S = 1.0
@@ -162,6 +164,7 @@ class Arena:
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
+        self._is_users = is_controller
         self._at_once_nbytes = sys.maxsize if is_controller else _AT_ONCE_NBYTES
         self._allocating = threading.Lock()
         self.freed: deque[_Watch] = deque()
@@ -339,7 +342,11 @@ class Arena:
         tensor = torch.from_numpy(array)
         if tensor.dtype != dtype:
             tensor = tensor.view(dtype)
-        return tensor if len(shape) == 1 else tensor.view(tuple(shape))
+        if len(shape) != 1:
+            tensor = tensor.view(tuple(shape))
+        if not self._is_users:  # who may do anything with it
+            tensor.__dict__[_ADDRESS] = self.address + block.offset
+        return tensor
 
     def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Hold a block that another member holds and will not let go of before this returns."""
@@ -371,10 +378,13 @@ class Arena:
 
     def offset_of(self, tensor: torch.Tensor) -> int:
         """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""
-        offset = tensor.data_ptr() - self.address
-        if not 0 <= offset < self._nbytes or tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
-            return -1
-        return offset
+        address: int | None = tensor.__dict__.get(_ADDRESS)
+        if address is None:
+            if tensor.is_conj() or tensor.is_neg() or not tensor.is_contiguous():
+                return -1
+            address = tensor.data_ptr()
+        offset = address - self.address
+        return offset if 0 <= offset < self._nbytes else -1
 
     def block_of(self, tensor: torch.Tensor) -> Block | None:
         """The held block in which a tensor's values lie, offset to where they start; None if there is none."""

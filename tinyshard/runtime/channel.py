@@ -82,20 +82,21 @@ class Reader:
     Many small messages come with one system call; a long payload is received where it is to stay. One for which there
     is no memory is dropped, and its message comes without it.
 
-    Args:
-        sock: a socket; or what has its methods and finds calls by itself (`stream.Inbox`).
+    Attributes:
+        is_between: whether nothing of a message has been received of which a part is missing.
+        error: what broke the stream, if it did not simply end.
     """
 
-    def __init__(self, sock: Any) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._next_call = getattr(sock, "next_call", _no_call)
         self._bytes = b""  # received, but not yet a whole head
         self._head: tuple[Any, ...] = ()
         self._payload = bytearray()  # of `_head`, still being filled; empty if none is
         self._filled = 0
         self._is_dropping = False  # there was no memory for the payload of `_head`
         self._to_drop = 0
-        self.error: OSError | None = None  # what broke the stream, if it did not simply end
+        self.is_between = True
+        self.error: OSError | None = None
 
     def read(self) -> list[Message] | None:
         """Receive once. A blocking socket waits for at least some bytes.
@@ -112,9 +113,6 @@ class Reader:
                 count = len(self._sock.recv(min(_CHUNK_NBYTES, self._to_drop)))
                 self._to_drop -= count
             else:
-                call = None if self._bytes else self._next_call()
-                if call is not None:
-                    return [(call, None)]
                 received = self._sock.recv(_CHUNK_NBYTES)
                 count = len(received)
                 self._bytes += received
@@ -165,11 +163,8 @@ class Reader:
             else:
                 self._payload[: len(part)] = part
         self._bytes = self._bytes[at:]
+        self.is_between = not (self._bytes or self._payload or self._to_drop)
         return done
-
-
-def _no_call() -> None:
-    """What a socket knows of calls."""
 
 
 def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None = None) -> None:

@@ -25,20 +25,23 @@ class ReadyStep:
         call: values of the program -> flat results; None for a collective.
         step: as in the program.
         collective: name, axes and parameters of a collective.
-        operand: number and meta of a collective's operand.
+        operand, meta: a collective's operand.
         perform: takes part in the collective, as `fabric.Fabric.ready` gives it; None where no fabric was given.
         results: numbers of the results.
         dead: values that no later step needs.
+        is_last: no step comes after it.
     """
 
     name: str
     call: Callable[[list[Any]], Sequence[Any]] | None
     step: Step
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
-    operand: tuple[int, Meta | None]
+    operand: int
+    meta: Meta | None
     perform: Callable[[Any, Callable[[], None]], Any] | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
+    is_last: bool
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -112,19 +115,21 @@ def _ready_step(
     fabric: Any,
     rooms: dict[int, Callable[[], torch.Tensor]],
 ) -> ReadyStep:
+    is_last = step is program.steps[-1]
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         axes = tuple(step.kwargs.get("axes", ()))
         meta, made = program.metas[operand], program.metas[step.results[0]]
         perform = fabric and fabric.ready(step.op, program.devices, program.axes, axes, params, meta, made)
-        return ReadyStep(step.op, None, step, (step.op, axes, params), (operand, meta), perform, step.results, dead)
+        collective = (step.op, axes, params)
+        return ReadyStep(step.op, None, step, collective, operand, meta, perform, step.results, dead, is_last)
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
-        return ReadyStep(step.op, lambda values: literal, step, None, (-1, None), None, step.results, dead)
+        return ReadyStep(step.op, lambda values: literal, step, None, -1, None, None, step.results, dead, is_last)
     room = next((rooms[number] for number in step.results if number in rooms), None)
     call = _caller(step, program.metas, place, room, is_shortened=fabric is not None)
-    return ReadyStep(step.op, call, step, None, (-1, None), None, step.results, dead)
+    return ReadyStep(step.op, call, step, None, -1, None, None, step.results, dead, is_last)
 
 
 def find_op(name: str) -> Any:

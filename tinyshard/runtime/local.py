@@ -102,8 +102,7 @@ class LocalRuntime:
     def _collective(self, step: ReadyStep, program: Program, values: list[list[Any]], failed: set[int]) -> None:
         assert step.collective is not None
         name, named, params = step.collective
-        operand, meta = step.operand
-        shards = [zeros_for(meta) if p in failed else row[operand] for p, row in enumerate(values)]
+        shards = [zeros_for(step.meta) if p in failed else row[step.operand] for p, row in enumerate(values)]
         slot = step.results[0]
         if name == "transfer":
             for row, out in zip(values, _transfer(shards, program.metas[slot], **params), strict=True):

@@ -164,7 +164,7 @@ def _within(pieces: Iterable[memoryview], room: int) -> Iterable[memoryview]:
 
 
 class Inbox:
-    """A device's end of its ring. Has the methods that `channel.Reader` uses: a blocking socket's, and `next_call`.
+    """A device's end of its ring. Has the two methods of a blocking socket that `channel.Reader` uses.
 
     Args:
         board: the shared memory's first part.
@@ -187,9 +187,9 @@ class Inbox:
         self._count = 0
 
     def next_call(self) -> tuple[Any, ...] | None:
-        """Wait until there is something: the head of the call that comes next, if it lies there in one piece.
+        """Wait until there is something: what `channel.first_call` finds, if it lies there in one piece.
 
-        It is read where it lies. A ring that is not nearly full is so for nobody who wants room, of whom `recv` thinks.
+        To be asked between two messages. Of those who want room in a ring that is nearly full, `recv` thinks.
         """
         device = self._device
         if self._written[device] == self._count and not self._comes_soon():
