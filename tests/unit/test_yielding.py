@@ -102,3 +102,16 @@ def test_what_went_well_for_as_long_as_it_did_not_is_not_again(yields):
     crowded = np.array([time.monotonic_ns() - yielding.CROWDED_FOR_NS, yielding.CROWDED_FOR_NS], np.int64)
     assert Yielding(crowded.data, FOR_NS).until(always, always)
     assert crowded[1] == yielding.CROWDED_FOR_NS
+
+
+def test_who_comes_back_after_the_word_of_another_has_ended_says_so_for_no_longer(monkeypatch):
+    crowded = np.array([0, yielding.CROWDED_FOR_NS], np.int64)
+
+    def let_run_while_another_says_so():
+        time.sleep(2 * yielding.CROWDED_AFTER_NS / 1e9)
+        crowded[0] = time.monotonic_ns()  # it has ended, too
+
+    monkeypatch.setattr(yielding, "let_others_run", let_run_while_another_says_so)
+    assert Yielding(crowded.data, FOR_NS).until(always, always)
+    assert crowded[1] == yielding.CROWDED_FOR_NS
+    assert crowded[0] > time.monotonic_ns()

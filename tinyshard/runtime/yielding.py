@@ -79,6 +79,9 @@ class Yielding:
         until, for_ns = self._crowded[0], self._crowded[1]
         if until >= now:  # another who was kept waiting as well has said so
             return
-        is_again = before - until < for_ns  # as soon as it was tried again, not after it went well for as long
-        self._crowded[1] = for_ns = min(4 * for_ns, MOST_CROWDED_FOR_NS) if is_again else CROWDED_FOR_NS
+        if before - until >= for_ns:  # it went well for as long
+            for_ns = CROWDED_FOR_NS
+        elif before >= until:  # as soon as it was tried again
+            for_ns = min(4 * for_ns, MOST_CROWDED_FOR_NS)
+        self._crowded[1] = for_ns  # if it began before the word ended, it is what the word was about
         self._crowded[0] = now + for_ns
