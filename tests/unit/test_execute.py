@@ -270,7 +270,7 @@ def test_only_products_by_a_few_columns_of_singles_are_turned() -> None:
 def test_a_result_written_where_others_read_it_is_the_same(name: str, dtype: torch.dtype, layout: str) -> None:
     x, y = (LAYOUTS[layout](many(torch.float32).nan_to_num(0, 9, -9)).to(dtype) for _ in range(2))
     if name == "mm":
-        x, y = x.flatten(1), y.flatten(1).T
+        x, y = x.flatten(1)[:200, :100], y.flatten(1)[:300, :100].T
     else:
         y = y.flip(0)
     op = f"aten.{name}.{'default' if name == 'mm' else 'Tensor'}"

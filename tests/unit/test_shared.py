@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from tests.fabrics import fabrics_of, of_each
+from tinyshard.collectives import COLLECTIVES as TABLE
 from tinyshard.program import Builder, Meta, Value
 from tinyshard.runtime import adding, arena, futex, signals
 from tinyshard.runtime.board import NOTES
-from tinyshard.runtime.execute import make_ready
+from tinyshard.runtime.execute import make_ready, zeros_for
 from tinyshard.runtime.signals import PeerLostError
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -320,6 +321,35 @@ def test_who_makes_a_part_has_its_pages_mapped_at_once(fabrics):
     assert len({offset + nbytes for offset, nbytes in asked} - {offset for offset, _ in asked}) == 1
 
 
+def tripled_and(*names):
+    """A program of one input that triples it, and hands that to each of these; it returns all."""
+    builder = Builder(DEVICES, (2,))
+    (tripled,) = outputs = builder.emit("aten.mul.Tensor", (Value(builder.input(META)), 3.0), {}, [META])
+    for name in names:
+        meta = TABLE[name].meta(META, 2, COLLECTIVES[name])
+        outputs += builder.emit(name, (Value(tripled),), {"axes": (0,), **COLLECTIVES[name]}, [meta])
+    return builder.finish(outputs)
+
+
+def run(program, x):
+    """What a device does with it, and what it returns; an op that fails gives zeros, as in `Worker`."""
+
+    def on(fabric):
+        values = [x] + [None] * (len(program.metas) - 1)
+        for step in make_ready(program, fabric=fabric).steps:
+            if step.perform is not None:
+                made = step.perform(values[step.operand], nobody)
+            else:
+                try:
+                    (made,) = step.call(values)
+                except MemoryError:
+                    made = zeros_for(META)
+            values[step.results[0]] = made
+        return [values[number] for number in program.outputs]
+
+    return on
+
+
 @pytest.mark.parametrize("name", COLLECTIVES)
 def test_what_is_computed_for_others_need_not_be_copied(fabrics, name, monkeypatch):
     copied = []
@@ -328,26 +358,36 @@ def test_what_is_computed_for_others_need_not_be_copied(fabrics, name, monkeypat
             fabric._arena, "copied", lambda x, holders, by=fabric._arena.copied: copied.append(name) or by(x, holders)
         )
     x = torch.arange(float(SHAPE[0] * SHAPE[1])).view(SHAPE)
-    made = of_all(fabrics, perform(name, x))[0]
+    made = of_all(fabrics, perform(name, x))
     assert bool(copied) == (name != "all_gather")  # there each copies its own into what all of them hold
-    builder = Builder(DEVICES, (2,))
-    (tripled,) = builder.emit("aten.mul.Tensor", (Value(builder.input(META)), 3.0), {}, [META])
-    meta = Meta(tuple(made.shape), made.dtype)
-    program = builder.finish(builder.emit(name, (Value(tripled),), {"axes": (0,), **COLLECTIVES[name]}, [meta]))
     copied.clear()
-
-    def run(fabric):
-        values = [x, None, None]
-        for step in make_ready(program, fabric=fabric).steps:
-            if step.perform is None:
-                values[step.results[0]] = step.call(values)[0]
-            else:
-                values[step.results[0]] = step.perform(values[step.operand], nobody)
-        return values[-1]
-
-    results = of_all(fabrics, run)
-    assert torch.equal(results[0], 3 * made)
+    results = of_all(fabrics, run(tripled_and(name), x))
+    assert all(torch.equal(result[1], 3 * each) for result, each in zip(results, made, strict=True))
     assert not copied
+
+
+def test_what_is_computed_for_several_exchanges_and_kept_stays_as_it_is(fabrics):
+    program = tripled_and("all_reduce", "collective_permute", "reduce_scatter")
+    kept = []
+    for number in range(5):
+        x = torch.full(SHAPE, float(number))
+        kept.append(of_all(fabrics, run(program, x)))
+    for number, results in enumerate(kept):
+        for values in results:
+            assert [value.unique().tolist() for value in values] == [
+                [3 * number],
+                [6 * number],
+                [3 * number],
+                [6 * number],
+            ]
+
+
+@pytest.mark.parametrize("full", DEVICES)
+def test_where_there_is_no_room_for_what_is_computed_for_others_all_of_them_hear_so(fabrics, full):
+    fill(fabrics[full]._arena)
+    ended = of_all(fabrics, run(tripled_and("reduce_scatter"), torch.ones(SHAPE)))
+    assert isinstance(ended[full], MemoryError) and "no room for" in str(ended[full])
+    assert isinstance(ended[1 - full], MemoryError) and f"device {full} had no room" in str(ended[1 - full])
 
 
 @pytest.mark.parametrize("size", [3, 100_000])

@@ -166,6 +166,12 @@ MESSAGES = st.one_of(
 )
 
 
+def take_next(inbox, reader):
+    """What comes next to a device, as `Worker.serve` takes it; and whether it was read where it lay."""
+    call = inbox.next_call() if reader.is_between else None
+    return ([(call, None)], True) if call is not None else (reader.read(), False)
+
+
 @settings(max_examples=50, deadline=None)
 @given(messages=st.lists(MESSAGES, max_size=40))
 def test_calls_come_in_their_order_between_other_messages_wherever_they_lie_in_a_ring(messages):
@@ -183,7 +189,7 @@ def test_calls_come_in_their_order_between_other_messages_wherever_they_lie_in_a
     writer = threading.Thread(target=send)
     writer.start()
     while len(got) < len(messages):
-        got.extend(reader.read())
+        got.extend(take_next(ends.inboxes[0], reader)[0])
     writer.join(20)
     assert [head if head[0] == "run" else ("put", len(payload or b"")) for head, payload in got] == messages
 
@@ -194,14 +200,21 @@ def test_of_calls_in_a_ring_that_is_nearly_full_a_device_says_when_there_is_room
     count = STREAM_NBYTES // len(call)
     for _ in range(count):
         assert ends.outboxes[0].takes([call])
+    begun = ends.outboxes[0].sendmsg([call])
     with pytest.raises(BlockingIOError):
-        for _ in range(2):
-            ends.outboxes[0].sendmsg([call])
+        ends.outboxes[0].sendmsg([call[begun:]])
     reader, got = channel.Reader(ends.inboxes[0]), []
     while len(got) < count:
-        got.extend(reader.read())
+        got.extend(take_next(ends.inboxes[0], reader)[0])
+    ends.write(call[begun:])
+    got.extend(take_next(ends.inboxes[0], reader)[0])
+    assert len(got) == count + 1
     assert ends.room.acquire(blocking=False)
     assert {head[1:3] for head, _ in got} == {(1, 2)}
+    for data in (channel.frame_of_call(3, 2, (), (), (), ()), *channel.frame(("held",))):
+        ends.write(data)
+    assert take_next(ends.inboxes[0], reader) == ([(("run", 3, 2, (), (), (), ()), None)], True)
+    assert take_next(ends.inboxes[0], reader) == ([(("held",), None)], False)
 
 
 def test_a_link_keeps_the_order_of_messages_when_the_ring_is_full():

@@ -164,7 +164,7 @@ class Arena:
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
-        self._is_users = is_controller
+        self._is_controller = is_controller
         self._at_once_nbytes = sys.maxsize if is_controller else _AT_ONCE_NBYTES
         self._allocating = threading.Lock()
         self.freed: deque[_Watch] = deque()
@@ -344,7 +344,7 @@ class Arena:
             tensor = tensor.view(dtype)
         if len(shape) != 1:
             tensor = tensor.view(tuple(shape))
-        if not self._is_users:  # who may do anything with it
+        if not self._is_controller:  # there the user may do anything with it
             tensor.__dict__[_ADDRESS] = self.address + block.offset
         return tensor
 

@@ -93,7 +93,7 @@ class Notes:
                 return reduced(rows[number % NOTES], params["op"])
             return self._from_notes(name, group, meta, number, numbers, params)
 
-        def come(x: Tensor) -> int:
+        def give_and_come(x: Tensor) -> int:
             if signals.is_out_of_step:
                 signals.check(group)
             number = signals.number + 1
@@ -108,7 +108,7 @@ class Notes:
             return number
 
         def exchange(x: Tensor, done: Callable[[], None]) -> Tensor:
-            number = come(x)
+            number = give_and_come(x)
             try:
                 numbers = signals.wait(group)
                 note_it()
@@ -119,7 +119,7 @@ class Notes:
 
         def exchange_for_all(x: Tensor, done: Callable[[], None]) -> Tensor:
             gate = gates[group.gate]
-            number = come(x)
+            number = give_and_come(x)
             note = number % NOTES
             is_last_of_core = signals.have_come(mates)
             have_all_come = is_last_of_core and signals.have_come(others)

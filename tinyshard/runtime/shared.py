@@ -127,7 +127,8 @@ class SharedFabric:
 
     def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
         """What makes room for an operand that the others read where it lies; the arguments are those of `Fabric`'s."""
-        if name not in _READ_WHERE_THEY_LIE or meta.nbytes <= NOTE_NBYTES:
+        is_read_there = COLLECTIVES[name].own is None and name != "all_gather"  # there each copies its own, anyway
+        if not is_read_there or meta.nbytes <= NOTE_NBYTES:
             return None
         return partial(self._empty, meta.shape, meta.dtype)
 
@@ -369,5 +370,3 @@ _LARGE: dict[str, Callable[..., Tensor]] = {
     "all_to_all": SharedFabric.all_to_all,
     "collective_permute": SharedFabric.collective_permute,
 }
-# of the others each copies its own into the result
-_READ_WHERE_THEY_LIE = ("all_reduce", "reduce_scatter", "all_to_all", "collective_permute")

@@ -123,16 +123,17 @@ class Worker:
             call = next_call() if reader.is_between else None
             if call is not None:
                 self._call(*call)
-                continue
-            messages = reader.read()
-            if messages is None:
-                return
-            for head, payload in messages:
-                if head[0] == "run":
-                    self._call(*head)
-                else:
-                    self._handle(head, payload)
-                    self._let_go_of_blocks()
+            else:
+                messages = reader.read()
+                if messages is None:
+                    return
+                for head, payload in messages:
+                    if head[0] == "run":
+                        self._call(*head)
+                    else:
+                        self._handle(head, payload)
+            if self._arena is not None and self._arena.freed:  # now that nobody waits for this device
+                self._arena.let_go()
 
     def _call(
         self,
@@ -162,12 +163,6 @@ class Worker:
         self._end_call(number)
         if late:
             self._free(late)
-        self._let_go_of_blocks()
-
-    def _let_go_of_blocks(self) -> None:
-        """Nobody waits for this device now: let go of what was freed."""
-        if self._arena is not None and self._arena.freed:
-            self._arena.let_go()
 
     def _end_call(self, number: int) -> None:
         """Let the controller see that a call is over, without asking."""
