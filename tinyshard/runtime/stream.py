@@ -192,9 +192,8 @@ class Inbox:
         To be asked between two messages. Of those who want room in a ring that is nearly full, `recv` thinks.
         """
         device = self._device
-        if self._written[device] == self._count and not self._comes_soon():
-            while not self._is_something_there():
-                self._sleep()
+        if self._written[device] == self._count:
+            self._wait()
         at, there = self._count % STREAM_NBYTES, self._written[device] - self._count
         if there >= STREAM_NBYTES - _ROOM_NBYTES:
             return None
@@ -209,9 +208,8 @@ class Inbox:
     def recv(self, most: int) -> bytes:
         """Wait until there is something, and take at most so many bytes of it."""
         device = self._device
-        if not self._is_something_there() and not self._comes_soon():
-            while not self._is_something_there():
-                self._sleep()
+        if self._written[device] == self._count:
+            self._wait()
         there = self._written[device] - self._count
         at, nbytes = self._count % STREAM_NBYTES, min(most, there)
         data = self._ring[at : at + nbytes].tobytes()
@@ -237,6 +235,12 @@ class Inbox:
         data = self.recv(place.nbytes)
         place[: len(data)] = data
         return len(data)
+
+    def _wait(self) -> None:
+        """Let others run for a while, then sleep, until there is something."""
+        if not self._comes_soon():
+            while not self._is_something_there():
+                self._sleep()
 
     def _comes_soon(self) -> bool:
         """Let others run, for a moment or for a while: whether something has come meanwhile."""

@@ -96,10 +96,6 @@ class Turnstile:
             self._skip.discard(number)
             return False
 
-    def refuse(self) -> None:
-        """The loop comes to a collective that cannot end: raises PeerLostError."""
-        raise PeerLostError("a collective is not begun, for one of the devices is gone")
-
     def cancelled(self, device: int) -> Failure:
         """What is told of a call that was cancelled."""
         return interrupted(device, self._by)

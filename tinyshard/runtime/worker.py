@@ -32,6 +32,7 @@ from tinyshard.runtime.meeting import Meeting
 from tinyshard.runtime.memory import is_out_of_memory
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.signals import PeerLostError
 from tinyshard.runtime.stream import Inbox
 from tinyshard.runtime.turnstile import Turnstile, listen
 
@@ -278,7 +279,7 @@ class Worker:
                 if step.perform is not None:
                     turnstile.spot = number, ready, step
                     if turnstile.lost is not None:
-                        turnstile.refuse()
+                        raise PeerLostError("a collective is not begun, for one of the devices is gone")
                     x = zeros_for(step.meta, self._place) if failed else values[step.operand]
                     is_over = step.is_last and not failed and not self._may_have_printed
                     values[step.results[0]] = step.perform(x, partial(self._finish, number) if is_over else nothing)
