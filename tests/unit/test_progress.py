@@ -22,7 +22,7 @@ def ends():
 def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
     overview, devices = ends
     got = []
-    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment({0: 5, 2: 7}, lambda: True, 60)))
+    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment({0: 5, 2: 7}, lambda _: True, 60)))
     thread.start()
     time.sleep(0.05)  # it is asleep by then
     devices[0].finish(5)
@@ -49,7 +49,7 @@ def test_devices_that_finish_in_any_order_leave_nobody_asleep(ends):
         thread.start()
     for number in numbers:
         begun.wait(20)
-        assert overview.wait_a_moment(dict.fromkeys(range(COUNT), number), lambda: True, 20) == [number] * COUNT
+        assert overview.wait_a_moment(dict.fromkeys(range(COUNT), number), lambda _: True, 20) == [number] * COUNT
     for thread in threads:
         thread.join(20)
 
@@ -58,14 +58,18 @@ def test_it_does_not_wait_longer_than_it_is_to(ends):
     overview, devices = ends
     devices[0].finish(1)
     start_s = time.monotonic()
-    assert overview.wait_a_moment({0: 1, 1: 1}, lambda: True, 0.05) is None
+    assert overview.wait_a_moment({0: 1, 1: 1}, lambda _: True, 0.05) is None
     assert 0.05 <= time.monotonic() - start_s < 5
-    assert overview.wait_a_moment({0: 1}, lambda: True, 0.05) == [1, 0, 0]
+    assert overview.wait_a_moment({0: 1}, lambda _: True, 0.05) == [1, 0, 0]
 
 
 def test_what_is_finished_counts_only_once_all_that_was_said_is_heard(ends):
     overview, devices = ends
     devices[0].finish(1)
-    assert overview.wait_a_moment({0: 1}, lambda: False, 0.05) is None
+    assert overview.wait_a_moment({0: 1}, lambda _: False, 0.05) is None
     looks = iter([False, True])
-    assert overview.wait_a_moment({0: 1}, lambda: next(looks), 0.05) == [1, 0, 0]
+    assert overview.wait_a_moment({0: 1}, lambda _: next(looks), 0.05) == [1, 0, 0]
+    heard = [1, 0, 0]  # the failure is told before the call is noted as over
+    devices[0].tell()
+    devices[0].finish(2)
+    assert overview.wait_a_moment({0: 2}, heard.__eq__, 0.05) == [2, 0, 0]

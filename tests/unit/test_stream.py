@@ -267,7 +267,7 @@ def test_a_device_soon_sleeps_while_the_controller_has_not_seen_the_end_of_a_cal
     assert ends.inboxes[0].recv(4) == b"call"
     progress.finish(1)
     if is_seen:
-        assert overview.wait_a_moment({0: 1}, lambda: True, 20) == [1]
+        assert overview.wait_a_moment({0: 1}, lambda _: True, 20) == [1]
     device = threading.Thread(target=lambda: ends.inboxes[0].recv(4), daemon=True)
     device.start()
     end_s = time.monotonic() + (0.2 if is_seen else 20)

@@ -42,8 +42,8 @@ def frame_of_call(
         number: of the call.
         program: its number.
         inputs, outputs: numbers of values.
-        free: of values that nobody will use after it.
-        late: likewise; small ones.
+        free: of values that the devices hold and nobody will use after it.
+        late: likewise, of values so small that they are let go of when the call is over.
     """
     head = (number, program, len(inputs), len(outputs), len(free), *inputs, *outputs, *free, *late)
     nbytes = 8 * len(head)

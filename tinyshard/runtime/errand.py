@@ -35,19 +35,7 @@ class Errand:
     run: Run
     message: memoryview
     counts: array[int]
-    released: tuple[Watch, ...]
-
-
-def message_of(item: Sequence[Any], free: Sequence[int], late: Sequence[int] = ()) -> memoryview:
-    """What the devices of a call are sent.
-
-    Args:
-        item: of the queue.
-        free: numbers of values that they hold and nobody will use after it.
-        late: likewise, of values so small that they are let go of when the call is over.
-    """
-    _, _, run, program, inputs, outputs = item
-    return channel.frame_of_call(run.number, program.number, inputs, outputs, free, late)
+    released: Sequence[Watch]
 
 
 def plan(
@@ -62,23 +50,21 @@ def plan(
         released: what nobody holds any more and this call is to tell of, the oldest first.
         streams: the rings to all devices.
     """
-    run = item[2]
+    _, _, run, program, inputs, outputs = item
     devices = run.devices
     if not known.issuperset(devices):
         return None
     for device in devices:
         if links[device].nbytes:
             return None
+    free: list[int] = []
+    late: list[int] = []
+    has_time = program.largest_nbytes <= NOTE_NBYTES  # it needs no memory that others leave
     for watch in released:
         if watch.devices != devices:  # other devices are to be told of it
             return None
-    told = tuple(released)
-    free: list[int] = []
-    late: list[int] = []
-    has_time = item[3].largest_nbytes <= NOTE_NBYTES  # it needs no memory that others leave
-    for watch in told:
         is_small = has_time and watch.block is not None and watch.block.nbytes <= NOTE_NBYTES
         (late if is_small else free).append(watch.number)
-    message = message_of(item, free, late)
+    message = channel.frame_of_call(run.number, program.number, inputs, outputs, free, late)
     counts = streams.counts_after(devices, len(message))
-    return None if counts is None else Errand(item, run, message, counts, told)
+    return None if counts is None else Errand(item, run, message, counts, released)

@@ -215,11 +215,12 @@ class ProcessPool:
         if overview is None:
             return False
         board.hurry()
-        finished = overview.wait_a_moment(known.needs, lambda: board.is_quiet(overview.told.tolist()), within_s)
+        finished = overview.wait_a_moment(known.needs, board.is_quiet, within_s)
         if finished is None:
             return False
         board.pass_all(finished)
-        self._print_output()
+        if board.has_printed:
+            self._print_output()
         return True
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
@@ -309,7 +310,9 @@ class ProcessPool:
 
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
-        known = self._ancestry(buffer, device_ids)
+        board = self._open_board()
+        with board.state:
+            known = ancestry(buffer.run, device_ids)
         if known.failures and any(failure.lost for failure, _ in known.failures.values()):
             raise self._error(known.failures)
         return known

@@ -72,14 +72,17 @@ class Overview:
         self._own = Futex(board.last.ctypes.data)
         self._waiting = threading.Lock()
         self._yielding = Yielding(board.crowded.data, CONTROLLER_YIELDS_FOR_NS)
-        self.told = board.told.data
+        self._told = board.told[:-1].data
 
-    def wait_a_moment(self, needs: Mapping[int, int], is_over: Callable[[], bool], within_s: float) -> list[int] | None:
+    def wait_a_moment(
+        self, needs: Mapping[int, int], is_over: Callable[[list[int]], bool], within_s: float
+    ) -> list[int] | None:
         """Wait until each device has finished the call that is needed of it, if that is soon.
 
         Args:
             needs: by device, the number of a call.
-            is_over: whether nothing that devices have said is still on its way: failures, and what they print.
+            is_over: given how many failures each device has told of: whether nothing that devices have said is still on
+                its way, neither those nor what they print.
             within_s: for how long to sleep.
 
         Returns:
@@ -99,7 +102,7 @@ class Overview:
         self._unseen[0] = 0
         seen = self._finished.tolist()  # before the look at what is said: later calls say more
         end_s = time.perf_counter() + HEARD_WITHIN_S
-        while not is_over():
+        while not is_over(self._told.tolist()):
             if time.perf_counter() > end_s:
                 return None
             let_others_run()

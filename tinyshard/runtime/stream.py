@@ -237,15 +237,12 @@ class Inbox:
         return len(data)
 
     def _wait(self) -> None:
-        """Let others run for a while, then sleep, until there is something."""
-        if not self._comes_soon():
-            while not self._is_something_there():
-                self._sleep()
-
-    def _comes_soon(self) -> bool:
-        """Let others run, for a moment or for a while: whether something has come meanwhile."""
+        """Let others run, for a moment or for a while, then sleep, until there is something."""
         until, is_there, is_late = self._yielding.until, self._is_something_there, self._is_late
-        return until(is_there, is_late, YIELD_UNSEEN_FOR_NS) or (not self._unseen[0] and until(is_there, is_late))
+        if until(is_there, is_late, YIELD_UNSEEN_FOR_NS) or (not self._unseen[0] and until(is_there, is_late)):
+            return
+        while not is_there():
+            self._sleep()
 
     def _is_something_there(self) -> bool:
         return self._written[self._device] != self._count

@@ -23,7 +23,7 @@ from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime import channel
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
-from tinyshard.runtime.errand import Errand, message_of, plan
+from tinyshard.runtime.errand import Errand, plan
 from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
@@ -143,7 +143,8 @@ class Switchboard:
         if self._carrying.locked() or self.state.locked():
             return False
         with self._carrying:
-            self._do_errand()
+            if self._errand is not None:
+                self._do_errand()
             while self._queue and not self.closing and not self.broken:
                 item = self._queue[0]
                 # once that many are not over, devices are to be asked how far they are, which is the I/O thread's work
@@ -171,7 +172,8 @@ class Switchboard:
             if not run.settled and not (self._unsettled and self._unsettled[-1] is run):
                 self._unsettled.append(run)
         self._streams.publish(errand.message, run.devices, errand.counts)
-        self._buffers.drop(errand.released)
+        if errand.released:
+            self._buffers.drop(errand.released)
         if self._queue and self._queue[0] is errand.item:
             self._queue.popleft()
         self._errand = None
@@ -222,6 +224,11 @@ class Switchboard:
             not x.lost and (x.has_ahead(most) or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD) for x in links
         )
 
+    @property
+    def has_printed(self) -> bool:
+        """Whether workers have printed anything since the last time."""
+        return bool(self._printed.lines)
+
     def take_printed(self) -> list[tuple[int, str]]:
         """The lines that workers have printed since the last time, each with its device, in device order."""
         return self._printed.take()
@@ -230,9 +237,9 @@ class Switchboard:
         """Whether all that devices have said has been taken in.
 
         Args:
-            told: by device, how many failures it has sent; may go on after them.
+            told: by device, how many failures it has sent.
         """
-        if not self.started.is_open or self._heard != told[: len(self._heard)]:
+        if not self.started.is_open or self._heard != told:
             return False
         # first the pipes, then the thread: what it has read from them it has taken in when it is idle again
         return self._printed.is_all_read() and self._is_listening
@@ -424,7 +431,8 @@ class Switchboard:
             self._send(new, ("program", program.number, program))
             known.update(new)
         self._count(run)  # before a device can be done with it
-        self._give(run.devices, [message_of(item, released.pop(run.devices, ()))])
+        free = released.pop(run.devices, ())
+        self._give(run.devices, [channel.frame_of_call(run.number, program.number, item[4], item[5], free, ())])
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
         self._count(run)

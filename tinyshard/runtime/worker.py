@@ -151,7 +151,7 @@ class Worker:
         To a device that has just got its core each line takes 1 to 3 µs, for nothing of it is in the caches, and the
         other devices of the core wait for it: so up to the program's first step there are few.
         """
-        operands = [self._values.get(i) for i in inputs]
+        operands = list(map(self._values.get, inputs))
         if free:
             self._free(free)  # operands among that end with their last use
         if self._turnstile.enter(number):
