@@ -6,17 +6,21 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, board
+from tinyshard.runtime import arena, board, cores
 from tinyshard.runtime.progress import Overview, Progress
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
 COUNT = 3
 
 
-@pytest.fixture
-def ends():
+def made_ends():
     shared = board.Board(np.zeros(board.nbytes(COUNT), np.uint8), COUNT)
     return Overview(shared), [Progress(shared, device) for device in range(COUNT)]
+
+
+@pytest.fixture
+def ends():
+    return made_ends()
 
 
 def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
@@ -32,6 +36,25 @@ def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
     devices[2].finish(7)
     thread.join(20)
     assert got == [[5, 0, 7]]
+
+
+@pytest.mark.parametrize(("core", "is_woken"), [(3, True), (4, False)], ids=["its own core", "another"])
+def test_who_is_the_last_of_a_core_wakes_who_sleeps_there_for_the_rest(monkeypatch, core, is_woken):
+    monkeypatch.setattr(cores, "own", lambda: core)
+    monkeypatch.setattr(cores, "here", lambda: 3)
+    overview, devices = made_ends()
+    got, slept = [], []
+    sleep = overview._own.sleep
+    overview._own.sleep = lambda *args: (slept.append(args), sleep(*args))
+    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment({0: 1, 1: 1}, lambda _: True, 60)))
+    thread.start()
+    time.sleep(0.05)  # it is asleep by then
+    devices[0].finish(1, is_nearly_over=True)
+    time.sleep(0.05)
+    assert len(slept) == 1 + is_woken, "for not all are over"
+    devices[1].finish(1)
+    thread.join(20)
+    assert got == [[1, 1, 0]]
 
 
 def test_devices_that_finish_in_any_order_leave_nobody_asleep(ends):

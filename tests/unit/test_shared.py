@@ -46,7 +46,7 @@ def of_all(fabrics, call):
     return [ended[device] for device in range(len(fabrics))]
 
 
-def nobody():
+def nobody(*_):
     """Whom to tell that a part is done."""
 
 
@@ -199,7 +199,7 @@ def until_it_is_there(is_there, is_missed):
 
 
 def come_one_after_the_other(fabrics):
-    """A sum of two, to which device 0 comes first; in what order they said that their part is done."""
+    """A sum of two, to which device 0 comes first; in what order they said that their part is done, and what else."""
     said, has_come = [], threading.Event()
     come = fabrics[0]._signals.come
 
@@ -212,7 +212,7 @@ def come_one_after_the_other(fabrics):
     def bring(fabric):
         device = fabric._device
         assert device == 0 or has_come.wait(20)
-        return total(fabric, torch.full((64,), 1.0 + device), DEVICES, done=lambda: said.append(device))
+        return total(fabric, torch.full((64,), 1.0 + device), DEVICES, done=lambda *more: said.append((device, *more)))
 
     assert all(torch.equal(x, torch.full((64,), 3.0)) for x in of_all(fabrics, bring))
     return said
@@ -222,7 +222,7 @@ def come_one_after_the_other(fabrics):
 def test_who_waits_alone_on_its_core_adds_up_and_the_last_need_not(kept):
     fabrics = fabrics_of(2, kept)
     fabrics[0]._signals._yielding.until = until_it_is_there
-    assert come_one_after_the_other(fabrics) == [1, 0]  # the controller waits for who adds up
+    assert come_one_after_the_other(fabrics) == [(1, True), (0,)]  # the controller waits for who adds up, a moment
     assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
     assert not fabrics[0]._arena.board.adding.any()
 
@@ -257,7 +257,7 @@ def test_who_adds_up_and_has_no_memory_for_it_leaves_it_to_the_last(monkeypatch)
 
     monkeypatch.setattr(adding, "add_rows", add_rows_later)
     fabrics = fabrics_of(2)
-    assert sorted(come_one_after_the_other(fabrics)) == [0, 1]
+    assert sorted(device for device, *_ in come_one_after_the_other(fabrics)) == [0, 1]
     assert fails
     assert not fabrics[0]._arena.board.adding.any()
 
@@ -270,7 +270,7 @@ def test_who_would_add_up_but_comes_to_sleep_leaves_it_to_the_last():
     fabrics[0]._signals._sleep = lambda *args: (slept.set(), sleep(*args))
     come = fabrics[1]._signals.come
     fabrics[1]._signals.come = lambda group: (slept.wait(20), come(group))
-    assert come_one_after_the_other(fabrics) == [0, 1]
+    assert come_one_after_the_other(fabrics) == [(0,), (1,)]
     assert fabrics[0]._arena.board.made.tolist() == [0, 1, 0]
 
 
@@ -281,7 +281,7 @@ def test_who_takes_back_that_it_adds_up_when_all_have_come_does_it_all_the_same(
     waited = fabrics[1]._notes._result_of
     fabrics[1]._notes._result_of = lambda *args: (relies.set(), waited(*args))[1]
     fabrics[0]._signals.comes_soon = lambda is_there: not relies.wait(20)
-    assert come_one_after_the_other(fabrics) == [1, 0]
+    assert come_one_after_the_other(fabrics) == [(1, True), (0,)]
     assert fabrics[0]._arena.board.made.tolist() == [1, 0, 0]
 
 
@@ -404,7 +404,7 @@ def test_each_has_done_its_part_before_the_last_has_and_then_the_result_is_there
         device = fabric._device
         if device == 1 and size == 3:
             assert come[0].wait(20), "device 0 waits with its part for 1"
-        return total(fabric, torch.full((size,), 1.0 + device), DEVICES, done=lambda: tell(device))
+        return total(fabric, torch.full((size,), 1.0 + device), DEVICES, done=lambda *_: tell(device))
 
     results = of_all(fabrics, bring)
     assert all(torch.equal(x, torch.full((size,), 3.0)) for x in results)
@@ -417,7 +417,7 @@ def test_who_could_not_do_its_part_does_not_say_that_it_has(fabrics):
     said = []
     fill(fabrics[0]._arena)
     x = torch.ones(SHAPE)
-    ended = of_all(fabrics, lambda fabric: total(fabric, x, DEVICES, done=lambda: said.append(fabric._device)))
+    ended = of_all(fabrics, lambda fabric: total(fabric, x, DEVICES, done=lambda *_: said.append(fabric._device)))
     assert all(isinstance(end, MemoryError) for end in ended)
     assert not said
 
@@ -425,7 +425,7 @@ def test_who_could_not_do_its_part_does_not_say_that_it_has(fabrics):
 def test_what_all_have_come_to_is_had_though_one_is_lost_then(fabrics):
     """They had done their part, so the controller counts the call as over."""
 
-    def let_the_other_come_and_be_lost():
+    def let_the_other_come_and_be_lost(*_):
         assert total(fabrics[1], torch.full((3,), 2.0), DEVICES).tolist() == [3.0] * 3
         fabrics[0].abort()
 

@@ -38,7 +38,7 @@ class ReadyStep:
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
     operand: int
     meta: Meta | None
-    perform: Callable[[Any, Callable[[], None]], Any] | None
+    perform: Callable[[Any, Callable[..., None]], Any] | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
     is_last: bool

@@ -162,11 +162,12 @@ class Fabric:
     def ready(
         self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any], meta: Meta | None, made: Meta | None,
-    ) -> Callable[[Any, Callable[[], None]], Any]:  # fmt: skip
+    ) -> Callable[[Any, Callable[..., None]], Any]:  # fmt: skip
         """A collective of a program, or a transfer, as a function of this device's operand.
 
         Its second argument is called, if at all, when this device has done its part and only takes what is there: once
-        all have called it or are through, all results are in memory. Who then cannot take its own, for the end of
+        all have called it or are through, all results are in memory. It is given True where the others of this core
+        have done theirs, and what is left takes but a moment. Who then cannot take its own result, for the end of
         another device came between, keeps the reason in the place of it.
 
         Args:

@@ -3,8 +3,9 @@
 Each member writes its operand into a note of its own, the one that the number of its exchange names, waits until all
 have come, and computes its own result from the notes. Where all get the same, one of them computes it and notes it for
 the others: who finds that it is the last, unless another that had nothing else to do waits for that (`adding`). The
-others have done their part before, and what they copy is there before that one says that it has done its. A note is
-written anew when all its readers have read it.
+others have done their part before, and what they copy is there before that one says that it has done its. Who relies on
+another for the sum is the last of its core, and says so with that (`progress`). A note is written anew when all its
+readers have read it.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class Notes:
             finally:
                 self._read[device] = number
 
-        def exchange_for_all(x: Tensor, done: Callable[[], None]) -> Tensor:
+        def exchange_for_all(x: Tensor, done: Callable[..., None]) -> Tensor:
             gate = gates[group.gate]
             number = give_and_come(x)
             note = number % NOTES
@@ -132,7 +133,9 @@ class Notes:
                     have_all_come = is_made or signals.have_come(others)
             is_maker = have_all_come and not is_for_another
             try:
-                if is_made or not is_maker:
+                if is_for_another:
+                    done(True)
+                elif is_made or not is_maker:
                     done()
                 if is_made:
                     self._made[device] = number  # not before: who sees it lets the controller have the core

@@ -4,7 +4,9 @@ A device writes the number of each call that it has finished: of one that ends w
 part, for when all have, all results are in memory (`fabric.Fabric.ready`).
 
 A controller that waits lets others run for a moment (`yielding`). Then it writes down which call it needs of each
-device, and sleeps once: whoever finds all of them finished is the last, and wakes it.
+device, and sleeps: whoever finds all of them finished is the last, and wakes it. To wake it from another core may take
+longer than what the others still do. So whoever is the last of its core to be done, and knows that the rest takes but a
+moment, wakes it too if that is the core on which it fell asleep.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import ge
 
+from tinyshard.runtime import cores
 from tinyshard.runtime.board import Board
 from tinyshard.runtime.futex import Futex, fence, fenced, timespec
 from tinyshard.runtime.yielding import CONTROLLER_YIELDS_FOR_NS, LATE_AFTER_NS, Yielding, let_others_run
@@ -39,9 +42,15 @@ class Progress:
         self._last = board.last.data
         self._sleeper = Futex(board.last.ctypes.data)
         self._device = device
+        self._core = cores.own()
 
-    def finish(self, number: int) -> None:
-        """Note that a call is over, or this device's part of it."""
+    def finish(self, number: int, is_nearly_over: bool = False) -> None:
+        """Note that a call is over, or this device's part of it.
+
+        Args:
+            number: of the call.
+            is_nearly_over: all devices of this core have done their part, and what others still do takes but a moment.
+        """
         if self._finished[self._device] == number:
             return
         self._when[self._device] = time.monotonic_ns()
@@ -49,7 +58,10 @@ class Progress:
         with fenced:
             pass
         needed = self._needed
-        if needed[-1] and all(map(ge, self._finished.tolist(), needed.tolist()[:-1])):
+        asleep = needed[-1]
+        if not asleep:
+            return
+        if (is_nearly_over and asleep - 2 == self._core) or all(map(ge, self._finished.tolist(), needed.tolist()[:-1])):
             self._last[0] = number * len(needed) + self._device  # what nobody has written there before
             self._sleeper.wake()
 
@@ -89,13 +101,13 @@ class Overview:
             By device, the last call that it has finished and of which `is_over` holds; None if it takes longer.
         """
         needed = [needs.get(device, 0) for device in range(len(self._finished))]
-        have_finished = partial(self._have_finished, needed)
-        if not have_finished() and not self._yielding.until(have_finished, partial(self._is_late, needed)):
+        comes_soon = partial(self._yielding.until, partial(self._have_finished, needed), partial(self._is_late, needed))
+        if not self._have_finished(needed) and not comes_soon():
             # there is one place to say what the controller needs; another thread may have it
             if not self._waiting.acquire(blocking=False):
                 return None
             try:
-                if not self._has_slept(needed, within_s):
+                if not self._has_slept(needed, comes_soon, within_s):
                     return None
             finally:
                 self._waiting.release()
@@ -121,14 +133,14 @@ class Overview:
             > LATE_AFTER_NS
         )
 
-    def _has_slept(self, numbers: Sequence[int], within_s: float) -> bool:
-        """Whether the devices have all finished after this thread has slept for the last of them."""
+    def _has_slept(self, numbers: Sequence[int], comes_soon: Callable[[], bool], within_s: float) -> bool:
+        """Whether the devices have all finished after this thread has slept for the last of them, or nearly so."""
         end_s, timeout = time.perf_counter() + within_s, timespec(within_s)
         needed = self._needed
         try:
             needed[:-1] = array("l", numbers)
-            needed[-1] = 1
             while True:
+                needed[-1] = 2 + cores.here()
                 fence()
                 seen = self._last[0]
                 if self._have_finished(numbers):
@@ -136,5 +148,8 @@ class Overview:
                 if time.perf_counter() > end_s:
                     return False
                 self._own.sleep(seen, timeout)
+                needed[-1] = 0
+                if self._have_finished(numbers) or comes_soon():
+                    return True
         finally:
             needed[-1] = 0

@@ -94,7 +94,7 @@ class SharedFabric:
     def ready(
         self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
         params: dict[str, Any], meta: Meta | None, made: Meta | None,
-    ) -> Callable[[Any, Callable[[], None]], Any]:  # fmt: skip
+    ) -> Callable[[Any, Callable[..., None]], Any]:  # fmt: skip
         """A collective of a program, or a transfer, as a function; the arguments are those of `fabric.Fabric.ready`.
 
         The function raises PeerLostError if another device of the group is gone.

@@ -90,7 +90,7 @@ class Worker:
         self._source: Any = sock
         self._arena: Arena | None = None
         self._progress: Progress | None = None
-        self._finish: Callable[[int], None] = nothing  # lets the controller see that a part of a call is done
+        self._finish: Callable[..., None] = nothing  # lets the controller see that a part of a call is done
         self._fabric: Any  # with the methods of Fabric
         if self._place is not None:
             from tinyshard.runtime.on_gpu import fabric_on
