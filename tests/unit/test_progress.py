@@ -13,14 +13,15 @@ pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory n
 COUNT = 3
 
 
-def made_ends():
-    shared = board.Board(np.zeros(board.nbytes(COUNT), np.uint8), COUNT)
-    return Overview(shared), [Progress(shared, device) for device in range(COUNT)]
+@pytest.fixture
+def kept():
+    return ()
 
 
 @pytest.fixture
-def ends():
-    return made_ends()
+def ends(kept):
+    shared = board.Board(np.zeros(board.nbytes(COUNT), np.uint8), COUNT)
+    return Overview(shared), [Progress(shared, device, kept) for device in range(COUNT)]
 
 
 def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
@@ -38,23 +39,58 @@ def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
     assert got == [[5, 0, 7]]
 
 
-@pytest.mark.parametrize(("core", "is_woken"), [(3, True), (4, False)], ids=["its own core", "another"])
-def test_who_is_the_last_of_a_core_wakes_who_sleeps_there_for_the_rest(monkeypatch, core, is_woken):
-    monkeypatch.setattr(cores, "own", lambda: core)
+@pytest.mark.parametrize(
+    ("kept", "needs", "number", "is_woken"),
+    [
+        ((3, 4, 4), {0: 2, 1: 2}, 2, True),
+        ((4, 3, 3), {0: 2, 1: 2}, 2, False),
+        ((3, 3, 4), {0: 2, 1: 2}, 2, False),
+        ((3, 4, 4), {0: 2, 1: 2}, 1, False),
+        ((3, 4, 4), {1: 2}, 2, False),
+        ((), {0: 2, 1: 2}, 2, False),
+    ],
+    ids=[
+        "its own core",
+        "another core",
+        "a mate is missing",
+        "an earlier call",
+        "not needed",
+        "wherever there is room",
+    ],
+)
+def test_who_sleeps_is_woken_once_its_core_is_done_and_the_rest_takes_but_a_moment(
+    ends, monkeypatch, needs, number, is_woken
+):
     monkeypatch.setattr(cores, "here", lambda: 3)
-    overview, devices = made_ends()
+    overview, devices = ends
     got, slept = [], []
     sleep = overview._own.sleep
     overview._own.sleep = lambda *args: (slept.append(args), sleep(*args))
-    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment({0: 1, 1: 1}, lambda _: True, 60)))
+    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment(needs, lambda _: True, 60)))
     thread.start()
     time.sleep(0.05)  # it is asleep by then
-    devices[0].finish(1, is_nearly_over=True)
+    devices[0].finish(number, is_nearly_over=True)
     time.sleep(0.05)
     assert len(slept) == 1 + is_woken, "for not all are over"
-    devices[1].finish(1)
+    for device in devices[:2]:
+        device.finish(2)
     thread.join(20)
-    assert got == [[1, 1, 0]]
+    assert got == [[2, 2, 0]]
+
+
+def test_who_is_woken_before_all_is_over_does_not_wait_longer_for_that(ends):
+    overview, devices = ends
+    asked_s = []
+
+    def wake_early(_, timeout):
+        asked_s.append(timeout._obj.tv_sec + timeout._obj.tv_nsec / 1e9)
+        time.sleep(0.1)
+        if len(asked_s) == 3:
+            devices[0].finish(1)
+
+    overview._own.sleep = wake_early
+    assert overview.wait_a_moment({0: 1}, lambda _: True, 60) == [1, 0, 0]
+    assert 60 >= asked_s[0] > asked_s[1] + 0.09 > asked_s[2] + 0.18
 
 
 def test_devices_that_finish_in_any_order_leave_nobody_asleep(ends):

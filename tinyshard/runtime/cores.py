@@ -50,12 +50,6 @@ def kept(count: int) -> tuple[int, ...]:
     return tuple(core for core in cores if core is not None)  # of all, or of none
 
 
-def own() -> int | None:
-    """The only core on which this thread may run; None if there are several."""
-    there = os.sched_getaffinity(0) if sys.platform == "linux" else ()
-    return next(iter(there)) if len(there) == 1 else None
-
-
 def here() -> int:
     """The core on which this thread runs just now; -1 where the system does not tell."""
     return -1 if _here is None else int(_here())

@@ -166,9 +166,9 @@ class Fabric:
         """A collective of a program, or a transfer, as a function of this device's operand.
 
         Its second argument is called, if at all, when this device has done its part and only takes what is there: once
-        all have called it or are through, all results are in memory. It is given True where the others of this core
-        have done theirs, and what is left takes but a moment. Who then cannot take its own result, for the end of
-        another device came between, keeps the reason in the place of it.
+        all have called it or are through, all results are in memory. It is given True where what devices of other cores
+        still do takes but a moment. Who then cannot take its own result, for the end of another device came between,
+        keeps the reason in the place of it.
 
         Args:
             name: which.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from functools import cache
 
 _SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_WAKE_BITSET = 202, 0, 9, 10
 EVERYONE = 0xFFFFFFFF
@@ -26,7 +25,6 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("tv_sec", ctypes.c_long), ("tv_nsec", ctypes.c_long))
 
 
-@cache
 def timespec(seconds: float) -> object:
     """A time-out for `sleep`."""
     return ctypes.byref(_Timespec(int(seconds), int(seconds % 1 * 1e9)))

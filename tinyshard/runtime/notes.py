@@ -4,8 +4,8 @@ Each member writes its operand into a note of its own, the one that the number o
 have come, and computes its own result from the notes. Where all get the same, one of them computes it and notes it for
 the others: who finds that it is the last, unless another that had nothing else to do waits for that (`adding`). The
 others have done their part before, and what they copy is there before that one says that it has done its. Who relies on
-another for the sum is the last of its core, and says so with that (`progress`). A note is written anew when all its
-readers have read it.
+one of another core for the sum says so with that (`progress`). A note is written anew when all its readers have read
+it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Notes:
         meta: Meta,
         params: dict[str, Any],
         note_it: Callable[[], object],
-    ) -> Callable[[Tensor, Callable[[], None]], Tensor]:
+    ) -> Callable[[Tensor, Callable[..., None]], Tensor]:
         """One collective, as `fabric.Fabric.ready` says. It raises PeerLostError if a member is gone.
 
         For a device that has just got its core, each call of a function takes 1 to 3 µs, and the other devices of the

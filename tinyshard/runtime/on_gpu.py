@@ -42,7 +42,7 @@ class StagedFabric:
         self.handed = inner.handed
         self.abort: Callable[[], None] = inner.abort
 
-    def ready(self, name: str, *args: Any) -> Callable[[Any, Callable[[], None]], Any]:
+    def ready(self, name: str, *args: Any) -> Callable[[Any, Callable[..., None]], Any]:
         """A collective, or a transfer, as a function; one that needs nobody else stays on the GPU."""
         perform = self._inner.ready(name, *args)
         if name in COLLECTIVES and COLLECTIVES[name].own is not None:

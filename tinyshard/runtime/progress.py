@@ -5,7 +5,7 @@ part, for when all have, all results are in memory (`fabric.Fabric.ready`).
 
 A controller that waits lets others run for a moment (`yielding`). Then it writes down which call it needs of each
 device, and sleeps: whoever finds all of them finished is the last, and wakes it. To wake it from another core may take
-longer than what the others still do. So whoever is the last of its core to be done, and knows that the rest takes but a
+longer than what the others still do. So whoever finds all of its own core finished, and knows that the rest takes but a
 moment, wakes it too if that is the core on which it fell asleep.
 """
 
@@ -33,23 +33,25 @@ class Progress:
     Args:
         board: the shared memory's first part.
         device: whose they are.
+        kept: by device, the core that it keeps to; none where they go wherever there is room.
     """
 
-    def __init__(self, board: Board, device: int) -> None:
+    def __init__(self, board: Board, device: int, kept: Sequence[int] = ()) -> None:
         self._finished, self._when = board.finished.data, board.when.data
         self._told = board.told.data
         self._needed = board.needed.data
         self._last = board.last.data
         self._sleeper = Futex(board.last.ctypes.data)
         self._device = device
-        self._core = cores.own()
+        self._core = kept[device] if kept else None
+        self._of_this_core = tuple(other for other, core in enumerate(kept) if core == self._core)
 
     def finish(self, number: int, is_nearly_over: bool = False) -> None:
         """Note that a call is over, or this device's part of it.
 
         Args:
             number: of the call.
-            is_nearly_over: all devices of this core have done their part, and what others still do takes but a moment.
+            is_nearly_over: what devices of other cores still do takes but a moment.
         """
         if self._finished[self._device] == number:
             return
@@ -61,7 +63,11 @@ class Progress:
         asleep = needed[-1]
         if not asleep:
             return
-        if (is_nearly_over and asleep - 2 == self._core) or all(map(ge, self._finished.tolist(), needed.tolist()[:-1])):
+        finished, wanted = self._finished.tolist(), needed.tolist()
+        is_awaited_here = is_nearly_over and asleep - 2 == self._core and wanted[self._device] > 0
+        # the others of this core may be of another group
+        is_over_here = is_awaited_here and all(finished[d] >= wanted[d] for d in self._of_this_core)
+        if is_over_here or all(map(ge, finished, wanted[:-1])):
             self._last[0] = number * len(needed) + self._device  # what nobody has written there before
             self._sleeper.wake()
 
@@ -135,7 +141,7 @@ class Overview:
 
     def _has_slept(self, numbers: Sequence[int], comes_soon: Callable[[], bool], within_s: float) -> bool:
         """Whether the devices have all finished after this thread has slept for the last of them, or nearly so."""
-        end_s, timeout = time.perf_counter() + within_s, timespec(within_s)
+        end_s = time.perf_counter() + within_s
         needed = self._needed
         try:
             needed[:-1] = array("l", numbers)
@@ -145,11 +151,12 @@ class Overview:
                 seen = self._last[0]
                 if self._have_finished(numbers):
                     return True
-                if time.perf_counter() > end_s:
+                left_s = end_s - time.perf_counter()
+                if left_s <= 0:
                     return False
-                self._own.sleep(seen, timeout)
+                self._own.sleep(seen, timespec(left_s))
                 needed[-1] = 0
-                if self._have_finished(numbers) or comes_soon():
+                if self._have_finished(numbers) or (time.perf_counter() < end_s and comes_soon()):
                     return True
         finally:
             needed[-1] = 0

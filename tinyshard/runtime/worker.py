@@ -101,7 +101,7 @@ class Worker:
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
-            self._progress = Progress(self._arena.board, device)
+            self._progress = Progress(self._arena.board, device, kept)
             self._finish = self._progress.finish
             self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
             self._fabric = SharedFabric(self._arena, kept)
