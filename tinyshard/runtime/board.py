@@ -45,7 +45,7 @@ class Board:
         when: at what time it did, in nanoseconds of the system's monotonic clock.
         needed: by device, the call for which the controller sleeps; then, if it does, on which core it fell asleep:
             that number and 2, or 1 if it is not known; else 0.
-        last: whichever device finishes the last of these calls changes it.
+        last: whichever device finishes the last of these calls changes it, or that of its core (`progress`).
         told: how many failures a device has told the controller of.
         bell: how often the controller has told devices that it has written to them; and when, in nanoseconds.
         unseen: 1 if it has published a call (`Streams.publish`) since it last saw here that what it waited for is over

@@ -140,7 +140,7 @@ class Overview:
         )
 
     def _has_slept(self, numbers: Sequence[int], comes_soon: Callable[[], bool], within_s: float) -> bool:
-        """Whether the devices have all finished after this thread has slept for the last of them, or nearly so."""
+        """Whether the devices have all finished after this thread has slept, for the last of them or of its core."""
         end_s = time.perf_counter() + within_s
         needed = self._needed
         try:
