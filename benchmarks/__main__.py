@@ -1,7 +1,7 @@
 """One command that measures tinyshard, JAX, raw gloo and ipyparallel side by side, in one run.
 
-python -m benchmarks                          # all cases, five rounds; writes benchmarks/results.md and .svg
-python -m benchmarks psum_4k eager --rounds 9 # some cases; prints only
+python -m benchmarks                          # all cases, nine rounds; writes benchmarks/results.md and .svg
+python -m benchmarks psum_4k eager --rounds 5 # some cases; prints only
 python -m benchmarks --jax /elsewhere/python  # a JAX that is installed beside another Python
 
 Each side is a process of its own, all are there at once, and only one works at a time. In every round each side takes
@@ -85,7 +85,7 @@ def main() -> None:
     """Measure and print; write the report if all cases ran."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", help="names; all if none is given")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
     parser.add_argument("--sides", nargs="*", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--collectives", help="tinyshard's: shared or gloo; by default its own choice")

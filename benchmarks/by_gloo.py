@@ -41,7 +41,7 @@ def _once(name: str, nbytes: int, number: int, rank: int) -> float:
         assert x[-1].item() == expected
     elif name == "all_gather":
         out = torch.zeros(x.numel() * N)
-        seconds, _ = timed(lambda: dist.all_gather_into_tensor(out, x))
+        seconds, _ = timed(lambda: dist.all_gather_single(out, x))
         assert out[-1].item() == N + number
     elif name == "all_to_all":
         out = torch.zeros_like(x)
@@ -49,7 +49,7 @@ def _once(name: str, nbytes: int, number: int, rank: int) -> float:
         assert out[-1].item() == N + number
     elif name == "psum_scatter":
         out = torch.zeros(x.numel() // N)
-        seconds, _ = timed(lambda: dist.reduce_scatter_tensor(out, x))
+        seconds, _ = timed(lambda: dist.reduce_scatter_single(out, x))
         assert out[-1].item() == expected
     else:
         out = torch.zeros_like(x)

@@ -42,8 +42,7 @@ def init(
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
         collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
             TINYSHARD_COLLECTIVES, or "shared" where it can be had (Linux on x86-64), else "gloo". With hosts: "gloo".
-            With "shared", and both numbers powers of two, devices that outnumber the cores each keep to one of them,
-            under Linux's SCHED_BATCH: who wakes takes the core from nobody.
+            With "shared", and both numbers powers of two, devices that outnumber the cores each keep to one of them.
             GPUs: "nccl" where each device has one of its own, else "gloo", through the memory of the host.
         hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
             srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for

@@ -18,6 +18,13 @@ def test_devices_are_eight_processes_and_none_is_the_controller(pool):
     assert all(psutil.Process(pid).ppid() == zygote.start().pid for pid in pids)
 
 
+def test_devices_are_of_the_controllers_session_and_not_of_its_process_group(pool):
+    """By sessions Linux may deal out the cores; a terminal's Ctrl-C goes to a process group."""
+    for pid in [d.pid for d in ts.devices()]:
+        assert os.getsid(pid) == os.getsid(0)
+        assert os.getpgid(pid) != os.getpgid(0)
+
+
 def test_a_stopped_device_holds_up_its_own_shard_and_nothing_else(rows):
     x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows).block_until_ready()
     with stopped(ts.devices()[3].pid):

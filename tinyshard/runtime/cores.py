@@ -56,13 +56,6 @@ def here() -> int:
 
 
 def keep_to(core: int) -> None:
-    """Let this thread, and those that it starts, run on one core only, and not push others from it when they wake.
-
-    The controller wakes all devices at once: those of its core would take it before the others are awake, and a device
-    that has just come to an exchange is not to lose it to one that has not.
-    """
+    """Let this thread, and those that it starts, run on one core only."""
     with contextlib.suppress(OSError):  # the core has been taken away at this very moment
         os.sched_setaffinity(0, {core})
-    with contextlib.suppress(OSError):  # a system may forbid it
-        if os.sched_getscheduler(0) == os.SCHED_OTHER:  # not what the user has chosen
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))

@@ -219,8 +219,7 @@ class ProcessPool:
         if finished is None:
             return False
         board.pass_all(finished)
-        if board.has_printed:
-            self._print_output()
+        self._print_output()
         return True
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:

@@ -14,13 +14,10 @@ class Printed:
 
     Args:
         state: guards the lines.
-
-    Attributes:
-        lines: those since they were last taken, each with its device.
     """
 
     def __init__(self, state: threading.Lock) -> None:
-        self.lines: list[tuple[int, str]] = []
+        self._lines: list[tuple[int, str]] = []
         self._state = state
         self._pipes = select.poll()
         self._polling = threading.Lock()
@@ -30,7 +27,7 @@ class Printed:
     def take(self) -> list[tuple[int, str]]:
         """The lines since the last time, each with its device, in device order."""
         with self._state:
-            lines, self.lines = self.lines, []
+            lines, self._lines = self._lines, []
         return sorted(lines, key=lambda line: line[0])
 
     def is_all_read(self) -> bool:
@@ -61,4 +58,4 @@ class Printed:
         lines = link.read_lines(end)
         if lines:
             with self._state:
-                self.lines.extend((link.device, line) for line in lines)
+                self._lines.extend((link.device, line) for line in lines)

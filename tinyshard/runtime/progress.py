@@ -59,17 +59,18 @@ class Progress:
         self._finished[self._device] = number
         with fenced:
             pass
-        needed = self._needed
-        asleep = needed[-1]
-        if not asleep:
+        if not self._needed[-1]:
             return
-        finished, wanted = self._finished.tolist(), needed.tolist()
-        is_awaited_here = is_nearly_over and asleep - 2 == self._core and wanted[self._device] > 0
-        # the others of this core may be of another group
-        is_over_here = is_awaited_here and all(finished[d] >= wanted[d] for d in self._of_this_core)
-        if is_over_here or all(map(ge, finished, wanted[:-1])):
+        finished, needed = self._finished.tolist(), self._needed.tolist()
+        if all(map(ge, finished, needed[:-1])) or (is_nearly_over and self._is_over_here(finished, needed)):
             self._last[0] = number * len(needed) + self._device  # what nobody has written there before
             self._sleeper.wake()
+
+    def _is_over_here(self, finished: Sequence[int], needed: Sequence[int]) -> bool:
+        """Whether the controller sleeps on this core, waits for this device, and for no other of this core any more."""
+        is_awaited = needed[-1] - 2 == self._core and needed[self._device] > 0
+        # the others of this core may be of another group
+        return is_awaited and all(finished[device] >= needed[device] for device in self._of_this_core)
 
     def tell(self) -> None:
         """Note that the controller was sent one more failure; before the call that failed is noted as over."""

@@ -143,8 +143,7 @@ class Switchboard:
         if self._carrying.locked() or self.state.locked():
             return False
         with self._carrying:
-            if self._errand is not None:
-                self._do_errand()
+            self._do_errand()
             while self._queue and not self.closing and not self.broken:
                 item = self._queue[0]
                 # once that many are not over, devices are to be asked how far they are, which is the I/O thread's work
@@ -172,8 +171,7 @@ class Switchboard:
             if not run.settled and not (self._unsettled and self._unsettled[-1] is run):
                 self._unsettled.append(run)
         self._streams.publish(errand.message, run.devices, errand.counts)
-        if errand.released:
-            self._buffers.drop(errand.released)
+        self._buffers.drop(errand.released)
         if self._queue and self._queue[0] is errand.item:
             self._queue.popleft()
         self._errand = None
@@ -223,11 +221,6 @@ class Switchboard:
         return any(
             not x.lost and (x.has_ahead(most) or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD) for x in links
         )
-
-    @property
-    def has_printed(self) -> bool:
-        """Whether workers have printed anything since the last time."""
-        return bool(self._printed.lines)
 
     def take_printed(self) -> list[tuple[int, str]]:
         """The lines that workers have printed since the last time, each with its device, in device order."""

@@ -43,7 +43,9 @@ class Zygote:
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the controller
+            # a terminal's Ctrl-C is for the controller. A session of its own would keep it away too, but Linux may deal
+            # out the cores by sessions: then a busy process beside it takes nearly all of them
+            process_group=0,
         )
         theirs.close()
         self._sock = ours
@@ -156,6 +158,7 @@ def prestart() -> None:
 def serve(fd: int) -> None:
     """The zygote's own loop: fork on request, say how children ended, kill them all when the controller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal may stop who writes to it out of another group
     import torch
 
     from tinyshard.runtime import worker
