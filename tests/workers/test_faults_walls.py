@@ -113,7 +113,8 @@ def test_command_lines_and_environments_of_helper_and_workers_hold_no_secret(poo
     code = words[2]
     start, _, rest = code.partition("sys.path[:] = ")
     paths, _, call = rest.partition("; from tinyshard.runtime.zygote import serve; ")
-    assert start == "import sys; " and all(os.path.isabs(p) for p in json.loads(paths.replace("'", '"')))
+    assert start == "import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
+    assert all(os.path.isabs(p) for p in json.loads(paths.replace("'", '"')))
     assert call.startswith("serve(") and call[6:-1].isdigit()
     added = {"TINYSHARD_ROLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"}
     for process in (helper, *workers):

@@ -33,8 +33,10 @@ class Zygote:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         path = [os.path.abspath(p) for p in sys.path]  # "" is the folder of the controller
+        # a terminal may stop who writes to it out of another group: so first of all SIGTTOU
         code = (
-            f"import sys; sys.path[:] = {path!r}; from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
+            f"import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); sys.path[:] = {path!r}; "
+            f"from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
         )
         environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
@@ -158,7 +160,6 @@ def prestart() -> None:
 def serve(fd: int) -> None:
     """The zygote's own loop: fork on request, say how children ended, kill them all when the controller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # a terminal may stop who writes to it out of another group
     import torch
 
     from tinyshard.runtime import worker
