@@ -1,8 +1,10 @@
-"""The network that the planner plans: four wide layers, trained under three layouts.
+"""The network that the planner plans: four wide layers, trained under four layouts.
 
 data        the batch is cut, every device holds all parameters
 tensor      the batch is cut, and eight neighbours share each matrix, by columns and by rows in turn
-cut         the batch is cut, and so are the parameters; each matrix is gathered where it is used
+fsdp        the batch is cut, and so are the parameters: each matrix is gathered for its product, let go, and
+            gathered again in the backward pass; its gradient is reduced and scattered (ZeRO-3)
+fsdp_kept   the same, but the gathered matrices are kept from the forward pass for the backward pass
 """
 
 from __future__ import annotations
@@ -16,23 +18,82 @@ import torch
 import tinyshard as ts
 from tinyshard.lowered import Compiled
 
-__all__ = ["LAYOUTS", "NEIGHBOURS", "WIDTH", "step_on"]
+__all__ = ["LAYOUTS", "NEIGHBOURS", "WIDTH", "parameter_specs", "step_on", "training_step"]
 
 WIDTH = 8192
 DEPTH = 4
 NEIGHBOURS = 8  # how many devices share a matrix under "tensor": those of one host
-LAYOUTS = ("data", "tensor", "cut")
+LAYOUTS = ("data", "tensor", "fsdp", "fsdp_kept")
 
 P = ts.P
-Keep = Callable[[torch.Tensor], torch.Tensor]
+Params = list[torch.Tensor]
+Batch = tuple[torch.Tensor, torch.Tensor]
+Product = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def loss(params: list[torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor], keep: Keep) -> torch.Tensor:
-    """Squared error, summed up for each example, averaged over the batch; `keep` brings a matrix where it is used."""
+class _GatheredProduct(torch.autograd.Function):
+    """`inputs @ matrix` for a matrix that is cut by rows: gathered for the product, its gradient cut as it is."""
+
+    @staticmethod
+    def forward(inputs: torch.Tensor, matrix: torch.Tensor, mesh: ts.Mesh, is_kept: bool) -> torch.Tensor:
+        return inputs @ _laid(matrix, mesh, P())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        outputs_of_before, matrix, ctx.mesh, ctx.is_kept = inputs
+        ctx.save_for_backward(outputs_of_before, matrix)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        inputs, matrix = ctx.saved_tensors
+        # A program does equal steps once and keeps the result: what is gathered again must be another value.
+        whole = _laid(matrix if ctx.is_kept else matrix.clone(), ctx.mesh, P())
+        return grad @ whole.T, _laid(inputs.T @ grad, ctx.mesh, P("data")), None, None
+
+
+def _laid(x: torch.Tensor, mesh: ts.Mesh, spec: ts.PartitionSpec) -> torch.Tensor:
+    laid: torch.Tensor = ts.lax.with_sharding_constraint(x, ts.NamedSharding(mesh, spec))
+    return laid
+
+
+def loss(params: Params, batch: Batch, product: Product) -> torch.Tensor:
+    """Squared error, summed up for each example, averaged over the batch."""
     outputs, targets = batch
     for number, matrix in enumerate(params):
-        outputs = (outputs.clamp(min=0) if number else outputs) @ keep(matrix)
+        outputs = product(outputs.clamp(min=0) if number else outputs, matrix)
     return ((outputs - targets) ** 2).sum(-1).mean()
+
+
+def training_step(layout: str, mesh: ts.Mesh) -> Callable[[Params, Batch], tuple[torch.Tensor, Params]]:
+    """One step of gradient descent, as a function to jit.
+
+    Args:
+        layout: one of `LAYOUTS`.
+        mesh: with the axes "data" and "model".
+
+    Returns:
+        From matrices and a batch, laid out so, to the loss and the new matrices.
+
+    Communication: none; what the step needs, when it runs.
+    """
+    product: Product = torch.matmul
+    if layout.startswith("fsdp"):
+
+        def product(inputs: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+            return _GatheredProduct.apply(inputs, matrix, mesh, layout == "fsdp_kept")
+
+    def step(params: Params, batch: Batch) -> tuple[torch.Tensor, Params]:
+        value, grads = ts.value_and_grad(lambda params: loss(params, batch, product))(params)
+        return value, [matrix - 1e-3 * grad for matrix, grad in zip(params, grads, strict=True)]
+
+    return step
+
+
+def parameter_specs(layout: str) -> tuple[ts.PartitionSpec, ts.PartitionSpec]:
+    """How the matrices are cut under a layout: the first, third, … and the second, fourth, …."""
+    if layout == "tensor":
+        return P(None, "model"), P("model")
+    return (P("data"), P("data")) if layout.startswith("fsdp") else (P(), P())
 
 
 @functools.lru_cache(maxsize=256)
@@ -54,8 +115,9 @@ def step_on(layout: str, devices: int, examples: int, axes: tuple[str, str] = ("
     Communication: none.
 
     Example:
-        >>> step_on("data", 64, 65_536).cost_analysis().count("all_reduce")
-        5
+        >>> cost = step_on("fsdp_kept", 64, 65_536).cost_analysis()
+        >>> [cost.count(op) for op in ("all_gather", "reduce_scatter", "all_reduce")]
+        [4, 4, 1]
     """
     neighbours = NEIGHBOURS if layout == "tensor" else 1
     sizes = {"data": devices // neighbours, "model": neighbours}
@@ -64,17 +126,8 @@ def step_on(layout: str, devices: int, examples: int, axes: tuple[str, str] = ("
     def described(shape: tuple[int, ...], spec: ts.PartitionSpec) -> ts.ShapeDtypeStruct:
         return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
 
-    def whole(matrix: torch.Tensor) -> torch.Tensor:
-        return ts.lax.with_sharding_constraint(matrix, ts.NamedSharding(mesh, P()))
-
-    keep: Keep = whole if layout == "cut" else lambda matrix: matrix
-
-    def step(params: Any, batch: Any) -> Any:
-        value, grads = ts.value_and_grad(lambda params: loss(params, batch, keep))(params)
-        return value, [matrix - 1e-3 * grad for matrix, grad in zip(params, grads, strict=True)]
-
-    pairs = {"data": (P(), P()), "tensor": (P(None, "model"), P("model")), "cut": (P("data"), P("data"))}[layout]
-    params = [described((WIDTH, WIDTH), pairs[number % 2]) for number in range(DEPTH)]
+    specs = parameter_specs(layout)
+    params = [described((WIDTH, WIDTH), specs[number % 2]) for number in range(DEPTH)]
     batch = [described((examples, WIDTH), P("data")) for _ in range(2)]
-    compiled: Compiled = ts.jit(step).lower(params, tuple(batch)).compile()
+    compiled: Compiled = ts.jit(training_step(layout, mesh)).lower(params, tuple(batch)).compile()
     return compiled

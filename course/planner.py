@@ -1,12 +1,13 @@
 """The planner: how long a step would take on a machine that you do not have.
 
-    time of a step     = time of its matrix products + time of its collectives, one after the other
+    without overlap    = time of the matrix products + time of the collectives: a device computes or communicates
+    perfect overlap    = the longer one of the two: all communication is hidden behind computing, or the reverse
     matrix products    = operations of one device / operations that it does in a second
     a collective       = rounds x latency + bytes / bandwidth
 
-Operations, bytes and memory are counted from the program that `lower(...).compile()` makes. Latency, bandwidth and
-speed are the machine's, three numbers that can be measured. What is left out: everything but matrix products, disks,
-other people on the same wires, and that a clever program computes while it sends.
+The first two are bounds: a real step is between them, as far as the model holds. Operations, bytes and memory are
+counted from the program that `lower(...).compile()` makes. Latency, bandwidth and speed are the machine's, three
+numbers that can be measured. What is left out: everything but matrix products, disks, and other traffic on the wires.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class Exchange:
     Attributes:
         op: as in the program's text.
         devices: how many take part in a group.
-        nbytes: what one device sends.
+        nbytes: what the busiest device sends, by the model of `cost_analysis`.
         host_nbytes: what leaves the busiest host; 0 where nothing does.
         seconds: how long it takes.
     """
@@ -143,13 +144,23 @@ class Estimate:
         return sum(e.seconds for e in self.exchanges if e.crosses)
 
     @property
+    def communicate_s(self) -> float:
+        """Seconds of all collectives, one after the other."""
+        return self.inside_s + self.between_s
+
+    @property
     def step_s(self) -> float:
-        """Seconds of the whole step."""
-        return self.compute_s + self.inside_s + self.between_s
+        """Seconds of the whole step without overlap, a sum: the upper bound."""
+        return self.compute_s + self.communicate_s
+
+    @property
+    def overlapped_s(self) -> float:
+        """Seconds of the whole step with perfect overlap, a maximum: the lower bound."""
+        return max(self.compute_s, self.communicate_s)
 
     @property
     def nbytes(self) -> int:
-        """Bytes that one device sends."""
+        """Bytes that the busiest device sends, by the model of `cost_analysis`."""
         return sum(e.nbytes for e in self.exchanges)
 
     @property

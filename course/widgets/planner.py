@@ -1,4 +1,4 @@
-"""Lesson 10: choose a machine; see for each layout the time of a step, the memory and the bytes."""
+"""Lesson 10: choose a machine; see for each layout two bounds for the time of a step, the memory and the bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ WHOLE_BATCH, EACH_BATCH = 65_536, 1_024
 TITLES = {
     "data": "data parallel",
     "tensor": f"data x tensor ({NEIGHBOURS})",
-    "cut": "parameters cut too",
+    "fsdp": "FSDP, gathered twice",
+    "fsdp_kept": "FSDP, gathered once",
 }
 # sky blue, orange, vermilion: told apart with any kind of colour vision; each bar also has a height of its own
 KINDS = (("compute", OKABE_ITO[0], 22), ("inside hosts", OKABE_ITO[1], 16), ("between hosts", OKABE_ITO[6], 10))
@@ -27,7 +28,7 @@ BAR_WIDTH = 420  # px
 
 @dataclass(frozen=True)
 class Planned:
-    """The three layouts on one machine.
+    """The layouts on one machine.
 
     Args:
         machine: with its numbers.
@@ -43,7 +44,7 @@ class Planned:
 
     @property
     def best(self) -> str:
-        """The fastest of the layouts that fit; of all, where none does."""
+        """The fastest, without overlap, of the layouts that fit; of all, where none does."""
         fitting = [name for name, total in self.estimates.items() if total.fits] or list(self.estimates)
         return min(fitting, key=lambda name: self.estimates[name].step_s)
 
@@ -76,7 +77,7 @@ def machine_planner() -> Explorer[Planned]:
 
 
 def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
-    """Make the programs of the three layouts, and count.
+    """Make the programs of the layouts, and count.
 
     Args:
         machine: with its numbers.
@@ -96,7 +97,7 @@ def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
 
 
 def draw(planned: Planned) -> str:
-    """A bar of three parts for each layout: compute, collectives inside the hosts, and between them."""
+    """A bar for each layout, as long as a step without overlap: compute, collectives inside the hosts, and between."""
     longest = max(total.step_s for total in planned.estimates.values())
     rows = [_row(planned, name, BAR_WIDTH / longest) for name in planned.estimates]
     heading = paragraph([_heading(planned)])
@@ -141,21 +142,27 @@ def _heading(planned: Planned) -> str:
 
 
 def _told(planned: Planned, name: str) -> str:
-    return f"{seconds(planned.estimates[name].step_s)} {TITLES[name]}"
+    return f"{_bounds(planned.estimates[name])} {TITLES[name]}"
+
+
+def _bounds(total: Estimate) -> str:
+    return f"{seconds(total.overlapped_s)} to {seconds(total.step_s)}"
 
 
 def _table(planned: Planned) -> list[str]:
-    lines = [f"{'':20} {'step':>9} {'compute':>9} {'inside':>9} {'between':>9} {'memory':>9} {'sent':>9}"]
+    heads = ("compute", "inside", "between", "sum", "max", "memory", "sent")
+    lines = [f"{'':20} " + " ".join(f"{head:>9}" for head in heads)]
     for name, total in planned.estimates.items():
-        times = (total.step_s, total.compute_s, total.inside_s, total.between_s)
+        times = (total.compute_s, total.inside_s, total.between_s, total.step_s, total.overlapped_s)
         cells = [
             *(seconds(value) if value else "-" for value in times),
             sized(total.memory_nbytes),
             sized(total.nbytes),
         ]
         note = "" if total.fits else "  does not fit"
-        note = "  <- fastest" if name == planned.best and total.fits else note
+        note = "  <- least sum" if name == planned.best and total.fits else note
         lines.append(f"{TITLES[name]:20} " + " ".join(f"{cell:>9}" for cell in cells) + note)
+    lines.append("sum: no overlap, an upper bound; max: perfect overlap of compute and collectives, a lower bound")
     lines.append(f"memory of a device: {sized(planned.machine.memory_nbytes)}")
     return lines
 
@@ -164,5 +171,5 @@ def _row(planned: Planned, name: str, px_per_s: float) -> Piece:
     total = planned.estimates[name]
     times = (total.compute_s, total.inside_s, total.between_s)
     parts = [(kind, value, colour, height) for (kind, colour, height), value in zip(KINDS, times, strict=True)]
-    words = seconds(total.step_s) + ("" if total.fits else ", does not fit")
-    return bar(TITLES[name], parts, words, seconds, px_per_unit=px_per_s, row=34, width=BAR_WIDTH + 150)
+    words = _bounds(total) + ("" if total.fits else ", does not fit")
+    return bar(TITLES[name], parts, words, seconds, px_per_unit=px_per_s, row=34, width=BAR_WIDTH + 240)

@@ -38,6 +38,14 @@ def test_compute_time_is_operations_of_one_device_by_its_speed():
     assert (total.compute_s, total.exchanges, total.step_s) == (0.2, (), 0.2)
 
 
+def test_the_bounds_of_a_step_are_the_sum_and_the_longer_of_computing_and_communicating():
+    # 2 * 10 * 10 * 5 operations each: 1 s; 200 bytes over 4 devices: 6 rounds of 1 s, 300 bytes at 100 bytes/s
+    program = compiled(torch.matmul, ((10, 40), ts.P(None, "d")), ((40, 5), ts.P("d")), mesh_shape=(4,), names=("d",))
+    total = estimate(program, SLOW)
+    assert (total.compute_s, total.communicate_s) == (1.0, 9.0)
+    assert (total.overlapped_s, total.step_s) == (9.0, 10.0)
+
+
 def test_an_all_reduce_on_one_host_is_a_ring_over_its_own_wires():
     program = mapped(lambda x: ts.lax.psum(x, "d"), 400, (4,), ("d",), ("d",))
     (exchange,) = estimate(program, SLOW).exchanges
