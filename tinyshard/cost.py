@@ -22,7 +22,7 @@ class Traffic:
         op: the collective.
         over: the axes.
         count: how many of them.
-        nbytes: bytes that one device sends in all of them together.
+        nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
     """
 
     op: str
@@ -45,7 +45,7 @@ class Cost:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that one device sends."""
+        """Bytes that the busiest device sends, by the model of `bytes_sent`."""
         return sum(t.nbytes for t in self.traffic)
 
     def count(self, op: str) -> int:
@@ -62,7 +62,11 @@ class Cost:
 
 
 def bytes_sent(program: Program, step: Step) -> int:
-    """Bytes that one device sends in a collective, with the best algorithm known (a ring for all_reduce)."""
+    """Bytes that the busiest device sends in a collective: a model, and a lower bound, not a measurement.
+
+    Blocks are cut in as many equal pieces as the group has devices, which go around a ring (all_reduce); a permutation
+    counts a whole block, however few of the devices send one.
+    """
     params = {k: v for k, v in step.kwargs.items() if k != "axes"}
     operand = program.metas[step.args[0].number]
     assert operand is not None

@@ -12,7 +12,7 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 __all__ = ["EXERCISES"]
 
 TABLE = torch.arange(64.0).reshape(8, 8) ** 2
-# What each of 4 devices sends for a row of 256 bytes, by the table in the key points.
+# What the busiest of 4 devices sends for a row of 256 bytes, by the table in the key points.
 SENT = {"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256}
 
 
@@ -54,7 +54,7 @@ def judge_two_halves(all_reduce: Callable[..., Any]) -> Verdict:
         return differs(told)
     if cost.nbytes > 56:
         hint = "Right, but dear: whole rows travel. Let each device add up only *one* piece of the sum."
-        return differs(f"each device sends {cost.nbytes} bytes, not 56", hint)
+        return differs(f"the busiest device sends {cost.nbytes} bytes, not 56", hint)
     return PASSED
 
 
@@ -74,29 +74,26 @@ def judge_envelope(sent: Any) -> Verdict:
 
 
 def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
-    """What device 3 holds, on all devices, for no more than an all-reduce of it."""
-    numbers = torch.tensor([3.0, 1.0, 4.0, 7.0, 5.0, 9.0, 2.0, 6.0])
+    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
     try:
         mapped = _mapped(from_three)
-        got = mapped(numbers)
+        got = mapped(TABLE)
     except ts.errors.MappingError as error:
         hint = "A permutation has one receiver for each sender. Which collective lets everybody get the same?"
         return differs(str(error).splitlines()[0], hint)
-    told = difference(got, numbers[3].expand(8), "the result for 3, 1, 4, 7, 5, 9, 2, 6")
-    if told and not difference(got, numbers.sum().expand(8)):
+    told = difference(got, TABLE[3].expand(8, 8), "the result")
+    if told and not difference(got, TABLE.sum(0).expand(8, 8)):
         return differs(told, "That is the sum of all. What must the others hold, so that only device 3 counts?")
     if told:
         return differs(told)
-    cost = mapped.lower(numbers).compile().cost_analysis()
+    cost = mapped.lower(TABLE).compile().cost_analysis()
     nbytes = cost.nbytes
-    if nbytes > 7 and cost.count("collective_permute"):
-        hint = (
-            "Right, but device 3 sends one letter after the other. Which collective ends with the same on all devices?"
-        )
-        return differs(f"each device sends up to {nbytes} bytes, not 7", hint)
-    if nbytes > 7:
-        hint = "Right, but all eight numbers travel to everybody, and seven are thrown away. Which is the cheaper way?"
-        return differs(f"each device sends {nbytes} bytes, not 7", hint)
+    if nbytes > 56 and cost.count("collective_permute"):
+        hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    if nbytes > 56:
+        hint = "Right, but all eight rows travel to everybody, and seven are thrown away. Which way needs fewer bytes?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
     return PASSED
 
 
@@ -137,8 +134,8 @@ EXERCISES = (
         (
             "Everybody is to get the same value. Which collectives end like that?",
             "A sum, in which all but one device have zero, is the value of this one.",
-            "`torch.where(ts.lax.axis_index('i') == 3, v, 0)` is what to add up with `psum`.",
+            "`torch.where(ts.lax.axis_index('i') == 3, row, 0)` is what to add up with `psum`.",
         ),
-        stub=lambda v: v,
+        stub=lambda row: row,
     ),
 )

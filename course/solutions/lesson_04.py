@@ -12,16 +12,26 @@ __all__ = ["ANSWERS"]
 RING = [(i, (i + 1) % 8) for i in range(8)]
 
 
-def only_three(v: Any) -> Any:
-    """Device 3 holds its number, the others 0."""
-    return torch.where(ts.lax.axis_index("i") == 3, v, 0.0)
+def only_three(row: Any) -> Any:
+    """Device 3 holds its row, the others zeros."""
+    return torch.where(ts.lax.axis_index("i") == 3, row, 0.0)
 
 
-def letters_from_three(v: Any) -> Any:
-    """Device 3 sends its number to each of the others, one after the other."""
-    me, heard = ts.lax.axis_index("i"), v
+def letters_from_three(row: Any) -> Any:
+    """Device 3 sends its row to each of the others, one after the other."""
+    me, heard = ts.lax.axis_index("i"), row
     for other in (0, 1, 2, 4, 5, 6, 7):
-        heard = torch.where(me == other, ts.lax.ppermute(v, "i", [(3, other)]), heard)
+        heard = torch.where(me == other, ts.lax.ppermute(row, "i", [(3, other)]), heard)
+    return heard
+
+
+def doubled_from_three(row: Any) -> Any:
+    """Those who have the row already pass it on: three steps, in each of which device 3 sends it."""
+    me, heard = ts.lax.axis_index("i"), row
+    for pairs in ([(3, 7)], [(3, 1), (7, 5)], [(3, 2), (7, 6), (1, 0), (5, 4)]):
+        came = ts.lax.ppermute(heard, "i", pairs)
+        for _, target in pairs:
+            heard = torch.where(me == target, came, heard)
     return heard
 
 
@@ -54,12 +64,13 @@ ANSWERS = {
         ),
     ),
     "04.4": Answers(
-        solution=lambda v: ts.lax.psum(only_three(v), "i"),
+        solution=lambda row: ts.lax.psum(only_three(row), "i"),
         wrong=(
-            Wrong(lambda v: ts.lax.all_gather(v, "i")[3], "seven are thrown away"),
-            Wrong(letters_from_three, "one letter after the other"),
-            Wrong(lambda v: ts.lax.ppermute(v, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
-            Wrong(lambda v: ts.lax.psum(v, "i"), "only device 3 counts"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
+            Wrong(letters_from_three, "sends its row several times"),
+            Wrong(doubled_from_three, "sends its row several times"),
+            Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
             Wrong(only_three, "Which collectives end like that"),
         ),
     ),
