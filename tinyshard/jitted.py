@@ -324,7 +324,8 @@ def jit(
 
     Communication: what the program's text says.
 
-    In JAX: donation, inline and backend do not exist here.
+    In JAX: donation, inline and backend do not exist here. Arrays that the function closes over are constants of the
+    trace there; here tensors that it closes over are looked up at each call.
 
     Example:
         >>> import tinyshard as ts

@@ -112,7 +112,8 @@ def shard_map(
     Communication: arguments are brought to in_specs; then the function's collectives.
 
     In JAX: as with check_vma=False: psum transposes to psum, and nothing checks that a result whose spec leaves an axis
-    out is the same along it. Arguments laid out otherwise are moved; in JAX that is an error.
+    out is the same along it. Arguments laid out otherwise are moved; in JAX they are moved along Auto axes, and are an
+    error along Explicit ones, which jax.make_mesh makes.
 
     Example:
         >>> import torch
