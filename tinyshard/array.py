@@ -18,7 +18,7 @@ from tinyshard.layout import Layout
 from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer
-from tinyshard.sharding import Sharding, express
+from tinyshard.sharding import NamedSharding, Sharding, express
 
 _DEFAULT_ORIGIN = (0, -1, 0)
 _CPU = torch.device("cpu")
@@ -69,6 +69,7 @@ class Array(torch.Tensor):
     _buffer: Buffer
     _layout: Layout
     _mesh: Mesh | None
+    _sharding: Sharding | None
     _meta: Meta
     _origin: tuple[int, int, int]
     _viewed: bool
@@ -83,12 +84,20 @@ class Array(torch.Tensor):
         dtype: torch.dtype,
         committed: bool,
         mesh: Mesh | None = None,
+        sharding: Sharding | None = None,
     ) -> Array:
-        """A handle on values that the runtime has, or will have, under `buffer`."""
+        """A handle on values that the runtime has, or will have, under `buffer`.
+
+        Args:
+            layout: where they lie.
+            mesh: whose axis names say so.
+            sharding: what the user called this layout, if the user named it; it stays as it was written.
+        """
         made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
         made._buffer = buffer
         made._layout = layout
-        made._mesh = mesh
+        made._mesh = sharding.mesh if isinstance(sharding, NamedSharding) else mesh
+        made._sharding = sharding
         made._meta = Meta(tuple(shape), dtype)
         made._origin = origin()
         made._viewed = False
@@ -119,11 +128,13 @@ class Array(torch.Tensor):
 
     @property
     def sharding(self) -> Sharding:
-        """How the array is laid out over devices.
+        """How the array is laid out over devices: as it was named in `device_put`, out_shardings or out_specs.
+
+        A computed result says its layout in the axis names of its operands.
 
         Communication: none; known before the values are.
         """
-        return express(self._layout, self._mesh)
+        return express(self._layout, self._mesh) if self._sharding is None else self._sharding
 
     def devices(self) -> set[Device]:
         """The devices that hold a shard."""
@@ -345,12 +356,12 @@ class Shard:
 
     @property
     def data(self) -> Array:
-        """The block as an Array on its one device; nothing is copied."""
+        """The block as an Array on its one device, committed if the whole Array is; nothing is copied."""
         x = self._array
         layout = x.layout_of_shards
         shape = layout.shard_shape(tuple(x.shape))
         alone = Layout((self.device.id,), (), ((),) * len(shape), layout.platform)
-        return Array(x._buffer, alone, shape, x.dtype, committed=True)
+        return Array(x._buffer, alone, shape, x.dtype, x.committed)
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"

@@ -95,7 +95,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _alias(x: Array) -> Array:
-    made = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh)
+    made = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
     made._viewed = True
     return made
 

@@ -49,6 +49,7 @@ def _given(target: Array, result: Any, op: Any, args: tuple[Any, ...], kwargs: d
     if result.dtype != target.dtype:
         result = result.to(target.dtype)
     target._buffer, target._layout, target._mesh = result._buffer, result._layout, result._mesh
+    target._sharding = result._sharding
     if torch.Tag.inplace_view in op.tags:
         _reshape_handle(op, args, kwargs)
         target._meta = Meta(tuple(target.shape), target.dtype)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from tinyshard.abstract import ShapeDtypeStruct
 from tinyshard.array import Array, meta_of
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
-from tinyshard.layout import Layout, is_same_placement
+from tinyshard.layout import is_same_placement
 from tinyshard.lifting import is_tracing
 from tinyshard.lowered import Compiled, GraphText, Lowered
 from tinyshard.mapped.region import regions_in
@@ -30,7 +30,7 @@ from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.placement import as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.program import Meta
-from tinyshard.recipe import Home, Recipe, call, home_of, slot_of
+from tinyshard.recipe import Home, Recipe, Slot, call, home_of, slot_of
 from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
@@ -243,20 +243,33 @@ class Jitted:
         key = (home.devices, slots)
         recipe = entry.recipes.get(key)
         if recipe is None:
-            recipe = entry.recipes[key] = partition_graph(entry.traced, home, slots, self._outputs(entry.traced))
+            recipe = entry.recipes[key] = _partitioned(entry.traced, home, slots, self._named(entry.traced))
         return recipe
 
-    def _outputs(self, traced: Traced) -> list[Layout | None]:
-        """The layout that out_shardings asks for, for each tensor result."""
-        shapes = [tuple(node.meta["val"].shape) for node in traced.results]
+    def _named(self, traced: Traced) -> list[Sharding | None]:
+        """The sharding that out_shardings names for each tensor result; None where the partitioner chooses."""
         if self._out_shardings is None:
-            return [None] * len(shapes)
-        leaves = [i if is_tensor else None for is_tensor, i in traced.outputs]
-        places = spread(self._out_shardings, tree_unflatten(leaves, traced.out_tree))
-        return [
-            None if place is None else as_sharding(place).checked_layout(shape)
-            for place, shape in zip(places, shapes, strict=True)
-        ]
+            return [None] * len(traced.results)
+        return [p if p is None else as_sharding(p) for p in spread(self._out_shardings, tree_of_results(traced))]
+
+
+def tree_of_results(traced: Traced) -> Any:
+    """What a function returns, with a number in place of each tensor and None in place of everything else."""
+    return tree_unflatten([i if is_tensor else None for is_tensor, i in traced.outputs], traced.out_tree)
+
+
+def _partitioned(traced: Traced, home: Home, slots: Sequence[Slot], named: Sequence[Sharding | None]) -> Recipe:
+    """The recipe whose results lie as they are named, and say so in the same words."""
+    shapes = [tuple(node.meta["val"].shape) for node in traced.results]
+    layouts = [s if s is None else s.checked_layout(shape) for s, shape in zip(named, shapes, strict=True)]
+    recipe = partition_graph(traced, home, slots, layouts)
+    if not any(named):
+        return recipe
+    lie_so = [
+        layout is not None and made is not None and is_same_placement(layout, made[0])
+        for layout, made in zip(layouts, recipe.results, strict=True)
+    ]
+    return replace(recipe, shardings=tuple(s if fits else None for s, fits in zip(named, lie_so, strict=True)))
 
 
 def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:

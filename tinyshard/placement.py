@@ -15,7 +15,7 @@ from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.leaves import is_whole
-from tinyshard.mesh import AbstractMesh, Mesh, current_mesh
+from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.program import Builder, Meta, Program, Value
 from tinyshard.reshard import Placed, reshard
 from tinyshard.runtime.runs import users_line
@@ -77,16 +77,15 @@ def _put(value: Any, device: Any) -> Array:
     if device is None and isinstance(value, Array):
         return value
     sharding = as_sharding(device)
-    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
     committed = device is not None
     if isinstance(value, Array):
         layout = sharding.checked_layout(value.shape)
         _check_devices_exist(sharding, value._buffer.runtime)
-        return move(value, layout, committed=committed, mesh=mesh)
+        return move(value, layout, committed=committed, sharding=sharding)
     host = as_tensor(value)
     layout = sharding.checked_layout(host.shape)
     _check_devices_exist(sharding, platform.current())
-    return put_tensor(host, layout, committed=committed, mesh=mesh)
+    return put_tensor(host, layout, committed=committed, sharding=sharding)
 
 
 def as_sharding(device: Any) -> Sharding:
@@ -165,8 +164,8 @@ def _not_numeric(value: Any) -> DtypeError:
     )
 
 
-def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
-    """Copy a host tensor and send each device its block."""
+def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
+    """Copy a host tensor and send each device its block; `sharding` is what the user calls the layout."""
     shape = tuple(host.shape)
     runtime = platform.current()
     copies: dict[tuple[int, ...], torch.Tensor] = {}
@@ -177,20 +176,21 @@ def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, mesh: Mes
             copies[block] = runtime.snapshot(host[layout.index(position, shape)])
         blocks[device] = copies[block]
     buffer = runtime.put(blocks, users_line())
-    return Array(buffer, layout, shape, host.dtype, committed, mesh)
+    return Array(buffer, layout, shape, host.dtype, committed, sharding=sharding)
 
 
-def move(x: Array, layout: Layout, *, committed: bool, mesh: Mesh | None = None) -> Array:
-    """The same values under another layout."""
+def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
+    """The same values under another layout; `sharding` is what the user calls it."""
     have = x.layout_of_shards
     buffer = x._buffer
     if x.numel() == 0:
-        return put_tensor(torch.empty(tuple(x.shape), dtype=x.dtype), layout, committed=committed, mesh=mesh)
+        empty = torch.empty(tuple(x.shape), dtype=x.dtype)
+        return put_tensor(empty, layout, committed=committed, sharding=sharding)
     if not is_same_placement(have, layout):
         shape = tuple(x.shape)
         program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
         buffer = buffer.runtime.run(program, [buffer], users_line())[0]
-    return Array(buffer, layout, tuple(x.shape), x.dtype, committed, mesh)
+    return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
 
 
 @lru_cache(maxsize=1024)

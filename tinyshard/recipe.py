@@ -25,6 +25,7 @@ from tinyshard.placement import move, put_tensor
 from tinyshard.program import Builder, Meta, Program
 from tinyshard.reshard import Placed
 from tinyshard.runtime.runs import users_line
+from tinyshard.sharding import Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,14 @@ class Recipe:
         inputs: the layout in which each operand must be when the program is called.
         results: layout, shape and dtype of each result; None where only running tells.
         gaps: positions at which one op returns None between its results.
+        shardings: what the user calls each result's layout, None where it was not named; empty if none was.
     """
 
     program: Program
     inputs: tuple[Layout, ...]
     results: tuple[tuple[Layout, Meta] | None, ...]
     gaps: tuple[int, ...] = ()
+    shardings: tuple[Sharding | None, ...] = ()
 
 
 def home_of(operands: Sequence[Any]) -> Home:
@@ -199,7 +202,8 @@ def call(recipe: Recipe, operands: Sequence[torch.Tensor], home: Home) -> list[A
     if None in results:
         metas: Any = runtime.describe(made, home.devices[0])
         results = [(replicated(home.devices, len(m.shape), home.platform), m) for m in metas]
+    said = recipe.shardings or (None,) * len(results)
     return [
-        Array(buffer, layout, meta.shape, meta.dtype, home.committed, home.mesh)
-        for buffer, (layout, meta) in zip(made, results, strict=True)
+        Array(buffer, layout, meta.shape, meta.dtype, home.committed, home.mesh, sharding)
+        for buffer, (layout, meta), sharding in zip(made, results, said, strict=True)
     ]

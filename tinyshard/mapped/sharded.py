@@ -9,13 +9,15 @@ from typing import Any
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard.errors import DtypeError, MeshError, message
+from tinyshard.jitted import tree_of_results
 from tinyshard.leaves import shapes_of
 from tinyshard.mapped.over_devices import OverDevices, Split
-from tinyshard.mapped.region import Cut
+from tinyshard.mapped.region import Cut, regions_in
 from tinyshard.mesh import Mesh, current_mesh
 from tinyshard.prefix import spread
-from tinyshard.sharding import NamedSharding, PartitionSpec
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound
+from tinyshard.trace import Traced
 
 
 class ShardMapped(OverDevices):
@@ -62,6 +64,12 @@ class ShardMapped(OverDevices):
             ((), None) if x is None else (_cut(mesh, next(specs), shape, x.dim(), local=True), None)
             for x, shape in zip(tree_leaves(out), shapes_of(out), strict=True)
         ]
+
+    def _named(self, traced: Traced) -> list[Sharding | None]:
+        regions = regions_in(traced)
+        if not regions:  # without a tensor among the results
+            return []
+        return [NamedSharding(regions[0].mesh, spec) for spec in spread(self._out_specs, tree_of_results(traced))]
 
 
 def _is_spec(specs: Any) -> bool:

@@ -16,24 +16,52 @@ class PartitionSpec(tuple[Any, ...]):
     """For each dim of an array, the mesh axis (or axes) that cut it; None or nothing keeps the dim whole.
 
     Args:
-        entries: each an axis name, a tuple of names (most significant first), or None.
+        entries: each an axis name, a tuple of names (most significant first), or None. A tuple of one name is that
+            name, and an empty one is None.
+
+    Raises:
+        ShardingError: a tuple that holds anything but names.
 
     Example:
         >>> P("a", None, ("b", "c"))
         P('a', None, ('b', 'c'))
+        >>> P(("a",)) + P(None)
+        P('a', None)
     """
 
     __slots__ = ()
 
     def __new__(cls, *entries: str | tuple[str, ...] | None) -> PartitionSpec:
         """One entry a dim."""
-        return super().__new__(cls, tuple(tuple(e) if isinstance(e, list) else e for e in entries))
+        return super().__new__(cls, tuple(map(_entry, entries)))
 
     def __getnewargs__(self) -> tuple[Any, ...]:
         return tuple(self)
 
+    def __add__(self, other: Any) -> PartitionSpec:
+        return PartitionSpec(*self, *other) if isinstance(other, tuple) else NotImplemented
+
+    def __radd__(self, other: Any) -> PartitionSpec:
+        return PartitionSpec(*other, *self) if isinstance(other, tuple) else NotImplemented
+
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
+
+
+def _entry(entry: Any) -> Any:
+    """An entry in the one form that it has: no list, no tuple of one name or none."""
+    if not isinstance(entry, list | tuple):
+        return entry
+    if not all(isinstance(name, str) for name in entry):
+        raise ShardingError(
+            message(
+                "a tuple in a spec holds names, and nothing nested",
+                got=f"{entry!r}",
+                rule="an entry is an axis name, a tuple of names, or None",
+                try_="P(('a', 'b'), None) for a dim that two axes cut, and one that none cuts",
+            )
+        )
+    return tuple(entry) if len(entry) > 1 else entry[0] if entry else None
 
 
 P = PartitionSpec
