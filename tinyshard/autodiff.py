@@ -19,6 +19,7 @@ from tinyshard.array import Array, one_call
 from tinyshard.errors import DtypeError, message
 from tinyshard.lifting import lift_outer
 from tinyshard.placement import array
+from tinyshard.tangents import as_tensors, checked_values, fitted
 
 Function = Callable[..., Any]
 
@@ -28,7 +29,8 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
 
     Args:
         fun: a function of trees of floating-point tensors.
-        argnums: the arguments to differentiate by, an int or a tuple of ints.
+        argnums: the arguments to differentiate by, an int or a tuple of ints. A float among them is a 0-d tensor of
+            float32, and a NumPy array a tensor of its dtype.
         has_aux: whether `fun` returns (result, anything else).
 
     Returns:
@@ -36,9 +38,11 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
         has_aux (gradient, anything else).
 
     Raises:
-        DtypeError: an argument that is not floating-point, or a result that is no scalar.
+        DtypeError: an argument that is not real floating-point, or a result that is no scalar.
 
     Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
+
+    In JAX: also holomorphic= and allow_int=. Here the derivative of a function of complex numbers is asked of `vjp`.
 
     Example:
         >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
@@ -72,7 +76,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = lift_outer((args, kwargs))
-        _check_arguments(args, numbers)
+        args = _with_tensors(args, numbers)
         alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
         with one_call():
             derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
@@ -86,14 +90,19 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     Args:
         fun: a function of the primals.
-        primals: trees of tensors.
+        primals: trees of floating-point or complex tensors, floats and NumPy arrays.
         has_aux: whether `fun` returns (result, anything else).
 
     Returns:
         (result, vjp_fun), with has_aux (result, vjp_fun, anything else). `vjp_fun(cotangent)` returns a tuple with one
-        entry for each primal.
+        entry for each primal; the cotangent has the containers, shapes and dtypes of the result.
+
+    Raises:
+        DtypeError: a primal of integers, or when called, a cotangent that does not fit the result.
 
     Communication: that of the function and its transpose.
+
+    In JAX: integers have cotangents of dtype float0. Cotangents of complex numbers are the conjugates of these.
 
     Example:
         >>> value, back = vjp(lambda x: x * 3, torch.tensor(2.0))
@@ -102,14 +111,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     """
     _check_function(fun, "vjp")
     alone, whole = _aux_apart(fun, has_aux)
-    primals = lift_outer(primals)
+    primals = checked_values("vjp", lift_outer(primals))
     with one_call():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
     one = len(primals) == 1
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        out = back(lift_outer(cotangent))
+        out = back(fitted("vjp", "cotangent", lift_outer(cotangent), value))
         return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
 
     return (value, pull, whole(found[2])) if has_aux else (value, pull)
@@ -126,16 +135,18 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     Args:
         fun: a function of the primals.
         primals: its arguments, a tuple or list.
-        tangents: a tangent for each, of the same trees and shapes.
+        tangents: a tangent for each, of the same containers, shapes and dtypes.
         has_aux: whether `fun` returns (result, anything else).
 
     Returns:
         (result, tangent of the result), with has_aux also anything else.
 
     Raises:
-        DtypeError: another number of tangents than of primals.
+        DtypeError: tangents that do not fit the primals, or a primal of integers.
 
     Communication: that of the function.
+
+    In JAX: integers have tangents of dtype float0.
 
     Example:
         >>> jvp(lambda x: x**2, (torch.tensor(3.0),), (torch.tensor(1.0),))
@@ -149,7 +160,10 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
     alone, whole = _aux_apart(fun, has_aux)
-    primals, tangents = lift_outer((tuple(primals), tuple(tangents)))
+    primals, tangents = lift_outer((primals, tangents))
+    primals = checked_values("jvp", primals)
+    tangents = tuple(fitted("jvp", "tangent", tangents, primals))
+    primals = tuple(primals)
     with one_call():
         found: Any = torch.func.jvp(alone, primals, tangents, has_aux=has_aux)
     return (found[0], found[1], whole(found[2])) if has_aux else found
@@ -257,7 +271,7 @@ def _aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], 
 def _by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Sequence[int]) -> tuple[Function, Any]:
     """The function of the chosen arguments alone, and their values: one value, or a tuple for a tuple of argnums."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    _check_arguments(args, numbers)
+    args = _with_tensors(args, numbers)
 
     def alone(chosen: Any) -> Any:
         full = list(args)
@@ -283,12 +297,12 @@ def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
     if any(isinstance(x, Array) for x in leaves):
         unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
     rows = unit.split(sizes, 1)
-    vectors = [r.to(x.dtype).reshape(total, *x.shape) for r, x in zip(rows, leaves, strict=True)]
+    vectors = [r.to(x.dtype).reshape((total, *x.shape)) for r, x in zip(rows, leaves, strict=True)]
 
     def join(columns: Any) -> Any:
         def block(k: int) -> Any:
             start = sum(sizes[:k])
-            return tree_map(lambda c: c[start : start + sizes[k]].reshape(*leaves[k].shape, *c.shape[1:]), columns)
+            return tree_map(lambda c: c[start : start + sizes[k]].reshape((*leaves[k].shape, *c.shape[1:])), columns)
 
         return tree_unflatten([block(k) for k in range(len(leaves))], form)
 
@@ -299,7 +313,7 @@ def _apart(tree: Any, rows: torch.Tensor) -> Any:
     """Split the last dim of `rows`, which counts the elements of a tree, into that tree."""
     leaves, form = tree_flatten(tree)
     parts = rows.split([x.numel() for x in leaves], -1)
-    return tree_unflatten([p.reshape(*rows.shape[:-1], *x.shape) for p, x in zip(parts, leaves, strict=True)], form)
+    return tree_unflatten([p.reshape((*rows.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)], form)
 
 
 def _check_function(fun: Any, name: str) -> None:
@@ -309,7 +323,9 @@ def _check_function(fun: Any, name: str) -> None:
         )
 
 
-def _check_arguments(args: Sequence[Any], argnums: Any) -> None:
+def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
+    """The arguments, those of argnums as trees of tensors. Raises DtypeError if they cannot be differentiated by."""
+    args = list(args)
     for number in (argnums,) if isinstance(argnums, int) else argnums:
         if not isinstance(number, int) or not -len(args) <= number < len(args):
             raise DtypeError(
@@ -319,16 +335,22 @@ def _check_arguments(args: Sequence[Any], argnums: Any) -> None:
                     try_="pass the argument by position",
                 )
             )
+        args[number] = as_tensors(args[number])
         for leaf in tree_leaves(args[number]):
             if not isinstance(leaf, torch.Tensor) or not leaf.dtype.is_floating_point:
                 kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+                is_complex = isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex
+                instead = "argnums to choose another argument"
                 raise DtypeError(
                     message(
                         "grad needs real floating-point tensors to differentiate by",
                         got=f"argument {number}: {kind}",
-                        try_="x.float(), or torch.tensor(2.0) in place of a number; argnums to choose another argument",
+                        try_=f"ts.vjp, whose cotangents are complex; {instead}"
+                        if is_complex
+                        else f"x.float(); {instead}",
                     )
                 )
+    return tuple(args)
 
 
 def _scalar(fun: Function, has_aux: bool) -> Function:
