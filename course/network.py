@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from tinyshard.lowered import Compiled
+from tinyshard.compiled import Compiled
 
 __all__ = ["LAYOUTS", "NEIGHBOURS", "WIDTH", "parameter_specs", "step_on", "training_step"]
 

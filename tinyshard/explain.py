@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tinyshard.signature import Signature
+from tinyshard.signature import Signature, spelled_call
 
 MOST_LINES = 8
 
@@ -43,7 +43,7 @@ def explanation(
 
 def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -> Iterator[str]:
     if before.tree != now.tree or before.nones != now.nones:
-        yield f"the arguments are put together otherwise: {_shape_of(before)}, now {_shape_of(now)}"
+        yield f"the arguments are put together otherwise: {_spelled(before)}, now {_spelled(now)}"
     else:
         for label, a, b in zip(leaf_names, before.metas, now.metas, strict=True):
             if a != b:
@@ -56,13 +56,5 @@ def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -
         yield "a configuration flag or the mesh that is set changed"
 
 
-def _shape_of(signature: Signature) -> str:
-    """The arguments as Python would write them, a `*` for each tensor."""
-    from torch.utils._pytree import tree_unflatten
-
-    class Star:
-        def __repr__(self) -> str:
-            return "*"
-
-    args, kwargs = tree_unflatten([None if none else Star() for none in signature.nones], signature.tree)
-    return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+def _spelled(signature: Signature) -> str:
+    return spelled_call(signature.tree, signature.nones)

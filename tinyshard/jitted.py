@@ -20,11 +20,12 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
 from tinyshard.array import Array, meta_of
+from tinyshard.compiled import Closure, Compiled
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
 from tinyshard.layout import is_same_placement
 from tinyshard.lifting import is_tracing
-from tinyshard.lowered import Compiled, GraphText, Lowered
+from tinyshard.lowered import GraphText, Lowered
 from tinyshard.mapped.region import regions_in
 from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.placement import as_sharding, device_put
@@ -87,7 +88,7 @@ class Jitted:
         static_argnums: tuple[int, ...],
         static_argnames: tuple[str, ...],
     ) -> None:
-        functools.update_wrapper(self, function, updated=())  # a jitted function has attributes of its own
+        functools.update_wrapper(self, function, updated=())  # its other attributes are asked for by __getattr__
         self._function = function
         self._name = getattr(function, "__name__", type(function).__name__)
         self._in_shardings = in_shardings
@@ -96,6 +97,13 @@ class Jitted:
         self._static_argnames = static_argnames
         self._entries: dict[Signature, list[Entry]] = {}
         self._found: dict[Any, tuple[Entry, Recipe, Home]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """What the function has, as `training` of a module; the jitted one has no copies that could go stale."""
+        wrapped = self.__dict__.get("__wrapped__")
+        if wrapped is None or name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(wrapped, name)
 
     def __repr__(self) -> str:
         return f"<jit of {getattr(self._function, '__name__', self._function)}>"
@@ -170,7 +178,9 @@ class Jitted:
 
         def compiled() -> Compiled:
             home = self._home(entry, everything)
-            return Compiled(self._recipe(entry, everything, home), home, self)
+            recipe, roots = self._recipe(entry, everything, home), (self._function, *bound.statics)
+            closure = Closure(lambda: entry.look_up(roots), lambda: entry.changes(roots))
+            return Compiled(self._name, entry.traced, recipe, home, bound, closure)
 
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 
@@ -326,14 +336,14 @@ def jit(
         static_argnames: names of such arguments.
 
     Returns:
-        A function of the same arguments that returns Arrays; it has `lower`.
+        A function of the same arguments that returns Arrays; it has `lower`, and the attributes of `fun`.
 
     Raises:
         TracedValueError: when called, if the function branches in Python on a traced value.
         ImmutableError: if it changes an argument or a closed-over tensor in place.
         ShardingError: if committed operands have different devices, or an argument contradicts in_shardings.
         DtypeError: if an argument is no tensor.
-        StaticArgumentError: if a static argument cannot be hashed.
+        StaticArgumentError: if a static argument cannot be hashed, or the function has none of that place or name.
 
     Communication: what the program's text says.
 

@@ -1,23 +1,25 @@
-"""What jit made of a function, to be read: the graph on whole tensors, and the program that each device runs."""
+"""What jit made of a function, to be read: the graph on whole tensors, and the text of a program."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.collectives import COLLECTIVES
-from tinyshard.cost import Cost, bytes_sent, cost_of
+from tinyshard.cost import bytes_sent
 from tinyshard.lax.constraint import CONSTRAIN, constraint
 from tinyshard.lax.named import NAMED, call_of
 from tinyshard.program import Meta, Program, Value
 from tinyshard.recipe import Home, Recipe
-from tinyshard.sharding import Sharding, express
 from tinyshard.trace import Traced, closed_names
+
+if TYPE_CHECKING:
+    from tinyshard.compiled import Compiled
 
 # arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
 _UNSAID = {"device", "layout", "memory_format", "pin_memory"}
@@ -48,45 +50,6 @@ class Lowered:
         Communication: none; nothing is sent to a device.
         """
         return self._compile()
-
-
-class Compiled:
-    """A partitioned function. Made by `jit(f).lower(*args).compile()`; call it as the function."""
-
-    def __init__(self, recipe: Recipe, home: Home, function: Callable[..., Any]) -> None:
-        self._recipe = recipe
-        self._home = home
-        self._function = function
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function on arguments of the same shapes and layouts."""
-        return self._function(*args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
-
-    @property
-    def program(self) -> Program:
-        """What each device runs."""
-        return self._recipe.program
-
-    @property
-    def input_shardings(self) -> list[Sharding]:
-        """Where the operands lie when it is called: arguments, closed-over tensors, literals."""
-        return [express(layout, self._home.mesh) for layout in self._recipe.inputs]
-
-    @property
-    def output_shardings(self) -> list[Sharding]:
-        """Where the results lie, in flat order."""
-        return [express(r[0], self._home.mesh) for r in self._recipe.results if r is not None]
-
-    def as_text(self) -> str:
-        """What each device runs, one step a line: local shapes, collectives, and the bytes that a device sends."""
-        return program_text(self.program, axis_names(self._recipe, self._home))
-
-    def cost_analysis(self) -> Cost:
-        """Floating-point operations of one device, and what it sends by each collective along each axis."""
-        return cost_of(self.program, axis_names(self._recipe, self._home))
 
 
 def axis_names(recipe: Recipe, home: Home) -> tuple[str, ...]:

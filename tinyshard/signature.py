@@ -95,7 +95,7 @@ def bind(
         leaves, tree = list(traced), _tree_of_tensors(len(traced))
     else:
         leaves, tree = tree_flatten((traced, named))
-    operands = [_as_operand(leaf) for leaf in leaves if leaf is not None]
+    operands = [as_operand(leaf) for leaf in leaves if leaf is not None]
 
     def names() -> list[str]:
         return list(_leaf_names(function, args, numbers, named))
@@ -116,6 +116,22 @@ def bind(
     return Bound(signature, operands, tuple(traced), names, call)
 
 
+def spelled_call(tree: TreeSpec, nones: Sequence[bool]) -> str:
+    """The arguments of a call as Python would write them, a `*` for each tensor.
+
+    Example:
+        >>> spelled_call(tree_flatten(([1, (2, None)], {"n": 3}))[1], (False, False, True, False))
+        '(*, (*, None), n=*)'
+    """
+
+    class Star:
+        def __repr__(self) -> str:
+            return "*"
+
+    args, kwargs = tree_unflatten([None if none else Star() for none in nones], tree)
+    return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
 @functools.cache
 def _tree_of_tensors(count: int) -> TreeSpec:
     """How so many positional tensors, and nothing else, are put together."""
@@ -128,9 +144,20 @@ def static_both_ways(
     """An argument may be given by position or by name: static by one is static by the other.
 
     Raises:
-        StaticArgumentError: a static name that the function does not have.
+        StaticArgumentError: a static name or position that the function does not have.
     """
     plain = _positional_names(function)
+    if plain is not None and not _takes_any_position(function):
+        for number in numbers:
+            if not -len(plain) <= number < len(plain):
+                raise StaticArgumentError(
+                    message(
+                        "a static argument has a position that the function does not have",
+                        got=f"{number} among the static positions {tuple(numbers)}",
+                        rule=f"{_called(function)} takes {len(plain)} arguments by position",
+                        try_="static_argnames for an argument that is given by name",
+                    )
+                )
     if names and plain is not None and not _takes_any_keyword(function):
         for name in names:
             if name not in inspect.signature(function).parameters:
@@ -156,6 +183,14 @@ def _positional_names(function: Any) -> list[str] | None:
     return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
 
 
+def _called(function: Any) -> str:
+    return str(getattr(function, "__name__", "the function"))
+
+
+def _takes_any_position(function: Any) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values())
+
+
 def _takes_any_keyword(function: Any) -> bool:
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
 
@@ -173,7 +208,8 @@ def _leaf_names(function: Any, args: Sequence[Any], numbers: set[int], named: di
                 yield base + keystr(path)
 
 
-def _as_operand(leaf: Any) -> Any:
+def as_operand(leaf: Any) -> Any:
+    """A leaf of the arguments as a tensor or a ShapeDtypeStruct. Raises DtypeError for anything else."""
     if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
         return leaf
     if isinstance(leaf, str | bytes) or callable(leaf):

@@ -97,7 +97,7 @@ def unconstrained(left: Any, right: Any) -> Any:
 def judge_halved(halved: Callable[..., Any]) -> Verdict:
     """The product, its columns cut by `b`, by one reduce_scatter."""
     compiled = _program(halved, P(None, "b"), P("b"))
-    spec, nbytes = compiled.output_shardings[0].spec, compiled.cost_analysis().nbytes
+    spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
     told = f"the result has {spec}, and each device sends {nbytes:,} bytes: {_talk(compiled)}"
     if spec == P("b"):
         return differs(told, "Those are the rows. Columns are the second entry of P.")

@@ -15,7 +15,7 @@ from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, grid
 from course.widgets.traffic import in_lockstep
 from tinyshard import config, jit, random
-from tinyshard.lowered import Compiled
+from tinyshard.compiled import Compiled
 from tinyshard.mesh import AbstractMesh
 from tinyshard.sharding import NamedSharding, P
 

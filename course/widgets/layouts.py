@@ -108,7 +108,7 @@ def look(function: str, left: PartitionSpec, right: PartitionSpec, result: Parti
     shardings = [NamedSharding(MESH, spec) for spec in (left, right)]
     operands = [ShapeDtypeStruct((size, size), torch.float32, sharding=sharding) for sharding in shardings]
     compiled = jit(made_of).lower(*operands).compile()
-    (made,) = compiled.output_shardings
+    made = compiled.output_shardings
     assert isinstance(made, NamedSharding)
     cost = compiled.cost_analysis()
     first, second, third = (sharding.layout(2) for sharding in (*shardings, made))

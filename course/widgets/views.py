@@ -166,7 +166,7 @@ def look(call: int) -> Views:
     mapped = mapping(watched)
     compiled = mapped.lower(argument).compile()
     result = mapped(argument)
-    before = _spread(argument, compiled.input_shardings[0].layout(argument.dim()))
+    before = _spread(argument, compiled.input_shardings[0][0].layout(argument.dim()))
     shards = [_flat(device_get(shard.data)) for shard in result.addressable_shards]
     after = replace(_spread(device_get(result), result.sharding.layout(result.dim())), held=tuple(shards))
     return Views(code, before, after, (seen[0], seen[1]), compiled.cost_analysis().nbytes, device=0)

@@ -95,8 +95,8 @@ def test_lowering_follows_in_and_out_shardings(mesh):
     compiled = ts.jit(lambda x: x + 1, in_shardings=rows, out_shardings=columns)
     compiled = compiled.lower(ts.ShapeDtypeStruct((8, 8), F32)).compile()
     assert collectives_in(compiled.as_text()) == ["all_to_all"]
-    assert compiled.input_shardings == [rows]
-    assert compiled.output_shardings == [columns]
+    assert compiled.input_shardings == ((rows,), {})
+    assert compiled.output_shardings == columns
 
 
 def test_a_constraint_means_the_mesh_that_is_set(mesh):
@@ -105,7 +105,7 @@ def test_a_constraint_means_the_mesh_that_is_set(mesh):
     for m, parts in ((mesh, 4), (other, 8)):
         with ts.set_mesh(m):
             compiled = f.lower(ts.ShapeDtypeStruct((8, 8), F32, sharding=ts.NamedSharding(m, P()))).compile()
-        assert compiled.output_shardings[0].shard_shape((8, 8)) == (8 // parts, 8)
+        assert compiled.output_shardings.shard_shape((8, 8)) == (8 // parts, 8)
 
 
 # ---- costs ----------------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ assert "program on 4096 devices" in text and "f32[8192, 128]" in text
 assert cost.flops > 0 and cost.nbytes > 0
 assert platform._runtime is None
 assert {p.pid for p in psutil.Process().children(recursive=True)} == before
-assert [s.spec for s in compiled.output_shardings][2] == P(None, "model")
+assert compiled.output_shardings[1][0].spec == P(None, "model")
 print("done")
 """
     env = {k: v for k, v in os.environ.items() if k != "TINYSHARD_RUNTIME"} | {"PYTHONPATH": str(ROOT)}

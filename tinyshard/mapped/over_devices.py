@@ -62,6 +62,7 @@ class OverDevices(Jitted):
             return self._inline(args, kwargs)
 
         super().__init__(inline, None, None, numbers, by_name)
+        self.__wrapped__ = function
         self._shard_function = function
         self._traces: dict[Any, list[tuple[Region, tuple[Meta, ...]]]] = {}
 
