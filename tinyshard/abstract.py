@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 
 import torch
@@ -10,8 +11,9 @@ import torch
 from tinyshard.errors import DtypeError, message
 from tinyshard.layout import Layout
 from tinyshard.mesh import Mesh
+from tinyshard.placement import as_sharding
 from tinyshard.program import Meta
-from tinyshard.sharding import NamedSharding, Sharding
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 
 
 class ShapeDtypeStruct:
@@ -20,13 +22,15 @@ class ShapeDtypeStruct:
     Args:
         shape: global shape.
         dtype: a torch dtype.
-        sharding: where it would live; None for an uncommitted value.
+        sharding: where it would live, with `set_mesh` also a PartitionSpec; None for an uncommitted value.
 
     Raises:
         ShardingError: the sharding does not fit the shape.
         DtypeError: the shape is not made of sizes, or the dtype is none of torch's.
 
     Communication: none.
+
+    Two of the same shape, dtype and sharding are equal. `ndim`, `size` and `len` are those of the array.
 
     Example:
         >>> import tinyshard as ts
@@ -35,18 +39,45 @@ class ShapeDtypeStruct:
         f32[128@x, 3]
     """
 
-    def __init__(self, shape: Sequence[int], dtype: torch.dtype, *, sharding: Sharding | None = None) -> None:
-        self.shape = tuple(shape)
-        if any(not isinstance(n, Integral) or n < 0 for n in self.shape):
+    def __init__(
+        self, shape: Sequence[int], dtype: torch.dtype, *, sharding: Sharding | PartitionSpec | None = None
+    ) -> None:
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (-1,)
+        if any(not isinstance(n, Integral) or n < 0 for n in sizes):
             raise DtypeError(message("a shape is a tuple of ints that are 0 or more", got=repr(shape)))
+        self.shape: tuple[int, ...] = tuple(map(int, sizes))
         if not isinstance(dtype, torch.dtype):
             problem = "an array has one of torch's dtypes"
             raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
         self.dtype = dtype
-        self.sharding = sharding
-        self.committed = sharding is not None
-        self._mesh: Mesh | None = sharding.mesh if isinstance(sharding, NamedSharding) else None
-        self._layout: Layout | None = sharding.checked_layout(self.shape) if sharding is not None else None
+        place = None if sharding is None else as_sharding(sharding)
+        self.sharding = place
+        self.committed = place is not None
+        self._mesh: Mesh | None = place.mesh if isinstance(place, NamedSharding) else None
+        self._layout: Layout | None = place.checked_layout(self.shape) if place is not None else None
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DtypeError(message("a value of shape () has no length", got=repr(self)))
+        return self.shape[0]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShapeDtypeStruct):
+            return NotImplemented
+        return (self.shape, self.dtype, self.sharding) == (other.shape, other.dtype, other.sharding)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.sharding))
 
     def __repr__(self) -> str:
         return described(self.shape, self.dtype, self.sharding)

@@ -127,7 +127,7 @@ class Jitted:
                 )
             )
         entry, everything = self._everything(bound, self._in_place(bound))
-        home = self._home(entry, everything)
+        home = self._home(entry, everything, bound.names)
         if isinstance(home.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
             raise ShardingError(
                 message(
@@ -177,7 +177,7 @@ class Jitted:
         entry, everything = self._everything(bound, self._in_place(bound, described=True))
 
         def compiled() -> Compiled:
-            home = self._home(entry, everything)
+            home = self._home(entry, everything, bound.names)
             recipe, roots = self._recipe(entry, everything, home), (self._function, *bound.statics)
             closure = Closure(lambda: entry.look_up(roots), lambda: entry.changes(roots))
             return Compiled(self._name, entry.traced, recipe, home, bound, closure)
@@ -225,13 +225,13 @@ class Jitted:
             for x, place in zip(bound.operands, [*places, *by_name], strict=True)
         ]
 
-    def _home(self, entry: Entry, operands: Sequence[Any]) -> Home:
+    def _home(self, entry: Entry, operands: Sequence[Any], names: Callable[[], list[str]]) -> Home:
         """The devices of the committed operands, else those that a constraint, a region or out_shardings names.
 
         Raises:
             ShardingError: these are not the same.
         """
-        home = home_of(operands)
+        home = home_of(operands, lambda: [*names(), *closed_names(entry.traced)])
         places = [as_sharding(p) for p in _places(self._out_shardings) if p is not None]
         for sharding, named in [*entry.homes, *((place, _home_at(place)) for place in places)]:
             if not home.committed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from types import TracebackType
 from typing import Any
 
@@ -113,9 +114,7 @@ class AbstractMesh(Mesh):
     """
 
     def __init__(self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str]) -> None:
-        sizes = (axis_sizes,) if isinstance(axis_sizes, int) else tuple(axis_sizes)
-        if any(not isinstance(n, int) or n < 1 for n in sizes):
-            raise MeshError(message("an axis size is a positive int", got=f"axis sizes {sizes}"))
+        sizes = checked_sizes(axis_sizes, "axis sizes")
         grid = np.empty(math.prod(sizes), dtype=object)
         grid[:] = [Device(i) for i in range(grid.size)]
         super().__init__(grid.reshape(sizes), axis_names)
@@ -159,13 +158,31 @@ def make_mesh(
 
     Communication: none.
     """
-    sizes = (axis_shapes,) if isinstance(axis_shapes, int) else tuple(axis_shapes)
+    sizes = checked_sizes(axis_shapes, "mesh shape")
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     _check_names(names, sizes)
     return Mesh(device_grid(sizes, devices), names)
 
 
-def device_grid(shape: Sequence[int], devices: Sequence[Device] | None = None, *, whole: bool = False) -> np.ndarray:
+def checked_sizes(sizes: Any, what: str) -> tuple[int, ...]:
+    """One size or several, Python's or NumPy's ints, as a tuple of ints.
+
+    Raises:
+        MeshError: anything but positive ints.
+
+    Example:
+        >>> checked_sizes(np.array([4, 2]), "mesh shape")
+        (4, 2)
+    """
+    given = tuple(sizes) if np.ndim(sizes) else (sizes,)
+    if any(not isinstance(n, Integral) or n < 1 for n in given):
+        raise MeshError(message("an axis size is a positive int", got=f"{what} {given}"))
+    return tuple(map(int, given))
+
+
+def device_grid(
+    shape: int | Sequence[int], devices: Sequence[Device] | None = None, *, whole: bool = False
+) -> np.ndarray:
     """An array of devices of the given shape: the first ones of `devices`, row-major.
 
     Args:
@@ -175,9 +192,7 @@ def device_grid(shape: Sequence[int], devices: Sequence[Device] | None = None, *
         from tinyshard import platform
 
         devices = platform.devices()
-    shape = tuple(shape)
-    if any(not isinstance(n, int) or n < 1 for n in shape):
-        raise MeshError(message("an axis size is a positive int", got=f"mesh shape {shape}"))
+    shape = checked_sizes(shape, "mesh shape")
     count = math.prod(shape)
     if count > len(devices) or (whole and count != len(devices)):
         raise MeshError(

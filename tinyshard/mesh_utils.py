@@ -10,7 +10,7 @@ from tinyshard.devices import Device
 from tinyshard.mesh import device_grid
 
 
-def create_device_mesh(mesh_shape: Sequence[int], devices: Sequence[Device] | None = None) -> np.ndarray:
+def create_device_mesh(mesh_shape: int | Sequence[int], devices: Sequence[Device] | None = None) -> np.ndarray:
     """Arrange all devices in an array of the given shape.
 
     Args:
@@ -32,5 +32,4 @@ def create_device_mesh(mesh_shape: Sequence[int], devices: Sequence[Device] | No
         >>> create_device_mesh((2, 2), [Device(i) for i in range(4)]).shape
         (2, 2)
     """
-    shape = (mesh_shape,) if isinstance(mesh_shape, int) else tuple(mesh_shape)
-    return device_grid(shape, devices, whole=True)
+    return device_grid(mesh_shape, devices, whole=True)

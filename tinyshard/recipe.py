@@ -10,7 +10,7 @@ One op on Arrays and a whole jitted function are made and called in the same way
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -72,20 +72,25 @@ class Recipe:
     shardings: tuple[Sharding | None, ...] = ()
 
 
-def home_of(operands: Sequence[Any]) -> Home:
+def home_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | None = None) -> Home:
     """The devices of the committed operands; without one, those of the first Array, or the default device.
+
+    Args:
+        operands: tensors, or ShapeDtypeStructs.
+        names: what a learner would call each operand, for errors.
 
     Raises:
         ShardingError: committed operands on different devices, or in different orders.
     """
     first: Any = None
     mesh: Mesh | None = None
-    for x in operands:
+    at = 0
+    for i, x in enumerate(operands):
         if getattr(x, "committed", False):
             if first is None:
-                first = x
+                first, at = x, i
             elif x._layout.devices != first._layout.devices:
-                raise _devices_error(first._layout, x._layout)
+                raise _devices_error(first, x, None if names is None else (names()[at], names()[i]))
             mesh = mesh or x._mesh
     if first is not None:
         return Home(first._layout.devices, first._layout.platform, mesh, True)
@@ -96,14 +101,17 @@ def home_of(operands: Sequence[Any]) -> Home:
     return Home((default.id,), default.platform, None, False)
 
 
-def _devices_error(ours: Layout, theirs: Layout) -> ShardingError:
-    def told(layout: Layout) -> str:
-        return f"{list(layout.devices)} on platform {layout.platform.upper()}"
+def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> ShardingError:
+    def told(x: Any) -> str:
+        return f"{list(x._layout.devices)} on platform {x._layout.platform.upper()}"
 
+    first, second = "array", "another array's"
+    if names is not None:
+        first, second = f"{names[0]} of {meta_of(ours)}, {first}", f"{names[1]} of {meta_of(theirs)}, {second}"
     return ShardingError(
         message(
             "Devices of all `Array` inputs and outputs should be the same.",
-            got=f"array device ids {told(ours)}\nand another array's device ids {told(theirs)}",
+            got=f"{first} device ids {told(ours)}\nand {second} device ids {told(theirs)}",
             rule="committed arrays meet only where they have the same devices in the same order",
             try_="ts.device_put one of them to the other's sharding",
         )

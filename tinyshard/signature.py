@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
 from tinyshard.array import meta_of
 from tinyshard.errors import DtypeError, StaticArgumentError, message
+from tinyshard.leaves import named_leaves
 from tinyshard.mesh import current_mesh
 from tinyshard.placement import as_tensor
 from tinyshard.program import Meta
@@ -203,9 +204,9 @@ def _argument_name(function: Any, number: int) -> str:
 def _leaf_names(function: Any, args: Sequence[Any], numbers: set[int], named: dict[str, Any]) -> Iterator[str]:
     places = [(_argument_name(function, i), x) for i, x in enumerate(args) if i not in numbers]
     for base, tree in [*places, *named.items()]:
-        for path, leaf in tree_flatten_with_path(tree)[0]:
+        for path, leaf in named_leaves(tree):
             if leaf is not None:
-                yield base + keystr(path)
+                yield base + path
 
 
 def as_operand(leaf: Any) -> Any:

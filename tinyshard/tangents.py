@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec, keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from tinyshard.array import meta_of
 from tinyshard.errors import DtypeError, message
+from tinyshard.leaves import named_leaves
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -31,13 +32,13 @@ def checked_values(what: str, tree: Any) -> Any:
         DtypeError: an integer, or no number at all.
     """
     tree = as_tensors(tree)
-    for path, leaf in tree_flatten_with_path(tree)[0]:
+    for path, leaf in named_leaves(tree):
         is_tensor = isinstance(leaf, torch.Tensor)
         if not is_tensor or not (leaf.dtype.is_floating_point or leaf.dtype.is_complex):
             raise DtypeError(
                 message(
                     f"{what} takes values that are floating-point or complex",
-                    got=f"{meta_of(leaf) if is_tensor else type(leaf).__name__} at {keystr(path) or 'the value'}",
+                    got=f"{meta_of(leaf) if is_tensor else type(leaf).__name__} at {path or 'the value'}",
                     try_="x.float(); or let the function close over what is not differentiated by",
                 )
             )
@@ -60,7 +61,7 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
         >>> fitted("jvp", "tangent", (1,), (torch.tensor(2.0),))
         (tensor(1.),)
     """
-    named, wanted = tree_flatten_with_path(values)
+    named, wanted = named_leaves(values), tree_flatten(values)[1]
     leaves, form = tree_flatten(tree)
     if form != wanted:
         got = f"{_shown(form)} for {_shown(wanted)}"
@@ -70,12 +71,12 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
     return tree_unflatten([_fitted(what, kind, x, path, value) for x, (path, value) in pairs], form)
 
 
-def _fitted(what: str, kind: str, x: Any, path: Any, value: torch.Tensor) -> Any:
+def _fitted(what: str, kind: str, x: Any, path: str, value: torch.Tensor) -> Any:
     if not isinstance(value, torch.Tensor):
         return x
     x = torch.tensor(x, dtype=value.dtype) if type(x) in _NUMBERS and not value.dim() else as_tensors(x)
     if not isinstance(x, torch.Tensor) or meta_of(x) != meta_of(value):
-        of = f" for {keystr(path)}" if path else ""
+        of = f" for {path}" if path else ""
         given = meta_of(x) if isinstance(x, torch.Tensor) else f"{x!r} ({type(x).__name__})"
         raise DtypeError(
             message(

@@ -73,11 +73,13 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         The same values, laid out so. Outside of jit it is `device_put`.
 
     Raises:
-        ShardingError: wrong rank or uneven split; or inside pmap or shard_map, where each device has its own value.
+        ShardingError: None for a sharding; wrong rank or uneven split; or inside pmap or shard_map, where each device
+            has its own value.
 
     Communication: what the new layout needs.
 
-    In JAX: under vmap the constraint holds for each example; here it is then left out.
+    In JAX: under vmap the constraint holds for each example; here it is then left out. Inside jit a constraint may cut
+    a dim unevenly, and the compiler pads; here every block has the size that a learner can work out.
 
     Example:
         >>> import tinyshard as ts
@@ -98,7 +100,20 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         )
     leaves, form = tree_flatten(tree)
     places = iter(spread(shardings, tree))
-    return tree_unflatten([None if x is None else _constrained(x, as_sharding(next(places))) for x in leaves], form)
+    return tree_unflatten([None if x is None else _constrained(x, _wanted(next(places))) for x in leaves], form)
+
+
+def _wanted(place: Any) -> Sharding:
+    if place is None:
+        raise ShardingError(
+            message(
+                "with_sharding_constraint got no sharding",
+                got="None",
+                rule="every leaf has one",
+                try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
+            )
+        )
+    return as_sharding(place)
 
 
 def _constrained(x: Any, sharding: Sharding) -> Any:

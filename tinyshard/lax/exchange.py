@@ -24,7 +24,8 @@ def all_to_all(
         split_axis: the dim that is cut; its size is n, or with `tiled` a multiple of n.
         concat_axis: the dim of the result along which the blocks lie: a new one of size n, or with `tiled` one that is
             there.
-        axis_index_groups: lists of positions, of equal size, that work each for itself.
+        axis_index_groups: lists of positions, of equal size, that work each for itself; over several axes of devices
+            the positions count row-major.
         tiled: keep the split dim, of size k / n; otherwise it goes.
 
     Returns:

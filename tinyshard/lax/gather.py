@@ -19,7 +19,8 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, ax
         axis_name: a bound name, or a tuple of names, most significant first.
         axis: the dim of the result along which they lie; counted from the end if negative.
         tiled: joined along the dim that is there (size n * k), in place of a new dim (size n).
-        axis_index_groups: lists of positions, of equal size, that gather each for itself.
+        axis_index_groups: lists of positions, of equal size, that gather each for itself; over several axes of devices
+            the positions count row-major.
 
     Returns:
         The tree, with n times the values. Its gradient is psum_scatter of the gradient.
@@ -58,7 +59,8 @@ def psum_scatter(
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names, most significant first.
         scatter_dimension: the dim that is cut; its size is n, the size of the axis, or with `tiled` a multiple of n.
-        axis_index_groups: lists of positions, of equal size, that work each for itself.
+        axis_index_groups: lists of positions, of equal size, that work each for itself; over several axes of devices
+            the positions count row-major.
         tiled: keep the dim, of size k / n; otherwise it goes.
 
     Returns:

@@ -270,21 +270,22 @@ def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
     """Check and freeze `axis_index_groups`.
 
     Raises:
-        MappingError: they do not cover each index once, differ in size, or go with several axes.
+        MappingError: they do not cover each index once, differ in size, or go with several axes of which vmap binds
+            one.
     """
     if axis_index_groups is None:
         return None
     groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
-    size = names.find(axes[0]).size
+    size = _total(axes)
     problem = ""
-    if len(axes) != 1:
-        problem = f"they go with one axis, not with {len(axes)}"
+    if len(one_by_one(axes)) != 1:
+        problem = "several axes with groups must all be axes of devices: vmap binds one at a time"
     elif sorted(i for g in groups for i in g) != list(range(size)):
         problem = f"they must cover all indices 0 .. {size - 1} exactly once"
     elif len({len(g) for g in groups}) != 1:
         problem = "they must all be of the same size"
     if problem:
-        got = f"{[list(g) for g in groups]} for axis {axes[0]!r} of size {size}"
+        got = f"{[list(g) for g in groups]} for {'*'.join(axes)} of size {size}"
         raise MappingError(message("axis_index_groups do not fit", got=got, rule=problem))
     return groups
 

@@ -20,7 +20,8 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Args:
         x: a tensor of any shape, or a tree of them; bools are counted, int32. A Python number n gives n * size.
         axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
-        axis_index_groups: lists of positions along the axis, of equal size, that are summed each for itself.
+        axis_index_groups: lists of positions along the axis, of equal size, that are summed each for itself; along
+            several axes of devices the positions count row-major.
 
     Returns:
         The same tree, shapes and dtypes. Its gradient is the psum of the gradient.

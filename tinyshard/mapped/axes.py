@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
+from torch.utils._pytree import tree_leaves
 
 from tinyshard.errors import MappingError, message
-from tinyshard.leaves import is_leaf
+from tinyshard.leaves import is_leaf, named_leaves
 from tinyshard.placement import as_tensor
 from tinyshard.prefix import paired
 
@@ -153,5 +153,5 @@ def leaf_names(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[st
     bases = [*(plain[i] if i < len(plain) else f"args[{i}]" for i in range(len(args))), *kwargs]
     found = []
     for base, tree in zip(bases, [*args, *kwargs.values()], strict=True):
-        found += [base + keystr(path) for path, _ in tree_flatten_with_path(tree, is_leaf=is_leaf)[0]]
+        found += [base + path for path, _ in named_leaves(tree, is_leaf)]
     return found

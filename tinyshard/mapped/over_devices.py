@@ -143,8 +143,8 @@ class OverDevices(Jitted):
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
-    def _home(self, entry: Entry, operands: Sequence[Any]) -> Home:
-        home, regions = super()._home(entry, operands), regions_in(entry.traced)
+    def _home(self, entry: Entry, operands: Sequence[Any], names: Callable[[], list[str]]) -> Home:
+        home, regions = super()._home(entry, operands, names), regions_in(entry.traced)
         # a function that returns no tensor leaves no region
         return Home(home.devices, home.platform, regions[0].mesh, True) if regions else home
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
@@ -20,11 +22,26 @@ class DrawError(TinyshardError, ValueError):
     """A draw that cannot be: from several keys at once, of a shape, in a range or a mode that does not exist."""
 
 
+class KeyIndexError(DrawError, IndexError):
+    """An index that an array of keys does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyDtype:
+    """The dtype of keys: no dtype of torch, as torch has none for what is no number."""
+
+    itemsize: int = 8
+
+    def __repr__(self) -> str:
+        return "key<fry>"
+
+
 class Key:
     """One key, or an array of keys. Made by `key`, `split`, `fold_in` and `wrap_key_data`; immutable.
 
     It is indexed, unpacked and mapped like an array of its shape, and is put on devices by `ts.device_put`; a sharding
-    is for its shape too. To torch's trees it is a container of one int32 tensor; to `ts.tree` it is a leaf.
+    is for its shape too. `torch.stack` and `torch.concatenate` take keys; what computes with numbers does not. To
+    torch's trees it is a container of one int32 tensor; to `ts.tree` it is a leaf.
 
     Args:
         data: int32[..., 2], a plain tensor or an Array.
@@ -55,6 +72,11 @@ class Key:
     def ndim(self) -> int:
         """Number of dims of the array of keys: mapped axes are counted in these."""
         return self.data.dim() - 1
+
+    @property
+    def dtype(self) -> KeyDtype:
+        """`key<fry>`, which is no dtype of torch: a key is no number."""
+        return KeyDtype()
 
     @property
     def size(self) -> int:
@@ -89,13 +111,16 @@ class Key:
         return self
 
     def __getitem__(self, index: Any) -> Key:
-        if self.ndim == 0:
-            raise DrawError(
-                message("one key cannot be indexed", got=f"key[{index!r}]", try_="ts.random.split(key, n)[i]")
-            )
-        index = index if isinstance(index, tuple) else (index,)
-        whole = slice(None)
-        return Key(self.data[(*index, whole) if Ellipsis in index else index])
+        entries = tuple(map(_entry, index if isinstance(index, tuple) else (index,)))
+        taken = sum(map(_dims_taken, entries))
+        if taken > self.ndim:
+            if self.ndim == 0:
+                problem, try_ = "one key cannot be indexed", "ts.random.split(key, n)[i]"
+            else:
+                problem, try_ = "too many indices for the array of keys", ""
+            raise KeyIndexError(message(problem, got=f"key[{index!r}] of keys of shape {self.shape}", try_=try_))
+        has_ellipsis = any(entry is Ellipsis for entry in entries)
+        return Key(self.data[(*entries, slice(None)) if has_ellipsis else entries])
 
     def __len__(self) -> int:
         if self.ndim == 0:
@@ -109,6 +134,33 @@ class Key:
 
     def __eq__(self, other: object) -> Any:
         return (self.data == other.data).all(-1) if isinstance(other, Key) else NotImplemented
+
+    def __ne__(self, other: object) -> Any:
+        return (self.data != other.data).any(-1) if isinstance(other, Key) else NotImplemented
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        raise DtypeError(
+            message(
+                "keys are no numbers, and have no NumPy array",
+                got=f"keys of shape {self.shape}",
+                try_="ts.random.key_data(key).numpy() for their words",
+            )
+        )
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """`torch.stack` and `torch.concatenate`, which move keys; everything else is refused."""
+        join = _JOINS.get(func)
+        if join is None:
+            raise DtypeError(
+                message(
+                    "torch's functions compute with numbers, and keys are none",
+                    got=f"torch.{getattr(func, '__name__', func)} of a Key",
+                    rule="torch.stack and torch.concatenate take keys",
+                    try_="a draw, as ts.random.normal(key, shape); or ts.random.key_data(key) for the words",
+                )
+            )
+        return _joined(func, join, *args, **(kwargs or {}))
 
     __hash__ = None  # type: ignore[assignment]  # as an array's: equal keys are told apart by values that may be a future
 
@@ -126,6 +178,33 @@ class Key:
             return named
         values = self.data.numpy(force=True) if isinstance(self.data, Array) else self.data.numpy()
         return f"{named} overlaying:\n{values.view('uint32')}"
+
+
+# functions of torch that move keys -> how many dims more than its keys the result has
+_JOINS = {torch.stack: 1, torch.cat: 0, torch.concat: 0, torch.concatenate: 0}
+
+
+def _joined(func: Any, more: int, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Key:
+    keys = [checked_keys(func.__name__, k) for k in tensors]
+    ndim = keys[0].ndim + more
+    at = dim if axis is None else axis
+    if not -ndim <= at < ndim:
+        raise KeyIndexError(message(f"{func.__name__} has no such dim", got=f"dim {at} of a result of {ndim} dims"))
+    return Key(func([k.data for k in keys], dim=at % ndim))
+
+
+def _entry(entry: Any) -> Any:
+    """One entry of an index as torch takes it: lists and NumPy's arrays as tensors, NumPy's numbers as ints."""
+    if isinstance(entry, np.integer):
+        return int(entry)
+    return torch.as_tensor(entry) if isinstance(entry, list | np.ndarray) else entry
+
+
+def _dims_taken(entry: Any) -> int:
+    """How many dims an entry of an index stands for: a mask for as many as it has, None and ... for none."""
+    if entry is None or entry is Ellipsis or isinstance(entry, bool | np.bool_):
+        return 0
+    return entry.dim() if isinstance(entry, Tensor) and entry.dtype in (torch.bool, torch.uint8) else 1
 
 
 def _is_positional(sharding: Any) -> bool:
