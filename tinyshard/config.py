@@ -14,6 +14,11 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
         "a random number depends on its own counter alone, not on how many there are",
         True,
     ),
+    "check_replicated": (
+        False,
+        "shard_map and pmap compare the blocks of a result that out_specs or out_axes call the same",
+        True,
+    ),
     "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
     "hosts_timeout_s": (120, "how long ts.init(hosts=...) waits for the workers of other machines", False),
     "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),

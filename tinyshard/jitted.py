@@ -191,7 +191,11 @@ class Jitted:
     # ---- which trace ------------------------------------------------------------------------------------------
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
-        return bind(self._function, self._static_argnums, self._static_argnames, args, kwargs)
+        return bind(self._function, self._static_now(args), self._static_argnames, args, kwargs)
+
+    def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
+        """Which arguments of this call are static."""
+        return self._static_argnums
 
     def _everything(self, bound: Bound, operands: list[Any]) -> tuple[Entry, list[Any]]:
         """The trace that fits, and all its inputs: operands, then what it closes over."""
@@ -260,12 +264,7 @@ class Jitted:
         """The sharding that out_shardings names for each tensor result; None where the partitioner chooses."""
         if self._out_shardings is None:
             return [None] * len(traced.results)
-        return [p if p is None else as_sharding(p) for p in spread(self._out_shardings, tree_of_results(traced))]
-
-
-def tree_of_results(traced: Traced) -> Any:
-    """What a function returns, with a number in place of each tensor and None in place of everything else."""
-    return tree_unflatten([i if is_tensor else None for is_tensor, i in traced.outputs], traced.out_tree)
+        return [p if p is None else as_sharding(p) for p in spread(self._out_shardings, traced.tree_of_results)]
 
 
 def _partitioned(traced: Traced, home: Home, slots: Sequence[Slot], named: Sequence[Sharding | None]) -> Recipe:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.branch import both_branches
 from tinyshard.closure import Step, follow, reachable, spelled
@@ -87,6 +87,11 @@ class Traced:
     def results(self) -> list[torch.fx.Node]:
         """The nodes that make the tensor outputs."""
         return list(next(n for n in reversed(self.graph.graph.nodes) if n.op == "output").args[0])
+
+    @property
+    def tree_of_results(self) -> Any:
+        """What the function returns, with a number in place of each tensor and None in place of everything else."""
+        return tree_unflatten([i if is_tensor else None for is_tensor, i in self.outputs], self.out_tree)
 
 
 def _line_of(error: BaseException) -> Where | None:

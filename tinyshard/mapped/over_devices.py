@@ -83,6 +83,9 @@ class OverDevices(Jitted):
     def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
         """For each leaf of the function's result how it is cut, and where the mapped dim is to be put in."""
 
+    def _check(self, region: Region) -> None:
+        """Refuse a region whose results are not what the user says of them."""
+
     # ---- tracing ----------------------------------------------------------------------------------------------
 
     def _inline(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -96,7 +99,7 @@ class OverDevices(Jitted):
                     try_="shard_map over a mesh of two axes; or vmap for the inner one",
                 )
             )
-        bound = bind(self._shard_function, self._static_argnums, self._static_argnames, args, kwargs)
+        bound = bind(self._shard_function, self._static_now(args), self._static_argnames, args, kwargs)
         operands, split = [lift_outer(x) for x in bound.operands], self._split(bound)
         if not operands:  # transformations find an op by what it takes
             operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
@@ -137,6 +140,7 @@ class OverDevices(Jitted):
         with names.mapped_to_devices(split.mesh.shape):
             traced = trace(roots, call, shards, bound.names)
         region = Region(traced, split.mesh, split.cuts, tuple(out_cuts))
+        self._check(region)
         closed = [c.value for c in traced.closed]
         known.append((region, tuple(map(meta_of, closed))))
         return region, [lift_outer(x) for x in closed]

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard.errors import DtypeError, MeshError, message
-from tinyshard.jitted import tree_of_results
 from tinyshard.leaves import shapes_of
 from tinyshard.mapped.over_devices import OverDevices, Split
-from tinyshard.mapped.region import Cut, regions_in
+from tinyshard.mapped.region import Cut, Region, regions_in
+from tinyshard.mapped.varying import check_specs
 from tinyshard.mesh import Mesh, current_mesh
 from tinyshard.prefix import spread
-from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
+from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.signature import Bound
 from tinyshard.trace import Traced
 
@@ -25,11 +25,28 @@ class ShardMapped(OverDevices):
 
     what = "shard_map"
 
-    def __init__(self, function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any) -> None:
+    def __init__(
+        self, function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any, check_vma: bool
+    ) -> None:
         super().__init__(function, ())
         self._mesh = mesh
-        self._in_specs = in_specs
+        self._in_specs = in_specs if _is_spec(in_specs) else tuple(in_specs)
         self._out_specs = out_specs
+        self._check_vma = check_vma
+        passed = () if _is_spec(self._in_specs) else self._in_specs
+        self._static_argnums = tuple(i for i, spec in enumerate(passed) if spec is None)
+
+    def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
+        """Those that in_specs pass through, but for tensors: each device gets these as a whole."""
+
+        def is_traced(x: Any) -> bool:
+            return hasattr(x, "shape")
+
+        return [i for i in self._static_argnums if i < len(args) and not any(map(is_traced, tree_leaves(args[i])))]
+
+    def _check(self, region: Region) -> None:
+        if self._check_vma:
+            check_specs(region, self._name)
 
     def _split(self, bound: Bound) -> Split:
         mesh = self._mesh or current_mesh()
@@ -50,10 +67,13 @@ class ShardMapped(OverDevices):
                     rule="in_specs say how the positional arguments are cut",
                 )
             )
-        specs = self._in_specs if _is_spec(self._in_specs) else tuple(self._in_specs)
+        specs = self._in_specs
+        if not _is_spec(specs):
+            static = {number for number, _, _ in bound.signature.static}
+            specs = tuple(spec for i, spec in enumerate(specs) if i not in static)
         shapes = [shape for x, shape in zip(leaves, shapes_of((args, kwargs)), strict=True) if x is not None]
         cuts = [
-            _cut(mesh, spec, shape, len(x.shape))
+            _cut(mesh, P() if spec is None else spec, shape, len(x.shape))
             for spec, shape, x in zip(spread(specs, tuple(args)), shapes, bound.operands, strict=True)
         ]
         return Split(mesh, tuple(cuts), (None,) * len(cuts))
@@ -69,7 +89,7 @@ class ShardMapped(OverDevices):
         regions = regions_in(traced)
         if not regions:  # without a tensor among the results
             return []
-        return [NamedSharding(regions[0].mesh, spec) for spec in spread(self._out_specs, tree_of_results(traced))]
+        return [NamedSharding(regions[0].mesh, spec) for spec in spread(self._out_specs, traced.tree_of_results)]
 
 
 def _is_spec(specs: Any) -> bool:
@@ -94,7 +114,13 @@ def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool 
 
 
 def shard_map(
-    f: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, in_specs: Any = None, out_specs: Any = None
+    f: Callable[..., Any] | None = None,
+    *,
+    mesh: Mesh | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    axis_names: Collection[str] = (),
+    check_vma: bool = False,
 ) -> Any:
     """Map a function over the devices of a mesh: each runs it on its block of the arguments.
 
@@ -106,22 +132,28 @@ def shard_map(
         mesh: the devices and the names of their axes; by default the one that is set. On an AbstractMesh it can only be
             lowered.
         in_specs: a PartitionSpec for each argument, or a tree of them that is a prefix: which axes cut which dims.
-            Along axes that it does not name, every device gets the same block.
+            Along axes that it does not name, every device gets the same block. None for an argument passes a Python
+            value through as it is, and a tensor as a whole.
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
             of one device stands for all.
+        axis_names: all names of the mesh, or none, which means all.
+        check_vma: refuse a result that may differ along an axis that its spec leaves out, as far as the traced ops
+            tell: it depends on an argument cut along the axis, or on axis_index, and no collective over the axis makes
+            it the same again. `ts.config.update("check_replicated", True)` lets the devices compare the values.
 
     Returns:
         A function of whole tensors that returns Arrays. It has `lower`.
 
     Raises:
-        ShardingError: specs that do not fit the arguments or the results.
-        MeshError: no mesh.
+        ShardingError: specs that do not fit the arguments or the results, or with check_vma a result as above.
+        DtypeError: no in_specs.
+        MeshError: no mesh; or axis_names are not those of the mesh.
 
     Communication: arguments are brought to in_specs; then the function's collectives.
 
-    In JAX: as with check_vma=False: psum transposes to psum, and nothing checks that a result whose spec leaves an axis
-    out is the same along it. Arguments laid out otherwise are moved; in JAX they are moved along Auto axes, and are an
-    error along Explicit ones, which jax.make_mesh makes.
+    In JAX: check_vma is True by default; it also types the values inside, and changes gradients: here psum transposes
+    to psum, as there with check_vma=False. axis_names may be a part of the mesh's. Arguments laid out otherwise are
+    moved; in JAX they are moved along Auto axes, and are an error along Explicit ones, which jax.make_mesh makes.
 
     Example:
         >>> import torch
@@ -136,7 +168,28 @@ def shard_map(
                [13]], dtype=int64)
     """
     if f is None:
-        return functools.partial(shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs)
+        return functools.partial(
+            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma
+        )
     if not callable(f):
         raise DtypeError(message("shard_map takes a function", got=f"{f!r} ({type(f).__name__})"))
-    return ShardMapped(f, mesh, in_specs, out_specs)
+    if in_specs is None:
+        raise DtypeError(
+            message(
+                "shard_map has no in_specs",
+                got="in_specs=None",
+                rule="in_specs say how each argument is cut over the mesh",
+                try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
+            )
+        )
+    whole = mesh or current_mesh()
+    if axis_names and whole is not None and set(axis_names) != set(whole.axis_names):
+        raise MeshError(
+            message(
+                "shard_map maps over all axes of its mesh",
+                got=f"axis_names {sorted(axis_names)}, mesh {whole.shape}",
+                rule="a part of the axes cannot be left to the partitioner here, as it can in JAX",
+                try_="no axis_names; specs that leave the other axes out give every device along them the same block",
+            )
+        )
+    return ShardMapped(f, mesh, in_specs, out_specs, check_vma)

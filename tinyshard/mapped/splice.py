@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 from tinyshard.array import meta_of
 from tinyshard.lax.named import NAMED, call_of
 from tinyshard.mapped.region import Region
+from tinyshard.mapped.varying import compare_copies
 from tinyshard.operators import AS_RESHAPE, INSTEAD, NEEDS_CONTIGUOUS
 from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.reshard import collective
@@ -42,7 +43,9 @@ def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) 
             held = getattr(region.traced.graph, str(node.target)).detach()
             values[node] = Value(builder.emit("literal", (Literal(held),), {}, [meta_of(held)])[0])
         elif node.op == "output":
-            return [values[x].number for x in node.args[0]]
+            made = [values[x].number for x in node.args[0]]
+            compare_copies(builder, region, axes, made)
+            return made
         else:
             args, kwargs = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
             values[node] = _step(builder, axes, node, args, kwargs)
