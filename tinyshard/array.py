@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
+from tinyshard import strided
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ImmutableError, message
 from tinyshard.layout import Layout
@@ -73,6 +74,7 @@ class Array(torch.Tensor):
     _meta: Meta
     _origin: tuple[int, int, int]
     _viewed: bool
+    _is_part: bool
     committed: bool
 
     @staticmethod
@@ -101,6 +103,7 @@ class Array(torch.Tensor):
         made._meta = Meta(tuple(shape), dtype)
         made._origin = origin()
         made._viewed = False
+        made._is_part = False
         made.committed = committed
         return made
 
@@ -110,6 +113,8 @@ class Array(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
+        if func in strided.FUNCTIONS and getattr(args[0] if args else None, "_is_part", False):
+            strided.refuse(args[0])
         with one_call(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

@@ -24,11 +24,11 @@ def visualize_array_sharding(x: Any) -> None:
             value lives.
 
     Raises:
-        DtypeError: `x` is neither.
+        DtypeError: `x` is neither, or a traced value: only a call gives it a place.
 
     Communication: none; the values are not needed, so it does not wait for them either.
 
-    In JAX: rank 1 and 2 only; colours where the terminal has them.
+    In JAX: rank 1 and 2 only; colours where the terminal has them. Inside jit it draws when the program runs.
 
     Example:
         >>> visualize_array_sharding(torch.zeros(8))
@@ -36,10 +36,21 @@ def visualize_array_sharding(x: Any) -> None:
         │ CPU 0 │
         └───────┘
     """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
     sharding = getattr(x, "sharding", None)
     if isinstance(sharding, Sharding):
         visualize_sharding(tuple(x.shape), sharding)
     elif isinstance(x, torch.Tensor):
+        if isinstance(x, FunctionalTensor) or torch._C._functorch.is_functorch_wrapped_tensor(x):
+            raise DtypeError(
+                message(
+                    "a traced value has no place yet",
+                    got=f"a value of shape {tuple(x.shape)} inside jit, vmap, grad or a mapped function",
+                    rule="where it lives is decided when the traced function is compiled",
+                    try_="return it, and draw the result; or jit(f).lower(...).compile().output_shardings",
+                )
+            )
         print(sharding_text(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
     else:
         raise DtypeError(

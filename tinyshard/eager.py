@@ -23,6 +23,7 @@ from tinyshard.lifting import is_tracing, lift_arrays
 from tinyshard.operators import facts, is_random
 from tinyshard.placement import device_get
 from tinyshard.recipe import Home, Recipe, call, close_program, home_of, open_program, slot_of
+from tinyshard.strided import is_part
 
 MAX_RECIPES = 4096
 _SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
@@ -85,6 +86,9 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for x in (*operands, *arrays):
             if isinstance(x, Array):
                 x._viewed = True
+        of_part = is_part(op, operands[0])
+        for x in arrays:
+            x._is_part = of_part
     for position in recipe.gaps:
         arrays.insert(position, None)
     if known.returns == 0:
@@ -96,7 +100,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _alias(x: Array) -> Array:
     made = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
-    made._viewed = True
+    made._viewed, made._is_part = True, x._is_part
     return made
 
 
@@ -167,7 +171,8 @@ def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor]
     try:
         results = partition.finish(builder, partition.apply(builder, op, new_args, new_kwargs))
     except partition.UnknownShape:
-        numbers = partition.apply_unknown(builder, op, new_args, new_kwargs, facts(op).returns)
+        count = len(args[1]) if op is torch.ops.aten._histogramdd_bin_edges.default else facts(op).returns
+        numbers = partition.apply_unknown(builder, op, new_args, new_kwargs, count)
         return close_program(builder, home, placed, [None] * len(numbers), numbers)
     made = [r for r in results if r is not None]
     gaps = tuple(i for i, r in enumerate(results) if r is None)

@@ -21,6 +21,7 @@ from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
 from tinyshard.reshard import Placed, reduce_pending, reshard
 from tinyshard.sharding import Sharding
+from tinyshard.strided import check_traced
 from tinyshard.trace import Traced
 
 aten = torch.ops.aten
@@ -125,6 +126,8 @@ class _Walk:
 
     def _call(self, node: torch.fx.Node) -> Any:
         op: Any = node.target
+        if op is aten.as_strided.default:
+            check_traced(node.args, node.kwargs)
         args, kwargs = tree_map_only(torch.fx.Node, self._value, (node.args, node.kwargs))
         if op is operator.getitem:
             return args[0][args[1]]

@@ -16,6 +16,7 @@ from tinyshard.mapped.varying import compare_copies
 from tinyshard.operators import AS_RESHAPE, INSTEAD, NEEDS_CONTIGUOUS
 from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.reshard import collective
+from tinyshard.strided import check_traced
 
 aten = torch.ops.aten
 
@@ -82,6 +83,8 @@ def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
 
 
 def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if op is aten.as_strided.default:
+        check_traced(node.args, node.kwargs)
     op = INSTEAD.get(op, op)
     made = node.meta.get("val")
     if op in NEEDS_CONTIGUOUS:
