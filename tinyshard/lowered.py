@@ -11,8 +11,8 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.collectives import COLLECTIVES
+from tinyshard.constrained import CONSTRAIN, constraint
 from tinyshard.cost import bytes_sent
-from tinyshard.lax.constraint import CONSTRAIN, constraint
 from tinyshard.lax.named import NAMED, call_of
 from tinyshard.program import Meta, Program, Value
 from tinyshard.recipe import Home, Recipe

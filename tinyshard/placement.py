@@ -11,11 +11,14 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from tinyshard import platform
 from tinyshard.array import Array
+from tinyshard.constrained import Target, is_transformed, placed_at
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.leaves import is_whole
+from tinyshard.lifting import is_tracing
 from tinyshard.mesh import AbstractMesh, current_mesh
+from tinyshard.names import device_names
 from tinyshard.program import Builder, Meta, Program, Value
 from tinyshard.reshard import Placed, reshard
 from tinyshard.runtime.runs import users_line
@@ -35,8 +38,12 @@ def device_put(tree: Any, device: Any = None) -> Any:
         The same tree of Arrays, committed to their devices; at once, the data is on its way.
 
     Raises:
-        ShardingError: wrong rank, uneven split, or not a sharding.
+        ShardingError: wrong rank, uneven split, or not a sharding; or inside pmap or shard_map, where each device has
+            its own value.
         DtypeError: a value that is not numeric.
+
+    In jit it is a sharding constraint, and vmap leaves it out, as for `lax.with_sharding_constraint`. It can be
+    differentiated: the gradient is put back to where the value was.
 
     Communication: from the host to the devices; for an Array the exchanges that its new layout needs.
 
@@ -73,19 +80,42 @@ def _put_with_prefix(tree: Any, device: Any) -> Any:
     return type(tree)(device_put(x, d) for x, d in zip(tree, device, strict=True))
 
 
-def _put(value: Any, device: Any) -> Array:
-    if device is None and isinstance(value, Array):
-        return value
+def _put(value: Any, device: Any) -> Any:
+    if device is None and (isinstance(value, Array) or is_tracing()):
+        return value if isinstance(value, torch.Tensor) else as_tensor(value)
+    if device is not None:
+        refuse_on_a_shard("device_put")
     sharding = as_sharding(device)
-    committed = device is not None
+    value = value if isinstance(value, torch.Tensor) else as_tensor(value)
+    if not is_transformed(value):
+        return put_plain(value, sharding, device is not None)
+    sharding.checked_layout(tuple(value.shape))
+    return placed_at(value, Target(sharding, device is not None, put_plain), returns=True)
+
+
+def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:
+    """Put a tensor that nothing transforms where a sharding says; None stands for the host."""
+    if sharding is None:
+        return value._gather() if isinstance(value, Array) else value.clone()
+    layout = sharding.checked_layout(tuple(value.shape))
     if isinstance(value, Array):
-        layout = sharding.checked_layout(value.shape)
         _check_devices_exist(sharding, value._buffer.runtime)
         return move(value, layout, committed=committed, sharding=sharding)
-    host = as_tensor(value)
-    layout = sharding.checked_layout(host.shape)
     _check_devices_exist(sharding, platform.current())
-    return put_tensor(host, layout, committed=committed, sharding=sharding)
+    return put_tensor(as_tensor(value), layout, committed=committed, sharding=sharding)
+
+
+def refuse_on_a_shard(what: str) -> None:
+    """Raise ShardingError inside pmap and shard_map, where each device has a value of its own."""
+    if device_names():
+        raise ShardingError(
+            message(
+                "a sharding constraint inside a mapped function",
+                got=f"{what} where the names {', '.join(map(repr, device_names()))} are mapped",
+                rule="there each device holds a value of its own; where its parts lie is already said",
+                try_="the constraint outside of the mapped function, or out_axes or out_specs",
+            )
+        )
 
 
 def as_sharding(device: Any) -> Sharding:
@@ -295,6 +325,8 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         raise _not_numeric(value)
     if isinstance(value, list | tuple) and any(isinstance(x, Array) for x in tree_leaves(value)):
         return torch.stack([array(x) for x in value])  # type: ignore[return-value]
+    if isinstance(value, torch.Tensor) and is_transformed(value):
+        return _put(value if dtype is None else value.to(dtype), None)
     host = as_tensor(value)
     if dtype is not None:
         host = host.to(dtype)

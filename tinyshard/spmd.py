@@ -11,9 +11,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard import deferred, partition
+from tinyshard.constrained import CONSTRAIN, constraint
 from tinyshard.deferred import Deferred
 from tinyshard.errors import DtypeError, message
-from tinyshard.lax.constraint import CONSTRAIN, constraint
 from tinyshard.layout import Layout
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
 from tinyshard.mapped.splice import Axes, splice

@@ -147,3 +147,83 @@ def test_after_shutdown_old_arrays_say_so_and_new_ones_work():
     with pytest.raises(ts.RuntimeStateError, match="shut down"):
         x.numpy()
     assert ts.array([2.0]).tolist() == [2.0]
+
+
+# ---- inside transformations -----------------------------------------------------------------------------------------
+
+
+def rows_of_eight():
+    return ts.NamedSharding(ts.make_mesh((8,), ("rows",)), ts.P("rows"))
+
+
+def halves():
+    return ts.NamedSharding(ts.make_mesh((2, 4), ("half", "copy")), ts.P("half"))
+
+
+def squares_over_devices(v):
+    return (ts.device_put(v, rows_of_eight()) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    "put", [lambda x: x, ts.array, lambda x: ts.device_put(x, halves())], ids=["host", "array", "cut"]
+)
+@pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+def test_device_put_can_be_differentiated_in_every_mode(put, wrap):
+    x = torch.arange(8.0)
+    placed = put(x)
+    torch.testing.assert_close(ts.device_get(wrap(ts.grad(squares_over_devices))(placed)), 2 * x)
+    value, tangent = wrap(lambda v: ts.jvp(squares_over_devices, (v,), (torch.ones(8),)))(placed)
+    assert (value.item(), tangent.item()) == (140.0, 56.0)
+    torch.testing.assert_close(ts.device_get(wrap(ts.hessian(squares_over_devices))(placed)), 2 * torch.eye(8))
+
+
+def test_the_gradient_of_device_put_returns_to_where_the_argument_was():
+    plain = ts.grad(squares_over_devices)(torch.arange(8.0))
+    assert not isinstance(plain, ts.Array)
+    placed = ts.device_put(torch.arange(8.0), halves())
+    gradient = ts.grad(squares_over_devices)(placed)
+    assert gradient.committed and gradient.sharding.is_equivalent_to(halves(), 1)
+    free = ts.grad(squares_over_devices)(ts.array(torch.arange(8.0)))
+    assert not free.committed and free.devices() == {ts.devices()[0]}
+
+
+def test_backward_through_device_put_reaches_host_tensors_and_arrays():
+    weights = torch.arange(8.0, requires_grad=True)
+    squares_over_devices(weights).backward()
+    torch.testing.assert_close(weights.grad, 2 * torch.arange(8.0))
+    assert not isinstance(weights.grad, ts.Array)
+    placed = ts.device_put(torch.arange(8.0), halves()).requires_grad_()
+    (ts.device_put(placed, rows_of_eight()) ** 3).sum().backward()
+    torch.testing.assert_close(ts.device_get(placed.grad), 3 * torch.arange(8.0) ** 2)
+    host = torch.arange(8.0, requires_grad=True)
+    (ts.array(host) ** 2).sum().backward()
+    torch.testing.assert_close(host.grad, 2 * torch.arange(8.0))
+
+
+def test_in_jit_device_put_is_a_constraint_and_vmap_leaves_it_out():
+    x = ts.device_put(torch.arange(8.0), halves())
+    made = ts.jit(lambda v: ts.device_put(torch.sin(v), rows_of_eight()))(x)
+    assert made.sharding.is_equivalent_to(rows_of_eight(), 1)
+    torch.testing.assert_close(ts.device_get(made), torch.sin(torch.arange(8.0)))
+    both = torch.arange(16.0).reshape(2, 8)
+    for wrap in (lambda f: f, ts.jit):
+        got = wrap(ts.vmap(squares_over_devices))(both)
+        torch.testing.assert_close(ts.device_get(got), (both**2).sum(1))
+        got = wrap(ts.vmap(ts.grad(squares_over_devices)))(both)
+        torch.testing.assert_close(ts.device_get(got), 2 * both)
+    assert ts.jit(lambda v: ts.device_put(v) + 1)(x).sharding.is_equivalent_to(halves(), 1)
+
+
+def test_device_put_on_a_shard_is_refused():
+    mesh = ts.make_mesh((8,), ("rows",))
+    body = ts.shard_map(
+        lambda v: ts.device_put(v, rows_of_eight()), mesh=mesh, in_specs=ts.P("rows"), out_specs=ts.P("rows")
+    )
+    with pytest.raises(ts.ShardingError, match="device_put where the names 'rows' are mapped"):
+        body(torch.arange(8.0))
+
+
+def test_array_of_a_differentiated_tensor_keeps_its_gradient():
+    x = torch.arange(4.0)
+    torch.testing.assert_close(ts.device_get(ts.grad(lambda v: (ts.array(v) ** 2).sum())(x)), 2 * x)
+    torch.testing.assert_close(ts.device_get(ts.jit(lambda v: ts.array(v) * 2)(x)), 2 * x)

@@ -7,59 +7,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.errors import ShardingError, message
-from tinyshard.lifting import is_tracing
-from tinyshard.names import device_names
-from tinyshard.placement import as_sharding, device_put
+from tinyshard.constrained import Target, placed_at
+from tinyshard.placement import as_sharding, put_plain, refuse_on_a_shard
 from tinyshard.prefix import spread
 from tinyshard.sharding import Sharding
-
-_library = torch.library.Library("tinyshard", "DEF")
-_library.define("constrain(Tensor x, int sharding) -> Tensor")
-_shardings: list[Sharding] = []  # what the op's number stands for: an op takes no Python objects
-
-
-@torch.library.impl(_library, "constrain", "CompositeExplicitAutograd")
-def _on_plain_tensors(x: torch.Tensor, sharding: int) -> torch.Tensor:
-    return x.clone()
-
-
-@torch.library.impl(_library, "constrain", "Meta")
-def _on_meta(x: torch.Tensor, sharding: int) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-CONSTRAIN = torch.ops.tinyshard.constrain.default
-
-
-def constraint(number: int) -> Sharding:
-    """The sharding that a constraint op's number stands for."""
-    return _shardings[number]
-
-
-class _Constrain(torch.autograd.Function):
-    """A constraint, and the same constraint on the gradient."""
-
-    @staticmethod
-    def forward(x: torch.Tensor, number: int) -> torch.Tensor:
-        return CONSTRAIN(x, number) if is_tracing() else device_put(x, _shardings[number])
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.number = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> Any:
-        return _Constrain.apply(g, ctx.number), None
-
-    @staticmethod
-    def jvp(ctx: Any, dx: torch.Tensor, _: Any) -> torch.Tensor:
-        return _Constrain.apply(dx, ctx.number)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, number: int) -> Any:
-        # the constraint is on each example: the mapped dim stays as it is, which a spec cannot say
-        return x.clone(), in_dims[0]
 
 
 def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
@@ -89,15 +40,7 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         >>> f(ts.device_put(torch.zeros(4), ts.NamedSharding(mesh, ts.P("a")))).sharding
         NamedSharding(Mesh('a': 4), P())
     """
-    if device_names():
-        raise ShardingError(
-            message(
-                "a sharding constraint inside a mapped function",
-                got=f"with_sharding_constraint where the names {', '.join(map(repr, device_names()))} are mapped",
-                rule="there each device holds a value of its own; where its parts lie is already said",
-                try_="the constraint outside of the mapped function, or out_axes or out_specs",
-            )
-        )
+    refuse_on_a_shard("with_sharding_constraint")
     leaves, form = tree_flatten(tree)
     places = iter(spread(shardings, tree))
     return tree_unflatten([None if x is None else _constrained(x, _wanted(next(places))) for x in leaves], form)
@@ -119,10 +62,4 @@ def _wanted(place: Any) -> Sharding:
 def _constrained(x: Any, sharding: Sharding) -> Any:
     x = x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
     sharding.checked_layout(x.shape)
-    return _Constrain.apply(x, _number(sharding))
-
-
-def _number(sharding: Sharding) -> int:
-    if sharding not in _shardings:
-        _shardings.append(sharding)
-    return _shardings.index(sharding)
+    return placed_at(x, Target(sharding, True, put_plain))
