@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,12 +66,25 @@ def bytes_sent(program: Program, step: Step) -> int:
     """Bytes that the busiest device sends in a collective: a model, and a lower bound, not a measurement.
 
     Blocks are cut in as many equal pieces as the group has devices, which go around a ring (all_reduce); a permutation
-    counts a whole block, however few of the devices send one.
+    counts a whole block, however few of the devices send one. In a transfer devices may send different amounts.
     """
+    if step.op == "transfer":
+        return _transferred(program, step)
     params = {k: v for k, v in step.kwargs.items() if k != "axes"}
     operand = program.metas[step.args[0].number]
     assert operand is not None
     return COLLECTIVES[step.op].moved(operand, group_size(program.axes, step.kwargs), params)
+
+
+def _transferred(program: Program, step: Step) -> int:
+    operand = program.metas[step.args[0].number]
+    assert operand is not None
+    sent = dict.fromkeys(range(len(program.devices)), 0)
+    for source, target, cut, _ in step.kwargs["moves"]:
+        if source != target:
+            shape = (len(range(*s.indices(n))) for s, n in zip(cut, operand.shape, strict=True))
+            sent[source] += math.prod(shape) * operand.dtype.itemsize
+    return max(sent.values())
 
 
 def cost_of(program: Program, names: Sequence[str]) -> Cost:
@@ -84,9 +98,9 @@ def cost_of(program: Program, names: Sequence[str]) -> Cost:
     flops = 0
     traffic: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for step in program.steps:
-        if step.op in COLLECTIVES:
-            if COLLECTIVES[step.op].communicates:
-                key = (step.op, tuple(names[a] for a in step.kwargs["axes"]))
+        if step.op in COLLECTIVES or step.op == "transfer":
+            if step.op == "transfer" or COLLECTIVES[step.op].communicates:
+                key = (step.op, tuple(names[a] for a in step.kwargs.get("axes", range(len(program.axes)))))
                 total = traffic.setdefault(key, [0, 0])
                 total[0] += 1
                 total[1] += bytes_sent(program, step)

@@ -102,6 +102,9 @@ def program_text(program: Program, names: Sequence[str] | None = None) -> str:
             params = {"over": "*".join(group), **params}
             sent = bytes_sent(program, step)
             note = f"    # {sent:,} bytes" if COLLECTIVES[step.op].communicates else ""
+        elif step.op == "transfer":
+            params = {"over": "*".join(names)}
+            note = f"    # {bytes_sent(program, step):,} bytes"
         named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
         lines.append(f"  {made or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
     lines.append(f"  return {', '.join(repr(Value(n)) for n in program.outputs)}")

@@ -240,10 +240,27 @@ def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torc
 
 
 def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
-    """Each device gets every piece of its new block from a device that holds it, itself if it can."""
     devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
     builder = Builder(devices, (len(devices),))
     builder.input(Meta(have.shard_shape(shape), dtype))
+    return builder.finish([transfer(builder, 0, have, want, shape)])
+
+
+def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
+    """Emit the step that gives each device every piece of its new block from a device that holds it, itself if it can.
+
+    Args:
+        builder: a program on the devices of both layouts.
+        number: the value.
+        have: its layout.
+        want: the layout of the result; the axes need not be those of `have`, nor the program's.
+        shape: the global shape.
+
+    Returns:
+        The number of the result.
+    """
+    meta = builder.metas[number]
+    assert meta is not None, "only values of known shape are transferred"
     holders: dict[tuple[int, ...], list[int]] = {}
     for position in range(len(have.devices)):
         holders.setdefault(have.block(position), []).append(position)
@@ -253,10 +270,9 @@ def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype:
             source = next((p for p in candidates if have.devices[p] == device), candidates[target % len(candidates)])
             cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
             if cut is not None:
-                moves.append((source, devices.index(device), cut, place))
-    made = [Meta(want.shard_shape(shape), dtype)]
-    number = builder.emit("transfer", (Value(0),), {"moves": tuple(moves)}, made)[0]
-    return builder.finish([number])
+                moves.append((source, builder.devices.index(device), cut, place))
+    made = [Meta(want.shard_shape(shape), meta.dtype)]
+    return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, made)[0]
 
 
 def _overlap(

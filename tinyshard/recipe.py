@@ -72,6 +72,22 @@ class Recipe:
     shardings: tuple[Sharding | None, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A value of a program under a layout that the program's axes cannot say, as (3, 2) where they are (2, 3).
+
+    Attributes:
+        number: its number in the program.
+        shape, dtype: of the whole tensor.
+        layout: its layout, over the program's devices.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: Layout
+
+
 def home_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | None = None) -> Home:
     """The devices of the committed operands; without one, those of the first Array, or the default device.
 
@@ -126,27 +142,28 @@ def slot_of(x: Any, home: Home) -> Slot:
 
 def open_program(
     home: Home, slots: Sequence[Slot], targets: Sequence[Layout] = (), required: Sequence[Layout] = ()
-) -> tuple[Builder, list[Placed], list[Layout], list[Layout]]:
+) -> tuple[Builder, list[Placed], list[Layout | None], list[Layout | None]]:
     """Start a program with an input for each slot.
 
     Args:
         home: where it will run.
         slots: the operands.
         targets: layouts that values of the program are to be brought to.
-        required: layouts that must be had as they are, where the axes of others do not go with them.
+        required: layouts that decide on the program's axes before those of the operands do.
 
     Returns:
-        The builder; a Placed for each slot; the targets, and what is required, written on the program's axes.
+        The builder; a Placed for each slot; the targets, and what is required, written on the program's axes, None for
+        a layout that these cannot say. An operand with such a layout is brought to every device as a whole.
     """
     known = [coarsest(s.layout) for s in slots if s.layout is not None]
-    written = _on_common_axes(home, [*map(coarsest, required), *known, *map(coarsest, targets)])
-    axes = written[0].axes
+    axes, written = _on_common_axes(home, [*map(coarsest, required), *known, *map(coarsest, targets)])
     builder = Builder(home.devices, axes)
     written, must = written[len(required) :], written[: len(required)]
     layouts = iter(written[: len(known)])
     placed = []
     for slot in slots:
-        dims = next(layouts).dims if slot.layout is not None else ((),) * len(slot.meta.shape)
+        layout = None if slot.layout is None else next(layouts)
+        dims = ((),) * len(slot.meta.shape) if layout is None else layout.dims
         value = Placed(0, slot.meta.shape, slot.meta.dtype, dims)
         value = replace(value, number=builder.input(value.local(axes)))
         if slot.layout is None:
@@ -155,20 +172,25 @@ def open_program(
     return builder, placed, written[len(known) :], must
 
 
-def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> list[Layout]:
-    """All layouts on axes that all can use; where none exist, as for (3, 2) with (2, 3), later ones are gathered."""
-    whole = Layout(home.devices, (len(home.devices),), (), home.platform)
-    kept: list[Layout] = [whole]
+def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> tuple[tuple[int, ...], list[Layout | None]]:
+    """Axes for a program, and all layouts on them; None for one that earlier ones exclude, as (2, 3) does (3, 2)."""
+    kept: list[Layout] = [Layout(home.devices, (len(home.devices),), (), home.platform)]
+    fits = []
     for layout in layouts:
-        fits = refine([*kept, layout]) is not None
-        kept.append(layout if fits else replicated(layout.devices, layout.ndim, layout.platform))
+        fits.append(refine([*kept, layout]) is not None)
+        kept += [layout] if fits[-1] else []
     common = refine(kept)
     assert common is not None
-    return common[1:] or common
+    written = iter(common[1:])
+    return common[0].axes, [next(written) if is_kept else None for is_kept in fits]
 
 
 def close_program(
-    builder: Builder, home: Home, inputs: Sequence[Placed], results: Sequence[Placed | None], numbers: Sequence[int]
+    builder: Builder,
+    home: Home,
+    inputs: Sequence[Placed],
+    results: Sequence[Placed | Elsewhere | None],
+    numbers: Sequence[int],
 ) -> Recipe:
     """End a program.
 
@@ -181,10 +203,13 @@ def close_program(
     def layout(dims: Any) -> Layout:
         return coarsest(Layout(home.devices, builder.axes, dims, home.platform))
 
+    def made(x: Placed | Elsewhere) -> tuple[Layout, Meta]:
+        return coarsest(x.layout) if isinstance(x, Elsewhere) else layout(x.dims), Meta(x.shape, x.dtype)
+
     return Recipe(
         builder.finish(numbers),
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
-        tuple(None if r is None else (layout(r.dims), Meta(r.shape, r.dtype)) for r in results),
+        tuple(None if r is None else made(r) for r in results),
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -14,11 +15,12 @@ from tinyshard import deferred, partition
 from tinyshard.constrained import CONSTRAIN, constraint
 from tinyshard.deferred import Deferred
 from tinyshard.errors import DtypeError, message
-from tinyshard.layout import Layout
+from tinyshard.layout import Layout, coarsest
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
 from tinyshard.mapped.splice import Axes, splice
+from tinyshard.placement import transfer
 from tinyshard.program import Builder, Literal, Meta, Value
-from tinyshard.recipe import Home, Recipe, Slot, close_program, open_program
+from tinyshard.recipe import Elsewhere, Home, Recipe, Slot, close_program, open_program
 from tinyshard.reshard import Placed, reduce_pending, reshard
 from tinyshard.sharding import Sharding
 from tinyshard.strided import check_traced
@@ -65,23 +67,37 @@ def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: 
         for sharding, node in zip(constraints_of(traced), _constrained(traced), strict=True)
     ]
     wanted = [layout for layout in outputs if layout is not None]
-    # a layout of one dim for each axis of each region: it tells which of the program's axes that is
+    # a layout with one dim for each axis of a region's mesh: it shows which of the program's axes that is
     regions = regions_in(traced)
-    axes = [r.sharding(((name,),)).layout(1) for r in regions for name in r.mesh.axis_names]
-    builder, inputs, targets, written = open_program(home, slots, [*constraints, *wanted], axes)
-    named = iter(layout.dims[0] for layout in written)
-    region_axes = [{name: next(named) for name in r.mesh.axis_names} for r in regions]
-    walk = _Walk(builder, traced, inputs, targets[: len(constraints)], region_axes)
+    meshes = [r.sharding(tuple((name,) for name in r.mesh.axis_names)).layout(len(r.mesh.axis_names)) for r in regions]
+    builder, inputs, targets, written = open_program(home, slots, [*constraints, *wanted], meshes)
+    region_axes = [
+        Axes(r.mesh.shape, None if layout is None else dict(zip(r.mesh.axis_names, layout.dims, strict=True)))
+        for r, layout in zip(regions, written, strict=True)
+    ]
+    goals = list(zip([*constraints, *wanted], targets, strict=True))
+    walk = _Walk(builder, traced, inputs, goals[: len(constraints)], region_axes)
     results = walk.run()
-    finals = iter(targets[len(constraints) :])
+    finals = iter(goals[len(constraints) :])
     done = []
     for x, layout in zip(results, outputs, strict=True):
-        dims = None if layout is None else next(finals).dims
-        if isinstance(x, Deferred):
-            done.append(x.laid(builder, dims))
-        else:
-            done.append(reduce_pending(builder, x) if dims is None else reshard(builder, x, dims))
+        x = x if layout is None else walk.brought(x, *next(finals))
+        x = walk.emitted(x)
+        done.append(reduce_pending(builder, x) if isinstance(x, Placed) else x)
     return close_program(builder, home, inputs, done, [x.number for x in done])
+
+
+@dataclass(eq=False)
+class _Constrained:
+    """A value that is to have a layout which the program's axes cannot say.
+
+    Attributes:
+        plain: the value as ops take it.
+        layout: its layout, should it be returned.
+    """
+
+    plain: Placed
+    layout: Layout
 
 
 class _Walk:
@@ -92,7 +108,7 @@ class _Walk:
         builder: Builder,
         traced: Traced,
         inputs: Sequence[Placed],
-        constraints: Sequence[Layout],
+        constraints: Sequence[tuple[Layout, Layout | None]],
         region_axes: Sequence[Axes],
     ) -> None:
         self._builder = builder
@@ -102,14 +118,14 @@ class _Walk:
         self._region_axes = iter(region_axes)
         self._values: dict[torch.fx.Node, Any] = {}
 
-    def run(self) -> list[Placed | Deferred]:
+    def run(self) -> list[Any]:
         for node in self._graph.graph.nodes:
             if node.op == "placeholder":
                 self._values[node] = next(self._inputs)
             elif node.op == "get_attr":
                 self._values[node] = self._literal(getattr(self._graph, str(node.target)))
             elif node.op == "output":
-                return [self._value(x) for x in node.args[0]]
+                return [self._as_it_is(x) for x in node.args[0]]
             else:
                 self._values[node] = self._call(node)
         raise AssertionError("a graph ends with its output")
@@ -119,24 +135,71 @@ class _Walk:
         made = [whole.local(self._builder.axes)]
         return replace(whole, number=self._builder.emit("literal", (Literal(values.detach()),), {}, made)[0])
 
-    def _value(self, node: torch.fx.Node) -> Any:
+    def _as_it_is(self, node: torch.fx.Node) -> Any:
         """What a node made; an input that was put where an earlier op wanted it lies there."""
         x = self._values[node]
         return _as_it_lies(self._builder, x) if isinstance(x, Placed) else x
+
+    def _value(self, node: torch.fx.Node) -> Any:
+        """What a node made, as an op takes it: on the program's axes."""
+        return self._on_axes(self._as_it_is(node))
+
+    def _on_axes(self, x: Any) -> Any:
+        if isinstance(x, _Constrained):
+            return x.plain
+        if not isinstance(x, Elsewhere):
+            return x
+        whole = Placed(x.number, x.shape, x.dtype, ((),) * len(x.shape))
+        return replace(whole, number=self._transferred(x.number, x.layout, self._layout(whole.dims), x.shape))
+
+    def _layout(self, dims: Any) -> Layout:
+        return Layout(self._builder.devices, self._builder.axes, dims)
+
+    def _transferred(self, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
+        """The number of a value under another layout; brought there once."""
+        have, want = (replace(coarsest(layout), platform="") for layout in (have, want))
+        key = ("transfer", number, have, want)
+        if key not in self._builder.copies:
+            is_there = have == want or not math.prod(shape)
+            self._builder.copies[key] = number if is_there else transfer(self._builder, number, have, want, shape)
+        made: int = self._builder.copies[key]
+        return made
+
+    def brought(self, x: Any, layout: Layout, written: Layout | None) -> Any:
+        """A value that is to have a layout, which is `written` on the program's axes, if they can say it."""
+        if written is None:
+            is_elsewhere = isinstance(x, Elsewhere)
+            return self._elsewhere(x, layout) if is_elsewhere else _Constrained(self._placed(self._on_axes(x)), layout)
+        x = self._on_axes(x)
+        if isinstance(x, Deferred):
+            return x.laid(self._builder, written.dims)
+        return reshard(self._builder, x, written.dims)
+
+    def emitted(self, x: Any) -> Placed | Elsewhere:
+        """A value that is to be returned."""
+        if not isinstance(x, _Constrained):
+            return x if isinstance(x, Elsewhere) else self._placed(x)
+        return self._elsewhere(x.plain, x.layout)
+
+    def _elsewhere(self, x: Any, layout: Layout) -> Elsewhere:
+        if isinstance(x, Elsewhere):
+            return replace(x, number=self._transferred(x.number, x.layout, layout, x.shape), layout=layout)
+        x = self._placed(self._on_axes(x))
+        x = partition.place(self._builder, x, _as_it_lies(self._builder, x).dims)
+        return Elsewhere(self._transferred(x.number, self._layout(x.dims), layout, x.shape), x.shape, x.dtype, layout)
 
     def _call(self, node: torch.fx.Node) -> Any:
         op: Any = node.target
         if op is aten.as_strided.default:
             check_traced(node.args, node.kwargs)
-        args, kwargs = tree_map_only(torch.fx.Node, self._value, (node.args, node.kwargs))
-        if op is operator.getitem:
-            return args[0][args[1]]
         if op is CONSTRAIN:
-            dims = next(self._constraints).dims
-            x = args[0]
-            return x.laid(self._builder, dims) if isinstance(x, Deferred) else reshard(self._builder, x, dims)
+            return self.brought(self._as_it_is(node.args[0]), *next(self._constraints))  # type: ignore[arg-type]
         if op is MAPPED:
-            return self._region(region_of(args[1]), next(self._region_axes), args[0])
+            xs, number = cast(tuple[list[torch.fx.Node], int], node.args)
+            return self._region(region_of(number), next(self._region_axes), [self._as_it_is(x) for x in xs])
+        if op is operator.getitem:
+            return self._values[node.args[0]][node.args[1]]  # type: ignore[index]
+        args, kwargs = tree_map_only(torch.fx.Node, self._value, (node.args, node.kwargs))
         if op in _FILLS:
             return self._fill(node, op, args)
         if op in deferred.DRAWS:
@@ -166,19 +229,34 @@ class _Walk:
         single = len(returns) == 1 and "List" not in str(returns[0].type)
         return made[0] if single else made
 
-    def _region(self, region: Region, axes: Axes, operands: Sequence[Any]) -> list[Placed]:
+    def _region(self, region: Region, axes: Axes, operands: Sequence[Any]) -> Sequence[Placed | Elsewhere]:
         """Bring the operands to where the region wants them, and write its steps."""
+        if axes.named is None:
+            return self._region_elsewhere(region, axes, operands)
+        named = axes.named
 
         def dims(cut: Cut) -> Any:
-            return tuple(tuple(a for name in names for a in axes[name]) for names in cut)
+            return tuple(tuple(a for name in names for a in named[name]) for names in cut)
 
         numbers = []
-        for x, cut in zip(operands, region.all_in_cuts, strict=True):
+        for x, cut in zip(map(self._on_axes, operands), region.all_in_cuts, strict=True):
             x = x.laid(self._builder, dims(cut)) if isinstance(x, Deferred) else x
             numbers.append(partition.place(self._builder, x, dims(cut)).number)
         made = splice(self._builder, region, axes, numbers)
         return [
             Placed(self._apart(number, dims(cut)), meta.shape, meta.dtype, dims(cut))
+            for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
+        ]
+
+    def _region_elsewhere(self, region: Region, axes: Axes, operands: Sequence[Any]) -> list[Elsewhere]:
+        """A region on a mesh that the program's axes cannot say."""
+        numbers = []
+        for x, cut in zip(operands, region.all_in_cuts, strict=True):
+            layout = region.sharding(cut).layout(len(cut))
+            numbers.append(self._elsewhere(x, layout).number)
+        made = splice(self._builder, region, axes, numbers)
+        return [
+            Elsewhere(number, meta.shape, meta.dtype, region.sharding(cut).layout(len(cut)))
             for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
         ]
 

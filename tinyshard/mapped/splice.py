@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
 from tinyshard.array import meta_of
-from tinyshard.lax.named import NAMED, call_of
+from tinyshard.collectives import group_positions
+from tinyshard.lax.named import NAMED, Call, Groups, call_of
 from tinyshard.mapped.region import Region
 from tinyshard.mapped.varying import compare_copies
 from tinyshard.operators import AS_RESHAPE, INSTEAD, NEEDS_CONTIGUOUS
@@ -20,7 +23,31 @@ from tinyshard.strided import check_traced
 
 aten = torch.ops.aten
 
-Axes = Mapping[str, tuple[int, ...]]
+
+@dataclass(frozen=True)
+class Axes:
+    """What the names of a region's mesh mean in a program.
+
+    Attributes:
+        mesh: the size of each axis of the mesh.
+        named: the program's axes for each name, none for an axis of size 1; None if the program's axes cannot say
+            them, as (2, 3) cannot say those of a mesh of (3, 2). Then a collective is over all axes, in groups.
+    """
+
+    mesh: Mapping[str, int]
+    named: Mapping[str, tuple[int, ...]] | None
+
+    def of(self, call: Call, axes: Sequence[int]) -> tuple[tuple[int, ...], Groups | None]:
+        """The axes of a program with these `axes` along which a collective goes, and its groups along them."""
+        if self.named is not None:
+            return tuple(a for name in call.axes for a in self.named[name]), call.groups
+        sizes, names = tuple(self.mesh.values()), list(self.mesh)
+        along = [names.index(name) for name in call.axes]
+        if all(sizes[a] == 1 for a in along):
+            return (), None
+        count = range(math.prod(sizes))
+        groups = dict.fromkeys(tuple(group_positions(sizes, along, p, call.groups)) for p in count)
+        return tuple(range(len(axes))), tuple(groups)
 
 
 def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) -> list[int]:
@@ -29,7 +56,7 @@ def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) 
     Args:
         builder: the program.
         region: the region.
-        axes: the program's axes for each name of the region's mesh; none for an axis of size 1.
+        axes: what the names of the region's mesh mean in the program.
         inputs: the numbers of its inputs, on their shards.
 
     Returns:
@@ -60,16 +87,18 @@ def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: 
     if op in (aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default):
         return args[0]
     # gradients recompute what their region computes: in one program a step with the same operands is the same step
-    key = ("step", str(op), repr(args), repr(sorted(kwargs.items())))
+    named = op is NAMED
+    # of two meshes one name may mean different axes
+    over = axes.of(call_of(args[1]), builder.axes) if named else None
+    key = ("step", str(op), repr(args), repr(sorted(kwargs.items())), over)
     if key not in builder.copies:
-        named = op is NAMED
         builder.copies[key] = _collective(builder, axes, *args) if named else _local(builder, node, op, args, kwargs)
     return builder.copies[key]
 
 
 def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
     call = call_of(number)
-    over = tuple(a for name in call.axes for a in axes[name])
+    over, groups = axes.of(call, builder.axes)
     params = call.arguments
     if not over:  # a group of one: only a permutation without a pair changes anything
         if call.kind == "own_index" or params.get("pairs") == ():
@@ -77,8 +106,8 @@ def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
             assert meta is not None
             return Value(builder.emit("aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta])[0])
         return x
-    if call.groups is not None:
-        params["groups"] = call.groups
+    if groups is not None:
+        params["groups"] = groups
     return Value(collective(builder, call.kind, x.number, over, **params))
 
 
