@@ -10,13 +10,14 @@ a change of a tensor from outside       an error: the function runs once, and wh
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -32,13 +33,37 @@ class TracedValueError(TinyshardError, TypeError):
     """Python asked a traced value for its number, as `if` does."""
 
 
+class EndedTraceError(TinyshardError, RuntimeError):
+    """A traced value is used when its trace is over."""
+
+
 class Recorder:
-    """The trace in progress: what has been lifted to an input so far."""
+    """The trace in progress: what has been lifted to an input so far.
+
+    Attributes:
+        own_rule: what makes the function's derivative another one than its graph's, if something does.
+    """
 
     def __init__(self, fake: Any) -> None:
         self.fake = fake
+        self.own_rule: str | None = None
         self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
+        self._made: list[weakref.ref[torch.Tensor]] = []
+
+    def note_made(self, tree: Any) -> None:
+        """Remember the stand-ins of the trace: those that outlive it are to say so."""
+        self._made.extend(weakref.ref(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
+
+    def end(self, name: str) -> None:
+        """The trace is over: what is still there of its stand-ins is an error to use."""
+        from torch._subclasses.functional_tensor import FunctionalTensor
+
+        for known in self._made:
+            x: Any = known()
+            if type(x) is FunctionalTensor:
+                x.__class__ = _ended_stand_in()
+                x._traced_by = name
 
     def lift(self, x: torch.Tensor) -> torch.Tensor:
         """The stand-in for a tensor that the function closes over; makes it an input."""
@@ -66,15 +91,41 @@ _tracing = threading.RLock()  # torch's tracer is one for the process
 _state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
 
 
-def _recorder() -> Recorder | None:
+def current_recorder() -> Recorder | None:
+    """The trace of this thread; None outside of one."""
     return getattr(_state, "recorder", None)
+
+
+@functools.cache
+def _ended_stand_in() -> type:
+    """What a stand-in becomes when its trace is over."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    class EndedStandIn(FunctionalTensor):
+        def __repr__(self, *, tensor_contents: Any = None) -> str:
+            return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+            ended = next((x for x in tree_leaves((args, kwargs)) if type(x) is cls), None)
+            name = "" if ended is None else object.__getattribute__(ended, "_traced_by")
+            raise EndedTraceError(
+                message(
+                    "a traced value is used after its trace",
+                    got=f"a value made while {name} was traced, in {users_line()}",
+                    rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
+                    try_="return it from the function, in place of storing it in a list, a global or an attribute",
+                )
+            )
+
+    return EndedStandIn
 
 
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """In this block this thread traces, alone in the process."""
     with _tracing:
-        before, _state.recorder = _recorder(), recorder
+        before, _state.recorder = current_recorder(), recorder
         try:
             yield
         finally:
@@ -83,19 +134,19 @@ def recording(recorder: Recorder) -> Iterator[None]:
 
 def is_tracing() -> bool:
     """Whether a function is being traced now."""
-    return _recorder() is not None
+    return current_recorder() is not None
 
 
 def keep(thing: Any) -> None:
     """During a trace: let an object that an op's number stands for live as long as what is traced."""
-    recorder = _recorder()
+    recorder = current_recorder()
     assert recorder is not None
     recorder.kept.append(thing)
 
 
 def lift_arrays(tree: Any) -> Any:
     """During a trace: every Array of the tree as the stand-in that is an input of the graph."""
-    recorder = _recorder()
+    recorder = current_recorder()
     assert recorder is not None
     return tree_map_only(Array, recorder.lift, tree)
 
@@ -108,7 +159,7 @@ class Watch(TorchDispatchMode):
         from torch._subclasses.functional_tensor import FunctionalTensor
 
         kwargs = kwargs or {}
-        recorder = _recorder()
+        recorder = current_recorder()
         if recorder is None:
             return op(*args, **kwargs)
         if is_random(op, args, kwargs):
@@ -132,7 +183,10 @@ class Watch(TorchDispatchMode):
         if has_effect(op):
             return _recorded_as_it_is(op, args, kwargs)
         try:
-            return op(*args, **kwargs)
+            with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
+                made = op(*args, **kwargs)
+            recorder.note_made(made)
+            return made
         except DynamicOutputShapeException as error:
             raise DtypeError(
                 message(
@@ -189,23 +243,14 @@ def _is_closed_over(x: Any, functional: type) -> bool:
 
 def _is_of_this_trace(x: Any) -> bool:
     """A stand-in of the trace that runs now, not of one around it."""
-    recorder = _recorder()
+    recorder = current_recorder()
     below = torch._from_functional_tensor(x.elem)
     return recorder is None or getattr(below, "fake_mode", recorder.fake) is recorder.fake
 
 
-class LiftWrapped(TorchFunctionMode):
-    """In a trace within a transformation of torch.func: lifts what the function closes over and the transformation
-    has wrapped, before torch.func's own dispatch sees it, for which its level is not there now."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = lift_outer((args, kwargs or {}))
-        return func(*args, **kwargs)
-
-
 def lift_outer(tree: Any) -> Any:
     """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
-    recorder = _recorder()
+    recorder = current_recorder()
     if recorder is None:
         return tree
     with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
@@ -223,15 +268,13 @@ def _is_wrapped_outside(x: torch.Tensor) -> bool:
     return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))
 
 
-def traced_value_error(where: Where | None = None) -> TracedValueError:
+def traced_value_error(
+    where: Where | None = None,
+    problem: str = "Python asks for the value of a traced tensor",
+    rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
+    try_: str = "torch.where(condition, a, b) to choose element by element,\n"
+    "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
+    "or static_argnums for an argument that is a Python value",
+) -> TracedValueError:
     """The error for a question that only a value could answer."""
-    return TracedValueError(
-        message(
-            "Python asks for the value of a traced tensor",
-            got=str(where or users_line()),
-            rule="a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
-            try_="torch.where(condition, a, b) to choose element by element,\n"
-            "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
-            "or static_argnums for an argument that is a Python value",
-        )
-    )
+    return TracedValueError(message(problem, got=str(where or users_line()), rule=rule, try_=try_))

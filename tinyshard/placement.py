@@ -339,15 +339,22 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
     if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
         raise _not_numeric(value)
-    if isinstance(value, list | tuple) and any(isinstance(x, Array) for x in tree_leaves(value)):
-        return torch.stack([array(x) for x in value])  # type: ignore[return-value]
+    if isinstance(value, list | tuple) and any(_is_computed(x) for x in tree_leaves(value)):
+        stacked = torch.stack([array(x) for x in value])
+        return stacked if dtype is None else stacked.to(dtype)  # type: ignore[return-value]
     if isinstance(value, torch.Tensor) and is_transformed(value):
         return _put(value if dtype is None else value.to(dtype), None)
     host = as_tensor(value)
     if dtype is not None:
         host = host.to(dtype)
+    if is_tracing():
+        return host  # type: ignore[return-value]
     default = SingleDeviceSharding(platform.devices()[0])
     return put_tensor(host, default.layout(host.dim()), committed=False)
+
+
+def _is_computed(x: Any) -> bool:
+    return isinstance(x, Array) or (isinstance(x, torch.Tensor) and is_transformed(x))
 
 
 def block_until_ready(tree: Any) -> Any:

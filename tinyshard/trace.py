@@ -23,8 +23,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from tinyshard.branch import both_branches
 from tinyshard.closure import Step, follow, reachable, spelled
 from tinyshard.errors import ImmutableError, message
+from tinyshard.intercept import Intercept, methods_replaced
 from tinyshard.lifting import (
-    LiftWrapped,
     Recorder,
     Watch,
     closed_over_changed,
@@ -74,6 +74,7 @@ class Traced:
         outputs: for each output leaf (True, its position among the graph's outputs) or (False, a Python value).
         out_tree: how the output leaves are put together.
         kept: objects that the numbers of its ops stand for.
+        own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
     """
 
     graph: torch.fx.GraphModule
@@ -82,6 +83,7 @@ class Traced:
     outputs: tuple[tuple[bool, Any], ...]
     out_tree: TreeSpec
     kept: tuple[Any, ...] = ()
+    own_rule: str | None = None
 
     @property
     def results(self) -> list[torch.fx.Node]:
@@ -134,6 +136,7 @@ def trace(
     result: list[Any] = []
 
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
+        recorder.note_made(stand_ins)
         out = call(stand_ins)
         leaves, tree = tree_flatten(out)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -158,9 +161,10 @@ def trace(
     paths = reachable(roots) if recorder.lifted else {}
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.lifted.values())
     leaves, tree = result
+    recorder.end(getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function")
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
-    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept))
+    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule)
 
 
 @contextlib.contextmanager
@@ -181,9 +185,8 @@ def _unlogged() -> Iterator[None]:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
-    wrapped = torch._C._functorch.maybe_current_level() is not None
-    watch = LiftWrapped() if wrapped else contextlib.nullcontext()
-    with _disable_current_modes(), temporarily_clear_interpreter_stack(), watch:
+    intercept = Intercept(lifts=torch._C._functorch.maybe_current_level() is not None)
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), intercept, methods_replaced():
         yield
 
 

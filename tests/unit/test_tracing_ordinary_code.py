@@ -1,0 +1,183 @@
+"""Ordinary torch code in a traced function: indices, prints and copies of values that only the devices know."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tinyshard as ts
+from tinyshard import P
+from tinyshard.lifting import EndedTraceError, TracedValueError
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def table():
+    return torch.arange(24.0).reshape(4, 3, 2)
+
+
+INDICES = {
+    "one": lambda i, j: i,
+    "negative": lambda i, j: i - 4,
+    "computed": lambda i, j: (i + 1) % 4,
+    "two": lambda i, j: (i, j),
+    "beside a slice": lambda i, j: (slice(1, 3), j),
+    "beside numbers": lambda i, j: (i, 1, j - 2),
+    "after an ellipsis": lambda i, j: (..., j),
+    "with new dims": lambda i, j: (None, i, None, slice(None), j),
+    "beside a list": lambda i, j: (i, [0, 2, 0]),
+}
+
+
+@pytest.mark.parametrize("of", INDICES.values(), ids=INDICES)
+@pytest.mark.parametrize("spec", [P(), P("a"), P(None, None, "b")], ids=str)
+def test_a_traced_number_is_an_index(of, spec):
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    x, i, j = table(), torch.tensor(2), torch.tensor(1)
+    placed = ts.device_put(x, ts.NamedSharding(mesh, spec))
+    wanted = x[of(2, 1)]
+    torch.testing.assert_close(ts.device_get(ts.jit(lambda x, i, j: x[of(i, j)])(placed, i, j)), wanted)
+    gradient = ts.jit(ts.grad(lambda x, i, j: (x[of(i, j)] ** 2).sum()))(placed, i, j)
+    torch.testing.assert_close(ts.device_get(gradient), torch.func.grad(lambda x: (x[of(2, 1)] ** 2).sum())(x))
+
+
+def test_a_traced_index_out_of_range_is_an_error():
+    got = ts.jit(lambda x, i: x[i])(table(), torch.tensor(9))
+    with pytest.raises(ts.RemoteError, match="out of range"):
+        got.block_until_ready()
+
+
+def test_each_example_of_vmap_may_have_an_index_of_its_own():
+    got = ts.jit(ts.vmap(lambda x, i: x[i], in_axes=(None, 0)))(table(), torch.tensor([3, 0, -1]))
+    torch.testing.assert_close(ts.device_get(got), table()[[3, 0, 3]])
+
+
+def test_narrow_and_select_take_a_traced_start():
+    x, i = table(), torch.tensor(1)
+    for function in (
+        lambda x, i: x.narrow(0, i, 2),
+        lambda x, i: torch.narrow(x, dim=0, start=i, length=2),
+        lambda x, i: torch.narrow(x, 0, i - 4, 2),
+    ):
+        torch.testing.assert_close(ts.device_get(ts.jit(function)(x, i)), x[1:3])
+    for function in (lambda x, i: x.select(1, i), lambda x, i: torch.select(x, dim=1, index=i)):
+        torch.testing.assert_close(ts.device_get(ts.jit(function)(x, i)), x[:, 1])
+
+
+def test_a_slice_with_traced_bounds_names_narrow():
+    with pytest.raises(TracedValueError, match=r"x\.narrow\(dim, i, length\)"):
+        ts.jit(lambda x, i: x[i : i + 2])(table(), torch.tensor(1))
+    with pytest.raises(TracedValueError, match="Python asks for the value"):
+        ts.jit(lambda i: [1, 2, 3][i])(torch.tensor(1))
+
+
+def test_a_ring_is_written_as_in_python():
+    mesh = ts.make_mesh((8,), ("ring",))
+
+    def body(whole):
+        index = ts.lax.axis_index("ring")
+        return (whole[(index + 1) % 8] * 10 + whole.narrow(0, index, 1).squeeze(0)).unsqueeze(0)
+
+    x = torch.arange(8.0)
+    wanted = torch.roll(x, -1) * 10 + x
+    mapped = ts.shard_map(body, mesh=mesh, in_specs=P(), out_specs=P("ring"))
+    torch.testing.assert_close(ts.device_get(mapped(x)), wanted)
+    by_row = ts.pmap(lambda whole, _: body(whole)[0], axis_name="ring", in_axes=(None, 0))
+    torch.testing.assert_close(ts.device_get(by_row(x, x)), wanted)
+
+
+def test_fresh_tensors_are_written_at_static_and_traced_places():
+    def write(y, x, i, j):
+        y = y.clone()
+        y[1] = 5
+        y[i] = x[0]
+        y[:, j] = 7.0
+        y[i - 4, 1:, j] = x[1, 1:, 0]
+        y[..., i - 2] += 1
+        y.narrow(0, 0, 1)[0, j] = -1.0
+        return y
+
+    x = table()
+    wanted = write(x, x, torch.tensor(2), torch.tensor(1))
+    got = ts.jit(write)(x, x, torch.tensor(2), torch.tensor(1))
+    torch.testing.assert_close(ts.device_get(got), wanted)
+    mixed = ts.jit(lambda x, i: torch.zeros(4, 3, 2).__setitem__(([0, 1], i), x[0]))
+    with pytest.raises(TracedValueError, match="beside a list"):
+        mixed(x, torch.tensor(1))
+
+
+def test_writing_into_an_argument_at_a_traced_place_names_the_cure():
+    def write(x, i):
+        x[i] = 3.0
+        return x
+
+    with pytest.raises(ts.ImmutableError, match=r"(?s)argument x.*x\.clone\(\) first"):
+        ts.jit(write)(table(), torch.tensor(1))
+
+
+def test_traced_numbers_are_stacked_and_torch_tensor_of_them_is_refused():
+    x = table()
+    got = ts.jit(lambda x: ts.array([[x.sum(), x.mean()], [1.0, x.max()]], dtype=torch.float64))(x)
+    torch.testing.assert_close(ts.device_get(got), torch.tensor([[276.0, 11.5], [1.0, 23.0]], dtype=torch.float64))
+    torch.testing.assert_close(
+        ts.device_get(ts.jit(lambda x: x + ts.array([1.0, 2.0]))(x)), x + torch.tensor([1.0, 2.0])
+    )
+    with pytest.raises(TracedValueError, match=r"torch\.stack"):
+        ts.jit(lambda x: torch.tensor([x.sum(), 1.0]))(x)
+
+
+def test_one_hot_needs_num_classes_in_a_trace():
+    labels, logits = torch.tensor([0, 2, 1]), torch.arange(9.0).reshape(3, 3)
+    loss = lambda w, y: -(F.one_hot(y, 3) * torch.log_softmax(w, -1)).sum()  # noqa: E731
+    wanted = torch.func.grad(loss)(logits, labels)
+    torch.testing.assert_close(ts.device_get(ts.jit(ts.grad(loss))(logits, labels)), wanted)
+    assert torch.equal(ts.device_get(ts.jit(lambda y: F.one_hot(y, num_classes=4))(labels)), F.one_hot(labels, 4))
+    with pytest.raises(ts.DtypeError, match=r"one_hot\(x, num_classes=n\)"):
+        ts.jit(lambda y: F.one_hot(y))(labels)
+
+
+def test_a_traced_value_prints_its_type_and_shape(capsys):
+    def function(x):
+        print(x)
+        print(f"{x.sum()} {x.sum(0)!r}")
+        return x
+
+    ts.jit(function)(torch.ones(8, 4))
+    ts.jit(ts.vmap(ts.grad(lambda v: function(v).sum())))(torch.ones(8, 4))
+    assert capsys.readouterr().out.splitlines() == [
+        "Traced f32[8, 4]", "Traced f32[] Traced f32[4]", "Traced f32[4]", "Traced f32[] Traced f32[]",
+    ]  # fmt: skip
+    with pytest.raises(TracedValueError):
+        ts.jit(lambda x: f"{x.sum():.2f}")(torch.ones(2))
+
+
+def test_a_copy_of_a_traced_value_is_one_of_its_own():
+    def function(x):
+        tree = {"a": x * 1, "b": x}
+        tree["c"] = tree["a"]
+        other = copy.deepcopy(tree)
+        assert other["a"] is other["c"]
+        other["a"][0] = 100.0
+        return tree["a"], other["a"], copy.copy(x)
+
+    x = torch.arange(3.0)
+    kept, written, same = (ts.device_get(v) for v in ts.jit(function)(x))
+    assert (kept.tolist(), written.tolist(), same.tolist()) == ([0, 1, 2], [100, 1, 2], [0, 1, 2])
+
+
+def test_a_traced_value_used_after_its_trace_names_the_function():
+    kept = []
+
+    def leaks(x):
+        kept.extend([x * 2, x])
+        return x
+
+    ts.jit(leaks)(torch.ones(3))
+    for use in (lambda v: v + 1, lambda v: v.shape, lambda v: torch.ones(3) + v, lambda v: ts.jit(torch.sin)(v), float):
+        for value in kept:
+            with pytest.raises(EndedTraceError, match="a value made while leaks was traced"):
+                use(value)
+    assert "leaks" in repr(kept[0])
+    with pytest.raises(EndedTraceError, match="leaks"):
+        ts.jit(lambda y: y + kept[0])(torch.ones(3))
