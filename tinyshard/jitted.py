@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from tinyshard import config
+from tinyshard import applied, config, names
 from tinyshard.abstract import ShapeDtypeStruct
 from tinyshard.array import Array, meta_of
 from tinyshard.compiled import Closure, Compiled
@@ -28,7 +28,7 @@ from tinyshard.lifting import is_tracing
 from tinyshard.lowered import GraphText, Lowered
 from tinyshard.mapped.region import regions_in
 from tinyshard.mesh import AbstractMesh, current_mesh
-from tinyshard.placement import as_sharding, device_put
+from tinyshard.placement import array, as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.program import Meta
 from tinyshard.recipe import Home, Recipe, Slot, call, home_of, slot_of
@@ -52,6 +52,11 @@ class Entry:
     traced: Traced
     closed: tuple[Meta, ...]
     recipes: dict[Any, Recipe] = field(default_factory=dict)
+
+    @functools.cached_property
+    def derived(self) -> applied.Derived:
+        """Its derivatives."""
+        return applied.Derived(self.traced, jit)
 
     @functools.cached_property
     def homes(self) -> list[tuple[Sharding, Home]]:
@@ -109,13 +114,15 @@ class Jitted:
         return f"<jit of {getattr(self._function, '__name__', self._function)}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on the devices of the arguments; returns at once. Inside a transformation it is as if not there."""
-        if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
-            return self._function(*args, **kwargs)
+        """Run on the devices of the arguments; returns at once. Within a trace it becomes a part of it."""
+        if is_tracing():
+            return self._inlined(args, kwargs)
         key = self._key(args, kwargs)
         found = None if key is None else self._found.get(key)
         if found is not None:
             return _run(*found, args)
+        if names.in_scope() and names.level():  # collectives inside may name an axis that vmap binds outside
+            return self._inlined(args, kwargs)
         bound = self._bind(args, kwargs)
         if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
             raise DtypeError(
@@ -127,6 +134,15 @@ class Jitted:
                 )
             )
         entry, everything = self._everything(bound, self._in_place(bound))
+        if _is_watched(everything):
+            return self._applied(bound, entry, everything)
+        recipe, home = self._executable(bound, entry, everything)
+        # without anything that it closes over, a trace always fits: the first one will be found again
+        if key is not None and not entry.traced.closed and self._entries[bound.signature][0] is entry:
+            self._found[key] = entry, recipe, home
+        return _assembled(entry, call(recipe, everything, home))
+
+    def _executable(self, bound: Bound, entry: Entry, everything: Sequence[Any]) -> tuple[Recipe, Home]:
         home = self._home(entry, everything, bound.names)
         if isinstance(home.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
             raise ShardingError(
@@ -137,11 +153,34 @@ class Jitted:
                     try_=f"{self._name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
                 )
             )
-        recipe = self._recipe(entry, everything, home)
-        # without anything that it closes over, a trace always fits: the first one will be found again
-        if key is not None and not entry.traced.closed and self._entries[bound.signature][0] is entry:
-            self._found[key] = entry, recipe, home
-        return _run(entry, recipe, home, everything)
+        return self._recipe(entry, everything, home), home
+
+    def _applied(self, bound: Bound, entry: Entry, everything: Sequence[torch.Tensor]) -> Any:
+        """Within a transformation, or on torch's tape: as one op."""
+        if entry.traced.own_rule is not None:  # its graph does not tell its derivative: the function itself does
+            operands = everything[: len(bound.operands)]
+            return self._laid_out(bound.call([array(x) for x in operands]))
+
+        def run(*inputs: torch.Tensor) -> list[Array]:
+            recipe, home = self._executable(bound, entry, inputs)
+            return call(recipe, inputs, home)
+
+        return _assembled(entry, applied.apply(entry.derived, run, everything))
+
+    def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function as if it were not jitted, but for its shardings, which are constraints then."""
+        if self._in_shardings is not None:
+            bound = self._bind(args, kwargs)
+            return self._laid_out(bound.call(self._in_place(bound)))
+        return self._laid_out(self._function(*args, **kwargs))
+
+    def _laid_out(self, out: Any) -> Any:
+        """A tree of results where out_shardings wants them."""
+        if self._out_shardings is None:
+            return out
+        leaves, form = tree_flatten(out)
+        places = iter(spread(self._out_shardings, out))
+        return tree_unflatten([None if x is None else _at(x, next(places)) for x in leaves], form)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What decides on trace, recipe and home together, for the most common call; None for others."""
@@ -152,7 +191,7 @@ class Jitted:
             if type(x) is not Array or not x.committed:
                 return None
             key += x._meta, x._layout, x._mesh
-        return tuple(key)
+        return None if _is_watched(args) else tuple(key)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """A decorated method: bound as a function is, `self` among the arguments."""
@@ -282,10 +321,28 @@ def _partitioned(traced: Traced, home: Home, slots: Sequence[Slot], named: Seque
 
 
 def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:
-    arrays = call(recipe, operands, home)
-    leaves = [arrays[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
+    return _assembled(entry, call(recipe, operands, home))
+
+
+def _assembled(entry: Entry, made: Sequence[torch.Tensor]) -> Any:
+    """The results as the function returns them."""
+    leaves = [made[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
     tree = entry.traced.out_tree
     return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)
+
+
+def _is_watched(operands: Sequence[Any]) -> bool:
+    """Whether a transformation of torch.func, or torch's tape, watches what is done with the operands."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return True
+    if not torch.is_grad_enabled():
+        return False
+    with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
+        return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+
+
+def _at(x: Any, place: Any) -> Any:
+    return device_put(x, as_sharding(place)) if place is not None and isinstance(x, torch.Tensor) else x
 
 
 def _places(shardings: Any) -> list[Any]:

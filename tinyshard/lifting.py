@@ -63,7 +63,7 @@ class Recorder:
             x: Any = known()
             if type(x) is FunctionalTensor:
                 x.__class__ = _ended_stand_in()
-                x._traced_by = name
+                object.__setattr__(x, "_traced_by", name)
 
     def lift(self, x: torch.Tensor) -> torch.Tensor:
         """The stand-in for a tensor that the function closes over; makes it an input."""
@@ -102,7 +102,7 @@ def _ended_stand_in() -> type:
     from torch._subclasses.functional_tensor import FunctionalTensor
 
     class EndedStandIn(FunctionalTensor):
-        def __repr__(self, *, tensor_contents: Any = None) -> str:
+        def __repr__(self, **_: Any) -> str:  # type: ignore[override]
             return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"
 
         @classmethod

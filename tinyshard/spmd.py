@@ -15,6 +15,7 @@ from tinyshard import deferred, partition
 from tinyshard.constrained import CONSTRAIN, constraint
 from tinyshard.deferred import Deferred
 from tinyshard.errors import DtypeError, message
+from tinyshard.intercept import STOP
 from tinyshard.layout import Layout, coarsest
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
 from tinyshard.mapped.splice import Axes, splice
@@ -39,6 +40,9 @@ _FILLS = {
     aten.new_full.default: (1, None, 2),
     aten.new_empty.default: (1, 0, None),
 }
+_SAME = (
+    aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default, aten.alias.default, STOP,
+)  # fmt: skip
 
 
 def constraints_of(traced: Traced) -> list[Sharding]:
@@ -208,7 +212,7 @@ class _Walk:
                 return deferred.draw(op, key, args[1:], _meta(node))
         if deferred.is_elementwise(op, args, kwargs):
             return deferred.elementwise(op, args, _on_cpu(kwargs), _meta(node))
-        if op in (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.default, aten.alias.default):
+        if op in _SAME:
             return args[0]
         args, kwargs = self._laid(node, op, args, kwargs)
         apart = partition.decomposition(op)

@@ -13,12 +13,16 @@ from typing import Any
 import torch
 
 from tinyshard import names
+from tinyshard.constrained import CONSTRAIN, Target, constraint, placed_at
+from tinyshard.errors import DtypeError, message
+from tinyshard.intercept import STOP
 from tinyshard.lax.named import NAMED, call_of, collective, lifted, perform
 from tinyshard.lifting import is_tracing, keep
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of
 from tinyshard.mesh import Mesh
+from tinyshard.placement import put_plain
 from tinyshard.program import Meta
-from tinyshard.trace import trace
+from tinyshard.trace import Traced, trace
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
@@ -58,17 +62,42 @@ def _collectives(region: Region) -> list[torch.fx.Node]:
 
 
 class _Replay(torch.fx.Interpreter):
-    """Runs a region's graph again, its collectives as what transformations understand."""
+    """Runs a graph again, this package's ops as what transformations understand."""
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target is NAMED:
             return perform(args[0], call_of(args[1]))
+        if target is MAPPED:
+            return apply_region(region_of(args[1]), args[0])
+        if target is CONSTRAIN:
+            return placed_at(args[0], Target(constraint(args[1]), True, put_plain))
+        if target is STOP:
+            return args[0].detach()
+        if target is torch.ops.aten.detach.default:  # torch's own, of values that it saves for a gradient
+            return args[0]
         return super().call_function(target, args, kwargs)
 
 
+def replayed(traced: Traced) -> Function:
+    """A graph as a function of all its inputs, to be transformed."""
+    return lambda *xs: tuple(_Replay(traced.graph, garbage_collect_values=False).run(*xs))
+
+
 def _function(region: Region) -> Function:
-    graph = region.traced.graph
-    return lambda *xs: tuple(_Replay(graph, garbage_collect_values=False).run(*xs))
+    return replayed(region.traced)
+
+
+def _check_rule(region: Region) -> None:
+    """Raise DtypeError for a region whose derivative is not that of its graph."""
+    if region.traced.own_rule is not None:
+        raise DtypeError(
+            message(
+                "a mapped function with a derivative of its own cannot be differentiated from outside",
+                got=region.traced.own_rule,
+                rule="pmap and shard_map differentiate the ops of the function, which do not tell where gradients stop",
+                try_="x.detach() in place of torch.no_grad; or grad inside of the mapped function",
+            )
+        )
 
 
 def _metas(nodes: Sequence[torch.fx.Node]) -> list[Meta]:
@@ -100,6 +129,7 @@ class _Mapped(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
         region: Region = ctx.region
+        _check_rule(region)
         pulled = _gradient(region, wanted)
         cotangents = [gradients[i] for i in _differentiable(region.outputs)]
         made = iter(apply_region(pulled, [*ctx.saved_tensors, *cotangents]))
@@ -108,6 +138,7 @@ class _Mapped(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Any:
         region: Region = ctx.region
+        _check_rule(region)
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
         pushed = _tangent(region, moved)
         made = iter(apply_region(pushed, [*ctx.saved_tensors, *(tangents[i] for i in moved)]))

@@ -73,6 +73,9 @@ class OverDevices(Jitted):
         """Run on the devices; returns at once. Inside a transformation it is one op of it."""
         return self._inline(args, kwargs) if names.in_scope() else super().__call__(*args, **kwargs)
 
+    def _applied(self, bound: Bound, entry: Entry, everything: Sequence[torch.Tensor]) -> Any:
+        return bound.call(everything[: len(bound.operands)])
+
     # ---- what pmap and shard_map tell -------------------------------------------------------------------------
 
     @abstractmethod

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from tinyshard.array import meta_of
 from tinyshard.collectives import group_positions
+from tinyshard.intercept import STOP
 from tinyshard.lax.named import NAMED, Call, Groups, call_of
 from tinyshard.mapped.region import Region
 from tinyshard.mapped.varying import compare_copies
@@ -84,7 +85,7 @@ def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: 
     op: Any = node.target
     if op is operator.getitem:
         return args[0][args[1]]
-    if op in (aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default):
+    if op in (aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default, STOP):
         return args[0]
     # gradients recompute what their region computes: in one program a step with the same operands is the same step
     named = op is NAMED
