@@ -106,7 +106,7 @@ def _alias(x: Array) -> Array:
 
 def _recipe(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:
     """The recipe for operands of these shapes and layouts: kept, or made now."""
-    key = (op, home.devices, _key(args, home), _key(kwargs, home))
+    key = (op, home.platform, home.devices, _key(args, home), _key(kwargs, home))
     recipe = _recipes.get(key)
     if recipe is not None:
         if len(_recipes) > MAX_RECIPES // 2:  # else nothing is about to be dropped

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import functools
 import sys
+import types
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -82,6 +84,14 @@ class Entry:
         return said
 
 
+_traces: weakref.WeakKeyDictionary[Any, dict[Signature, list[Entry]]] = weakref.WeakKeyDictionary()
+
+
+def _traces_of(function: Callable[..., Any]) -> dict[Signature, list[Entry]]:
+    """The traces of a function: kept as long as it is there, and shared by all that is jitted of it."""
+    return _traces.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
+
+
 class Jitted:
     """A function under jit. Made by `jit`."""
 
@@ -100,7 +110,8 @@ class Jitted:
         self._out_shardings = out_shardings
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
-        self._entries: dict[Signature, list[Entry]] = {}
+        self._entries = _traces_of(function)
+        self._asked: weakref.WeakKeyDictionary[Entry, list[Sharding | None]] = weakref.WeakKeyDictionary()
         self._found: dict[Any, tuple[Entry, Recipe, Home]] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -293,10 +304,13 @@ class Jitted:
 
     def _recipe(self, entry: Entry, operands: Sequence[Any], home: Home) -> Recipe:
         slots = tuple(slot_of(x, home) for x in operands)
-        key = (home.devices, slots)
+        asked = self._asked.get(entry)
+        if asked is None:
+            asked = self._asked[entry] = self._named(entry.traced)
+        key = (home.platform, home.devices, slots, tuple(asked))
         recipe = entry.recipes.get(key)
         if recipe is None:
-            recipe = entry.recipes[key] = _partitioned(entry.traced, home, slots, self._named(entry.traced))
+            recipe = entry.recipes[key] = _partitioned(entry.traced, home, slots, asked)
         return recipe
 
     def _named(self, traced: Traced) -> list[Sharding | None]:
@@ -380,7 +394,14 @@ def jit(
     """Compile a function of tensors into one program for the devices.
 
     It is traced once for each signature (shapes, dtypes, static values) and partitioned once for each layout of its
-    operands; after that a call is one message to each device. Also a decorator, with or without arguments.
+    operands; after that a call is one message to each device. Also a decorator, with or without arguments. Another
+    `jit` of the same function finds the same traces.
+
+    grad, jvp, vmap and `.backward()` of it run programs too: one of the function, and one of its derivative, made from
+    the trace (which computes the function's values again); so results require a gradient where an operand or a
+    closed-over tensor does. In the function of another jit it becomes a part of that one's program, and its shardings
+    are constraints. A function with a derivative of its own (`torch.no_grad`, a `torch.autograd.Function`) runs op by
+    op where it is differentiated from outside.
 
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors. What it closes over (Arrays,

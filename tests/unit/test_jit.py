@@ -249,7 +249,7 @@ def test_jit_in_jit_is_one_program(host):
     same(f(host), torch.sin(host) + torch.sin(host * 2))
 
 
-def test_under_vmap_and_grad_it_is_as_if_it_were_not_there(host):
+def test_under_vmap_and_grad_it_gives_what_the_function_gives(host):
     square = ts.jit(lambda x: (x * x).sum())
     same(torch.func.vmap(square)(host), (host * host).sum(1))
     same(ts.grad(square)(host), 2 * host)

@@ -1,0 +1,238 @@
+"""A jitted function under grad, jvp, vmap, on torch's tape, and in another jit."""
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import P
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def loss(w, x):
+    return (torch.tanh(x @ w) ** 2).mean()
+
+
+def weights():
+    return torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(3, 4)
+
+
+def data():
+    return torch.linspace(0, 2, 24, dtype=torch.float64).reshape(8, 3)
+
+
+def rows(mesh=None):
+    return ts.NamedSharding(mesh or ts.make_mesh((4, 2), ("a", "b")), P("a"))
+
+
+def same(got, wanted):
+    torch.testing.assert_close(ts.device_get(got), wanted)
+
+
+PUT = {"host": lambda x: x, "default": ts.array, "cut": lambda x: ts.device_put(x, rows())}
+
+
+@pytest.mark.parametrize("put", PUT.values(), ids=PUT)
+def test_every_derivative_is_that_of_the_function(put):
+    f, w, x = ts.jit(loss), weights(), put(data())
+    plain = lambda w: loss(w, data())  # noqa: E731
+    same(ts.grad(f)(w, x), torch.func.grad(plain)(w))
+    value, gradient = ts.value_and_grad(f)(w, x)
+    same(value, plain(w))
+    same(gradient, torch.func.grad(plain)(w))
+    same(ts.jvp(lambda w: f(w, x), (w,), (w + 1,))[1], torch.func.jvp(plain, (w,), (w + 1,))[1])
+    same(ts.vjp(lambda w: f(w, x), w)[1](torch.tensor(2.0, dtype=torch.float64))[0], 2 * torch.func.grad(plain)(w))
+    same(ts.hessian(lambda w: f(w, x))(w), torch.func.hessian(plain)(w))
+    same(ts.jacrev(ts.grad(lambda w: f(w, x)))(w), torch.func.hessian(plain)(w))
+    many = torch.stack([w, w * 2, w - 1])
+    same(ts.vmap(f, in_axes=(0, None))(many, x), torch.stack([plain(v) for v in many]))
+    wanted = torch.stack([torch.func.grad(plain)(v) for v in many])
+    same(ts.vmap(ts.grad(f), in_axes=(0, None))(many, x), wanted)
+    same(ts.grad(lambda ws: ts.vmap(f, in_axes=(0, None))(ws, x).sum())(many), wanted)
+    same(ts.jit(ts.vmap(ts.grad(f), in_axes=(0, None)))(many, x), wanted)
+
+
+def test_grad_of_a_jitted_function_and_another_jit_of_it_do_not_trace_again():
+    runs = []
+
+    def function(w, x):
+        runs.append(1)
+        return loss(w, x)
+
+    f = ts.jit(function)
+    f(weights(), data())
+    for _ in range(2):
+        ts.grad(f)(weights(), data())
+        ts.grad(ts.jit(function))(weights(), data())
+        ts.jit(function, out_shardings=ts.SingleDeviceSharding(ts.devices()[1]))(weights(), data())
+        ts.vmap(f, in_axes=(0, None))(weights()[None], data())
+    assert len(runs) == 1
+
+
+def test_jits_of_one_function_with_other_shardings_do_not_share_a_program():
+    x = ts.device_put(data(), rows())
+    whole = ts.NamedSharding(ts.make_mesh((4, 2), ("a", "b")), P())
+    made = [ts.jit(torch.sin, out_shardings=s)(x) for s in (rows(), whole, None)]
+    function = lambda v: torch.sin(v)  # noqa: E731
+    made += [ts.jit(function, out_shardings=s)(x) for s in (rows(), whole, None)]
+    for got, sharding in zip(made, (rows(), whole, rows()) * 2, strict=True):
+        assert got.sharding.is_equivalent_to(sharding, 2)
+
+
+def test_a_function_is_let_go_of_with_its_traces():
+    import gc
+    import weakref
+
+    def make():
+        scale = torch.tensor(2.0)
+
+        def function(x):
+            return x * scale
+
+        ts.jit(function)(torch.ones(3))
+        return weakref.ref(function)
+
+    known = make()
+    gc.collect()
+    assert known() is None
+
+
+# ---- torch's tape ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("put", PUT.values(), ids=PUT)
+def test_backward_through_jit_gives_the_whole_gradient(put):
+    w = weights().requires_grad_()
+    wanted = 3 * torch.func.grad(loss)(weights(), data())
+    f, x = ts.jit(loss), put(data())
+    total = f(w, x) + 2 * loss(w, ts.array(data()))
+    assert total.requires_grad
+    total.backward()
+    same(w.grad, wanted)
+    placed = ts.device_put(weights(), ts.NamedSharding(ts.make_mesh((4, 2), ("a", "b")), P(None, "b"))).requires_grad_()
+    (f(placed, x) * 3).backward()
+    same(placed.grad, wanted)
+
+
+def test_closed_over_parameters_get_gradients():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)).double()
+    x = data()
+    (model(x) ** 2).mean().backward()
+    wanted = [p.grad.clone() for p in model.parameters()]
+    model.zero_grad()
+    ts.jit(lambda x: (model(x) ** 2).mean())(x).backward()
+    for p, g in zip(model.parameters(), wanted, strict=True):
+        same(p.grad, g)
+
+
+def test_second_derivatives_pass_through_jit_on_the_tape():
+    w = weights().requires_grad_()
+    (first,) = torch.autograd.grad(ts.jit(loss)(w, data()), w, create_graph=True)
+    (second,) = torch.autograd.grad((first**2).sum(), w)
+    wanted = torch.func.grad(lambda v: (torch.func.grad(loss)(v, data()) ** 2).sum())(weights())
+    same(second, wanted)
+
+
+def test_results_require_a_gradient_only_where_one_can_flow():
+    w, f = weights().requires_grad_(), ts.jit(lambda w: (w * 2, w.argmax(), w.detach() + 1, torch.ones(2)))
+    assert [v.requires_grad for v in f(w)] == [True, False, False, False]
+    with torch.no_grad():
+        assert not f(w)[0].requires_grad
+    assert not f(weights())[0].requires_grad
+
+
+def test_backward_passes_through_pmap_and_shard_map():
+    mesh = ts.make_mesh((8,), ("i",))
+    x = data()
+    body = lambda v: torch.sin(v) * ts.lax.psum(v.sum(), "i")  # noqa: E731
+    wanted = torch.func.grad(lambda v: (torch.sin(v) * v.sum()).sum())(x)
+    for mapped in (
+        ts.pmap(body, axis_name="i"),
+        ts.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P("i")),
+        ts.jit(ts.shard_map(body, mesh=mesh, in_specs=P("i"), out_specs=P("i"))),
+    ):
+        for leaf in (x.clone(), ts.device_put(x, ts.NamedSharding(mesh, P("i")))):
+            leaf.requires_grad_()
+            mapped(leaf).sum().backward()
+            same(leaf.grad, wanted)
+
+
+# ---- functions whose graph does not tell their derivative -----------------------------------------------------------
+
+
+class StraightThrough(torch.autograd.Function):
+    @staticmethod
+    def forward(x):
+        return torch.round(x)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5
+
+
+def with_no_grad(x):
+    with torch.no_grad():
+        scale = x * 3
+    return (scale * x).sum()
+
+
+OWN = {
+    "autograd.Function": (lambda x: (StraightThrough.apply(x) * 2).sum(), lambda x: torch.full_like(x, 10)),
+    "no_grad": (with_no_grad, lambda x: 3 * x),
+    "detach": (lambda x: ((x * 3).detach() * x).sum(), lambda x: 3 * x),
+    "data": (lambda x: ((x * 3).data * x).sum(), lambda x: 3 * x),
+}
+
+
+@pytest.mark.parametrize(("function", "gradient"), OWN.values(), ids=OWN)
+@pytest.mark.parametrize("put", PUT.values(), ids=PUT)
+def test_a_derivative_of_the_functions_own_is_kept(function, gradient, put):
+    x = data()
+    f = ts.jit(function)
+    same(f(put(x)), function(x))
+    same(ts.grad(f)(put(x)), gradient(x))
+    same(ts.jit(ts.grad(f))(put(x)), gradient(x))
+    leaf = put(x).clone().requires_grad_()
+    f(leaf).backward()
+    same(leaf.grad, gradient(x))
+
+
+def test_a_region_with_a_derivative_of_its_own_is_refused_from_outside_and_right_inside():
+    mesh = ts.make_mesh((8,), ("i",))
+    for function, gradient in OWN.values():
+        mapped = ts.shard_map(lambda v: function(v)[None], mesh=mesh, in_specs=P("i"), out_specs=P("i"))  # noqa: B023
+        if function in (OWN["detach"][0], OWN["data"][0]):
+            same(ts.grad(lambda x: mapped(x).sum())(data()), gradient(data()))  # noqa: B023
+        else:
+            with pytest.raises(ts.DtypeError, match=r"StraightThrough|no_grad"):
+                ts.grad(lambda x: mapped(x).sum())(data())  # noqa: B023
+        inside = ts.shard_map(ts.grad(function), mesh=mesh, in_specs=P("i"), out_specs=P("i"))
+        same(inside(data()), gradient(data()))
+
+
+# ---- shardings ------------------------------------------------------------------------------------------------------
+
+
+def test_shardings_of_an_inner_jit_are_constraints():
+    inner = ts.jit(lambda x: x * 2, in_shardings=rows(), out_shardings=rows())
+    whole = ts.NamedSharding(ts.make_mesh((4, 2), ("a", "b")), P())
+    x = ts.device_put(data(), whole)
+    assert ts.jit(inner)(x).sharding.is_equivalent_to(rows(), 2)
+    text = ts.jit(lambda v: inner(v).sum()).lower(x).as_text()
+    assert text.count("tinyshard.constrain") == 2
+    gradient = ts.grad(lambda v: (inner(v) ** 2).sum())(x)
+    same(gradient, 8 * data())
+    made = []
+    ts.grad(lambda v: made.append(inner(v)) or made[0].sum())(data())
+    layout = torch._C._functorch.get_unwrapped(made[0]).sharding
+    assert layout.is_equivalent_to(rows(), 2)
+    leaf = data().requires_grad_()
+    got = inner(leaf)
+    assert got.sharding.is_equivalent_to(rows(), 2)
+    got.sum().backward()
+    same(leaf.grad, torch.full_like(data(), 2))
