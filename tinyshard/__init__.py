@@ -26,6 +26,7 @@ with _collector.paused():
     __import__("torch")
 
 from tinyshard import config, debug, lax, mesh_utils, random, sharding, tree
+from tinyshard.absent import names_of as _names_of
 from tinyshard.abstract import ShapeDtypeStruct, typeof
 from tinyshard.array import Array, Shard
 from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
@@ -119,3 +120,5 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+__getattr__ = _names_of(__name__, __all__)

@@ -1,29 +1,58 @@
-"""torch.cond while a function is traced: both branches run, and a `where` chooses between their results.
+"""torch.cond where it meets Arrays: torch's own would compile the branches, and an Array cannot be compiled.
 
-Devices run the same steps, so none can go its own way; what a branch costs is paid in any case.
+    in a trace, under torch.func    both branches run, and a `where` chooses between their results
+    otherwise                       the predicate is read, and one branch runs
+
+Devices run the same steps, so none can go its own way: in a program, what a branch costs is paid in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
+from tinyshard.lifting import is_tracing
+
+_cond_of_torch = torch.cond
 
 
-@contextmanager
-def both_branches() -> Iterator[None]:
-    """Let `torch.cond` be `choose` within the block: torch's own would compile the branches."""
-    before = torch.cond
-    torch.cond = choose
-    try:
-        yield
-    finally:
-        torch.cond = before
+def cond(
+    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: tuple[Any, ...] | list[Any] = ()
+) -> Any:
+    """`torch.cond`, which takes Arrays and traced values too: this function stands in its place.
+
+    Args:
+        pred: a bool, or a tensor of one.
+        true_fn, false_fn: functions whose results have the same trees, shapes and dtypes.
+        operands: their arguments.
+
+    Raises:
+        DtypeError: the results of the branches differ in tree, shape or dtype.
+
+    Communication: that of both branches in a trace; else that of one.
+    """
+    if is_tracing():
+        return choose(pred, true_fn, false_fn, operands)
+    if not any(isinstance(_innermost(x), Array) for x in tree_leaves((pred, operands))):
+        return _cond_of_torch(pred, true_fn, false_fn, operands)
+    if torch._C._functorch.maybe_current_level() is not None:
+        return choose(pred, true_fn, false_fn, operands)
+    return (true_fn if bool(pred) else false_fn)(*operands)
+
+
+torch.cond = cond
+
+
+def _innermost(x: Any) -> Any:
+    functorch = torch._C._functorch
+    while isinstance(x, torch.Tensor) and functorch.is_functorch_wrapped_tensor(x):
+        x = functorch.get_unwrapped(x)
+    return x
 
 
 def choose(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:

@@ -20,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard import applied, config, names
+from tinyshard.absent import check_arguments
 from tinyshard.abstract import ShapeDtypeStruct
 from tinyshard.array import Array, meta_of
 from tinyshard.compiled import Closure, Compiled
@@ -383,6 +384,9 @@ def _home_at(sharding: Sharding) -> Home:
     return Home(tuple(d.id for d in devices), devices[0].platform, mesh, True)
 
 
+_TAKEN = ("fun", "in_shardings", "out_shardings", "static_argnums", "static_argnames")
+
+
 def jit(
     fun: Callable[..., Any] | None = None,
     *,
@@ -390,6 +394,7 @@ def jit(
     out_shardings: Any = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
+    **others: Any,
 ) -> Any:
     """Compile a function of tensors into one program for the devices.
 
@@ -411,6 +416,7 @@ def jit(
         out_shardings: likewise for the results.
         static_argnums: positions of arguments that are Python values; another value is another trace.
         static_argnames: names of such arguments.
+        others: JAX's donate_argnums, donate_argnames, keep_unused and inline are taken, and have no effect.
 
     Returns:
         A function of the same arguments that returns Arrays; it has `lower`, and the attributes of `fun`.
@@ -419,13 +425,15 @@ def jit(
         TracedValueError: when called, if the function branches in Python on a traced value.
         ImmutableError: if it changes an argument or a closed-over tensor in place.
         ShardingError: if committed operands have different devices, or an argument contradicts in_shardings.
-        DtypeError: if an argument is no tensor.
+        DtypeError: if an argument is no tensor, or jit has no argument of that name.
         StaticArgumentError: if a static argument cannot be hashed, or the function has none of that place or name.
 
     Communication: what the program's text says.
 
-    In JAX: donation, inline and backend do not exist here. Arrays that the function closes over are constants of the
-    trace there; here tensors that it closes over are looked up at each call.
+    In JAX: nothing is donated, as memory is used again once the last Array of it is gone; backend does not exist here.
+    Arrays that the function closes over are constants of the trace there; here tensors that it closes over are looked
+    up at each call. A function of tensors that is not jitted stays plain torch, and its results have no `.sharding` and
+    no `.block_until_ready()`: `ts.array` and `ts.device_put` make Arrays.
 
     Example:
         >>> import tinyshard as ts
@@ -434,6 +442,7 @@ def jit(
         >>> f(torch.arange(3), 2)
         Array([0, 2, 4], dtype=int64)
     """
+    check_arguments("jit", others, _TAKEN)
     if fun is None:
         return functools.partial(
             jit,

@@ -14,6 +14,7 @@ from tinyshard.collectives import COLLECTIVES
 from tinyshard.constrained import CONSTRAIN, constraint
 from tinyshard.cost import bytes_sent
 from tinyshard.lax.named import NAMED, call_of
+from tinyshard.mapped.region import MAPPED, Cut, Region, region_of
 from tinyshard.program import Meta, Program, Value
 from tinyshard.recipe import Home, Recipe
 from tinyshard.trace import Traced, closed_names
@@ -117,29 +118,55 @@ def _short(value: Any) -> str:
 
 
 def graph_text(traced: Traced, name: str, names: Sequence[str]) -> str:
-    """The graph on whole tensors, one op a line, inputs under the names that the function gives them."""
+    """The graph on whole tensors, one op a line, inputs under the names that the function gives them.
+
+    The function of a pmap or a shard_map stands indented below its line, on shards.
+    """
+    inputs = [*names, *closed_names(traced)]
+    return "\n".join([f"{name} on whole tensors", *_lines(traced, inputs, "  ")])
+
+
+def _lines(traced: Traced, inputs: Sequence[str], indent: str, returned: str = "") -> list[str]:
     numbers: dict[Any, Value] = {}
-    lines = [f"{name} on whole tensors"]
-    inputs = iter([*names, *closed_names(traced)])
+    lines = []
+    following = iter(inputs)
     for node in traced.graph.graph.nodes:
         if node.op == "output":
-            lines.append(f"  return {', '.join(repr(numbers[x]) for x in node.args[0])}")
+            lines.append(f"{indent}return {', '.join(repr(numbers[x]) for x in node.args[0])}{returned}")
             continue
         number = numbers[node] = Value(len(numbers))
+        made = f"{indent}{number}: {_meta(node)} ="
         if node.op == "placeholder":
-            lines.append(f"  {number}: {_meta(node)} = {next(inputs, 'input')}")
+            lines.append(f"{made} {next(following, 'input')}")
         elif node.op == "get_attr":
-            lines.append(f"  {number}: {_meta(node)} = literal")
+            lines.append(f"{made} literal")
         else:
             args, kwargs = tree_map_only(torch.fx.Node, numbers.__getitem__, (node.args, node.kwargs))
+            if node.target is MAPPED:
+                region = region_of(args[1])
+                lines.append(f"{made} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:")
+                lines += _region_lines(region, args[0], indent + "    ")
+                continue
             if node.target is CONSTRAIN:
                 args = (args[0], constraint(args[1]))
             if node.target is NAMED:
-                args = (args[0], call_of(args[1]))
+                call = call_of(args[1])
+                lines.append(f"{made} {call.kind}({args[0]!r}, {call})")
+                continue
             shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in _UNSAID)]
             target = "item" if node.target is operator.getitem else str(node.target)
-            lines.append(f"  {number}: {_meta(node)} = {target}({', '.join(shown)})")
-    return "\n".join(lines)
+            lines.append(f"{made} {target}({', '.join(shown)})")
+    return lines
+
+
+def _region_lines(region: Region, operands: Sequence[Value], indent: str) -> list[str]:
+    def told(cut: Cut) -> str:
+        last = max((i + 1 for i, names in enumerate(cut) if names), default=0)
+        entries = [None if not names else names[0] if len(names) == 1 else names for names in cut[:last]]
+        return f"P({', '.join(map(repr, entries))})"
+
+    inputs = [f"shard of {x!r}, {told(cut)}" for x, cut in zip(operands, region.all_in_cuts, strict=True)]
+    return _lines(region.traced, inputs, indent, f" as {', '.join(map(told, region.out_cuts))}")
 
 
 class GraphText(str):

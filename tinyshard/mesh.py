@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tinyshard.absent import check_arguments
 from tinyshard.devices import Device, check_distinct
 from tinyshard.errors import MeshError, message
 
@@ -144,7 +145,10 @@ def _check_names(names: tuple[Any, ...], shape: tuple[int, ...]) -> None:
 
 
 def make_mesh(
-    axis_shapes: int | Sequence[int], axis_names: str | Sequence[str], devices: Sequence[Device] | None = None
+    axis_shapes: int | Sequence[int],
+    axis_names: str | Sequence[str],
+    devices: Sequence[Device] | None = None,
+    **others: Any,
 ) -> Mesh:
     """Arrange devices in a grid with named axes.
 
@@ -152,12 +156,15 @@ def make_mesh(
         axis_shapes: size of each axis.
         axis_names: a name for each axis.
         devices: the devices to use, in order; by default the first of `ts.devices()` (this starts the pool).
+        others: JAX's axis_types may be None.
 
     Raises:
         MeshError: more devices asked for than there are, or names that do not fit.
+        DtypeError: an argument that make_mesh does not have.
 
     Communication: none.
     """
+    check_arguments("make_mesh", others, ("axis_shapes", "axis_names", "devices"))
     sizes = checked_sizes(axis_shapes, "mesh shape")
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     _check_names(names, sizes)

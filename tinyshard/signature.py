@@ -213,16 +213,21 @@ def as_operand(leaf: Any) -> Any:
     """A leaf of the arguments as a tensor or a ShapeDtypeStruct. Raises DtypeError for anything else."""
     if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
         return leaf
-    if isinstance(leaf, str | bytes) or callable(leaf):
+    if isinstance(leaf, str | bytes) or callable(leaf) or not _is_numeric(leaf):
         raise DtypeError(
             message(
                 "an argument of a jitted function is no tensor",
                 got=f"{leaf!r} ({type(leaf).__name__})",
                 rule="arguments are trees of tensors, arrays and numbers",
-                try_="static_argnums or static_argnames for a Python value",
+                try_="static_argnums or static_argnames for a Python value;\n"
+                "for a method ts.jit(obj.method), or static_argnums=0 for self",
             )
         )
     return torch.tensor(leaf) if isinstance(leaf, _PYTHON_NUMBERS) else as_tensor(leaf)
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, _PYTHON_NUMBERS) or hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")
 
 
 def _check_hashable(function: Any, key: int | str, value: Any) -> None:

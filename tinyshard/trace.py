@@ -20,7 +20,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-from tinyshard.branch import both_branches
+import tinyshard.branch  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.closure import Step, follow, reachable, spelled
 from tinyshard.errors import ImmutableError, message
 from tinyshard.intercept import Intercept, methods_replaced
@@ -150,7 +150,7 @@ def trace(
     with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
         stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
     try:
-        with recording(recorder), torch.no_grad(), both_branches(), _alone(), Watch(), _unlogged():
+        with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged():
             functional = dispatch_functionalize(flat, FunctionalTensorMode())
             graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:

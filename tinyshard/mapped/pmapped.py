@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard import platform
+from tinyshard.absent import check_arguments
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, MappingError, message
 from tinyshard.leaves import shapes_of
@@ -102,6 +103,9 @@ def _cut(ndim: int, dim: int | None, name: str) -> Cut:
     return tuple((name,) if i == dim else () for i in range(ndim))
 
 
+_TAKEN = ("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "devices", "axis_size")
+
+
 def pmap(
     fun: Callable[..., Any] | None = None,
     axis_name: str | None = None,
@@ -111,6 +115,7 @@ def pmap(
     static_broadcasted_argnums: int | Sequence[int] = (),
     devices: Sequence[Device] | None = None,
     axis_size: int | None = None,
+    **others: Any,
 ) -> Any:
     """Map a function over devices: each runs it on one row of the arguments.
 
@@ -126,6 +131,7 @@ def pmap(
         static_broadcasted_argnums: positions of arguments that are Python values.
         devices: which devices, as many as rows; by default the first ones of `ts.devices()`.
         axis_size: the number of rows, where no argument is mapped.
+        others: JAX's donate_argnums is taken, and has no effect.
 
     Returns:
         A function of the stacked arguments, whose results are Arrays cut over the mapped dim. It has `lower`.
@@ -147,6 +153,7 @@ def pmap(
         >>> pmap(lambda v: v / ts.lax.psum(v, "i"), axis_name="i")(torch.tensor([1.0, 2.0, 3.0, 4.0]))
         Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
     """
+    check_arguments("pmap", others, _TAKEN)
     if fun is None:
         return functools.partial(
             pmap,

@@ -12,6 +12,7 @@ How it works: `threefry` (ints in, ints out), `draw` (the op, and its blocks), `
 (the same by numba), `original` (the mode with communication).
 """
 
+from tinyshard.absent import names_of as _names_of
 from tinyshard.random.choices import categorical, choice, permutation
 from tinyshard.random.continuous import (
     cauchy,
@@ -54,3 +55,5 @@ __all__ = [
     "uniform",
     "wrap_key_data",
 ]
+
+__getattr__ = _names_of(__name__, __all__)

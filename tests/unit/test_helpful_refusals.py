@@ -1,0 +1,106 @@
+"""What is said of names and arguments that JAX has and tinyshard has not, and of ways in that do not fit."""
+
+import importlib
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import P
+from tinyshard.absent import NAMES
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_name_of_the_table_of_absent_ones_is_there(name):
+    module = importlib.import_module(name)
+    assert not [missing for missing in NAMES[name] if missing in module.__all__]
+    for missing, instead in NAMES[name].items():
+        with pytest.raises(AttributeError, match=missing) as caught:
+            getattr(module, missing)
+        assert instead in str(caught.value)
+
+
+def test_a_misspelt_name_gets_those_like_it_and_torchs_own_are_named():
+    for ask, told in [
+        (lambda: ts.shardmap, "ts.shard_map"),
+        (lambda: ts.device_putt, "ts.device_put"),
+        (lambda: ts.lax.all_gater, "ts.lax.all_gather"),
+        (lambda: ts.random.unifrom, "ts.random.uniform"),
+        (lambda: ts.einsum, "torch.einsum"),
+        (lambda: ts.lax.rsqrt, "torch.rsqrt"),
+    ]:
+        with pytest.raises(AttributeError, match=told):
+            ask()
+    assert not hasattr(ts, "no_such_name")
+    with pytest.raises(ImportError):
+        from tinyshard import make_jaxpr  # noqa: F401
+
+
+def test_arguments_without_effect_are_taken_and_others_named():
+    assert ts.jit(torch.sin, donate_argnums=0, keep_unused=True)(torch.zeros(2)).tolist() == [0, 0]
+    assert ts.jit(donate_argnames="x")(torch.sin)(torch.zeros(2)).tolist() == [0, 0]
+    assert ts.pmap(torch.sin, donate_argnums=(0,))(torch.zeros(2)).tolist() == [0, 0]
+    assert ts.make_mesh((8,), ("a",), axis_types=None).shape == {"a": 8}
+    for wrong, told in [
+        (lambda: ts.jit(torch.sin, backend="cpu"), r"jit has no argument 'backend'(?s:.*)ts\.init\(platform"),
+        (lambda: ts.jit(torch.sin, static_argnum=0), "static_argnums="),
+        (lambda: ts.pmap(torch.sin, axisname="i"), "axis_name="),
+        (lambda: ts.make_mesh((8,), ("a",), axis_types=("auto",)), "every axis is automatic"),
+    ]:
+        with pytest.raises(TypeError, match=told):
+            wrong()
+
+
+class Scaler:
+    def __init__(self):
+        self.scale = torch.tensor(2.0)
+
+    def plain(self, x):
+        return x * self.scale
+
+    @ts.jit
+    def jitted(self, x):
+        return x * self.scale
+
+
+def test_jit_of_a_method_says_how_to_jit_it():
+    for call in (lambda: Scaler().jitted(torch.ones(2)), lambda: ts.jit(Scaler.plain)(Scaler(), torch.ones(2))):
+        with pytest.raises(ts.DtypeError, match=r"ts\.jit\(obj\.method\), or static_argnums=0 for self"):
+            call()
+    for works in (ts.jit(Scaler().plain), lambda x: ts.jit(Scaler.plain, static_argnums=0)(Scaler(), x)):
+        assert works(torch.ones(2)).tolist() == [2, 2]
+
+
+def test_cond_takes_arrays_outside_of_jit():
+    x = ts.device_put(torch.arange(8.0), ts.NamedSharding(ts.make_mesh((8,), ("a",)), P("a")))
+    for sign, wanted in ((1, torch.sin), (-1, torch.cos)):
+        got = torch.cond(sign * x.sum() > 0, torch.sin, torch.cos, (x,))
+        torch.testing.assert_close(ts.device_get(got), wanted(torch.arange(8.0)))
+        assert got.sharding.is_equivalent_to(x.sharding, 1)
+    each = ts.vmap(lambda v: torch.cond(v > 3, torch.sin, torch.cos, (v,)))(x)
+    values = torch.arange(8.0)
+    torch.testing.assert_close(ts.device_get(each), torch.where(values > 3, values.sin(), values.cos()))
+    slope = ts.grad(lambda v: torch.cond(v.sum() > 3, torch.sin, torch.cos, (v,)).sum())(x)
+    torch.testing.assert_close(ts.device_get(slope), values.cos())
+    assert torch.cond(True, torch.sin, torch.cos, (torch.zeros(1),)).tolist() == [0]
+
+
+def test_the_text_of_a_mapped_function_shows_its_body():
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    body = lambda v: torch.sin(v) * ts.lax.psum(v, "a")  # noqa: E731
+    mapped = ts.shard_map(body, mesh=mesh, in_specs=P("a", "b"), out_specs=P("a", "b"))
+    assert str(ts.make_graph(lambda x: mapped(x) + 1)(torch.zeros(8, 2))).splitlines() == [
+        "<lambda> on whole tensors",
+        "  %0: f32[8, 2] = x",
+        "  %1: f32[8, 2] = mapped(%0) over Mesh('a': 4, 'b': 2):",
+        "      %0: f32[2, 1] = shard of %0, P('a', 'b')",
+        "      %1: f32[2, 1] = aten.sin.default(%0)",
+        "      %2: f32[2, 1] = all_reduce(%0, over=a, op=sum)",
+        "      %3: f32[2, 1] = aten.mul.Tensor(%1, %2)",
+        "      return %3 as P('a', 'b')",
+        "  %2: f32[8, 2] = item(%1, 0)",
+        "  %3: f32[8, 2] = aten.add.Tensor(%2, 1)",
+        "  return %3",
+    ]
