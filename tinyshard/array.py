@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import torch
@@ -21,26 +22,50 @@ from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer
 from tinyshard.sharding import NamedSharding, Sharding, express
 
+if TYPE_CHECKING:
+    from tinyshard.views import View
+
 _DEFAULT_ORIGIN = (0, -1, 0)
 _CPU = torch.device("cpu")
 _calls = itertools.count(1)
 _running = threading.local()  # .call: number of the function of torch or transformation that the user called
+_remembered: dict[int, list[weakref.ref[Array]]] = {}  # by call: the views that `tinyshard.views` remembers
 
 
 class one_call:
     """All values made inside belong to one call of the user's: torch may change them in place.
 
-    No generator: that would take longer, and every op passes here.
+    Autograd then has to reach a part of a value by the ops that made the part, not by strides, which a handle does not
+    know. No generator: that would take longer, and every op passes here.
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ("_before", "_replayed")
 
     def __enter__(self) -> None:
         self._before = getattr(_running, "call", 0)
         _running.call = next(_calls)
+        self._replayed = torch._C._is_view_replay_enabled()
+        torch._C._set_view_replay_enabled(True)
 
     def __exit__(self, *args: object) -> None:
+        torch._C._set_view_replay_enabled(self._replayed)
+        if _remembered:
+            _forget(_remembered.pop(_running.call, ()))
         _running.call = self._before
+
+
+def _forget(views: Iterable[weakref.ref[Array]]) -> None:
+    """At the end of a call: what was its own to change is a value like any other now, and holds no other handle."""
+    for ref in views:
+        x = ref()
+        if x is not None and x._view is not None:
+            x._viewed = x._view.root._viewed = True
+            x._view = None
+
+
+def is_own(x: Any) -> bool:
+    """Whether it is an Array that was made inside the running call, so that torch may change it."""
+    return isinstance(x, Array) and x._origin == origin() != _DEFAULT_ORIGIN
 
 
 def origin() -> tuple[int, int, int]:
@@ -73,7 +98,9 @@ class Array(torch.Tensor):
     _sharding: Sharding | None
     _meta: Meta
     _origin: tuple[int, int, int]
-    _viewed: bool
+    _viewed: bool  # shares memory, in torch, with a handle that is not remembered
+    _view: View | None = None  # how it is reached from the handle whose memory it shares
+    _views: list[weakref.ref[Array]] | None = None  # those that are reached from it
     _is_part: bool
     committed: bool
 
@@ -280,7 +307,10 @@ class Array(torch.Tensor):
     # ---- what an immutable value refuses ------------------------------------------------------------------------
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        _refuse("x[index] = value", "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter")
+        if not is_own(self):
+            instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
+            _refuse("x[index] = value", instead)
+        super().__setitem__(index, value)
 
 
 def _no_memory(what: str) -> NoReturn:
@@ -321,11 +351,15 @@ def _from_values(values: torch.Tensor) -> torch.Tensor:
 torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
 
 
-def _refused_operator(symbol: str) -> Any:
-    def refuse(self: Array, other: Any) -> NoReturn:
-        _refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
+def _augmented_operator(symbol: str, name: str) -> Any:
+    torchs = getattr(torch.Tensor, name, None)  # it has no `@=`
 
-    return refuse
+    def operator(self: Array, other: Any) -> Any:
+        if torchs is not None and is_own(self):
+            return torchs(self, other)
+        return _refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
+
+    return operator
 
 
 # torch's own augmented operators turn our TypeError into "not implemented", and Python would then rebind the name
@@ -333,7 +367,7 @@ for _symbol, _name in {
     "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
     "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
 }.items():  # fmt: skip
-    setattr(Array, f"__i{_name}__", _refused_operator(_symbol))
+    setattr(Array, f"__i{_name}__", _augmented_operator(_symbol, f"__i{_name}__"))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,6 +24,7 @@ from tinyshard.operators import facts, is_random
 from tinyshard.placement import device_get
 from tinyshard.recipe import Home, Recipe, call, close_program, home_of, open_program, slot_of
 from tinyshard.strided import is_part
+from tinyshard.views import remember
 
 MAX_RECIPES = 4096
 _SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
@@ -71,7 +72,8 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known.is_answer:
         return op(*device_get(args), **device_get(kwargs))  # item(), equal(): the answer is a Python value
     if known.apart is not None:
-        return known.apart(*args, **kwargs)
+        with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
+            return known.apart(*args, **kwargs)
     if "device" in kwargs:
         if _target(kwargs) == "meta":  # torch.func asks for shapes only
             return op(*tree_map_only(Array, _on_meta, args), **kwargs)
@@ -83,9 +85,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     recipe = _recipe(op, args, kwargs, operands, home)
     arrays: list[Any] = list(call(recipe, operands, home))
     if known.is_view:
-        for x in (*operands, *arrays):
-            if isinstance(x, Array):
-                x._viewed = True
+        remember(op, args, kwargs, arrays)
         of_part = is_part(op, operands[0])
         for x in arrays:
             x._is_part = of_part
@@ -100,7 +100,8 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _alias(x: Array) -> Array:
     made = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
-    made._viewed, made._is_part = True, x._is_part
+    made._is_part = x._is_part
+    remember(None, (x,), {}, [made])
     return made
 
 

@@ -174,7 +174,7 @@ class Watch(TorchDispatchMode):
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise traced_value_error()
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
-        if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in _written(op, args, kwargs)):
+        if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in written(op, args, kwargs)):
             raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {users_line()}")
         if not fresh:
             args, kwargs = tree_map_only(
@@ -198,7 +198,7 @@ class Watch(TorchDispatchMode):
             ) from error
 
 
-def _written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     """The tensors that an in-place op, or one with out=, writes into."""
     given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
     names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]

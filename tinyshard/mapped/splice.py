@@ -123,7 +123,10 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
         op, args = aten.reshape.default, (args[0], list(meta_of(node.meta["val"]).shape))
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
-    leaves = made if isinstance(made, list | tuple) else [made] if made is not None else []
+    if made is None:  # called for what it does: `_linalg_check_errors` raises where a matrix is singular
+        builder.emit(str(op), args, kwargs)
+        return None
+    leaves = made if isinstance(made, list | tuple) else [made]
     metas = [meta_of(x) for x in leaves if isinstance(x, torch.Tensor)]
     numbers = iter(builder.emit(str(op), args, kwargs, metas))
     if isinstance(made, list | tuple):

@@ -1,0 +1,252 @@
+"""In-place ops on values that torch's own functions make, and on parts of them, held against plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import tinyshard as ts
+from tinyshard import P
+from tinyshard.array import one_call
+
+pytestmark = pytest.mark.usefixtures("local")
+
+SPECS = [P(), P("x"), P(None, "y"), P("y", "x"), P(("x", "y"))]
+
+
+@pytest.fixture(scope="module")
+def mesh(local: None) -> ts.Mesh:
+    return ts.make_mesh((4, 2), ("x", "y"))
+
+
+def numbers(*shape: int) -> Tensor:
+    """Normal numbers that are the same in every run."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(17))
+
+
+# ---- in-place ops inside one call, on parts of values that the call made ----------------------------------------
+
+
+def _siblings(w: Tensor) -> Tensor:
+    left, right = w[:, :5], w[:, 3:]
+    left.mul_(2)
+    right.add_(left.sum())
+    return w + F.pad(right, (0, 3))
+
+
+def _after_the_source(w: Tensor) -> Tensor:
+    part, copy = w[2:6], w.detach()
+    w.mul_(3)
+    return w + copy + part.sum()
+
+
+def _through_the_alias(w: Tensor) -> Tensor:
+    w.detach().zero_()
+    return w + 1
+
+
+def _two_parts(w: Tensor) -> Tensor:
+    a, b = w.split(4, 1)
+    a.copy_(b)
+    b.neg_()
+    return w
+
+
+def _unbound(w: Tensor) -> Tensor:
+    for i, row in enumerate(w.unbind()):
+        row.mul_(i)
+    return w
+
+
+def _copied_by_reshape(w: Tensor) -> Tensor:
+    w.t().reshape(-1).zero_()
+    return w
+
+
+def _set(w: Tensor) -> Tensor:
+    w[1:3, 2] = 5
+    w[:, 0] = w[:, 1]
+    return w
+
+
+def _complex(w: Tensor) -> Tensor:
+    z = torch.complex(w, w + 1)
+    torch.view_as_real(z)[..., 0].mul_(2)
+    z.imag.add_(1)
+    return (z * z).real
+
+
+PARTS: dict[str, Callable[[Tensor], Any]] = {
+    "narrow": lambda w: (w.narrow(1, 2, 3).mul_(2), w)[1],
+    "a slice with a step": lambda w: (w[1::2].sub_(1), w)[1],
+    "select": lambda w: (w.select(-1, 3).fill_(7), w)[1],
+    "diagonal": lambda w: (w.diagonal().copy_(torch.arange(8.0)), w)[1],
+    "diagonal with negative dims": lambda w: (w.diagonal(1, -1, -2).mul_(2), w)[1],
+    "transpose": lambda w: (w.mT.mul_(torch.arange(8.0)), w)[1],
+    "permute, slice, diagonal": lambda w: (w.view(2, 4, 8).permute(2, 1, 0)[:4].diagonal().add_(1), w)[1],
+    "view": lambda w: (w.view(-1)[5:50].zero_(), w)[1],
+    "unflatten": lambda w: (w.unflatten(0, (2, 4))[1].exp_(), w)[1],
+    "squeeze and unsqueeze": lambda w: (w.unsqueeze(0).squeeze().clamp_(min=0), w)[1],
+    "unfold": lambda w: (w.unfold(1, 4, 4)[:, 1].mul_(3), w)[1],
+    "as_strided": lambda w: (w.as_strided((3, 2), (8, 2), 9).zero_(), w)[1],
+    "tril_": lambda w: (w[:4, :4].tril_(), w)[1],
+    "masked_fill_": lambda w: (w[2:].masked_fill_(w[2:] > 0, 9.0), w)[1],
+    "index_put_": lambda w: (w[2:].index_put_((torch.tensor([0, 3]),), torch.tensor(4.0)), w)[1],
+    "a number to a power": lambda w: (w.abs_().add_(1).pow_(1.5), w)[1],
+    "a view after a write through another": lambda w: (w[:4].mul_(2), w[2:6].mul_(5), w.t()[1:3].neg_(), w)[-1],
+    "siblings": _siblings,
+    "a part and an alias, after their source": _after_the_source,
+    "an alias": _through_the_alias,
+    "split": _two_parts,
+    "unbind": _unbound,
+    "what reshape copied": _copied_by_reshape,
+    "index assignment": _set,
+    "view_as_real": _complex,
+    "the part alone": lambda w: w[1:3].mul_(2),
+}
+
+
+def in_one_call(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function` of `x`, as a function of torch's would be called that is written so."""
+    with one_call(), torch._C.DisableTorchFunctionSubclass():
+        return function(x)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_write_into_a_part_of_a_value_made_in_the_call_reaches_the_whole(name: str, mesh: ts.Mesh) -> None:
+    function, host = PARTS[name], numbers(8, 8)
+    wanted = function(host * 1.5)
+    for spec in SPECS:
+        x = ts.device_put(host, ts.NamedSharding(mesh, spec))
+        out = in_one_call(lambda v: function(v * 1.5), x)
+        torch.testing.assert_close(ts.device_get(out), wanted, msg=lambda words, spec=spec: f"{spec}: {words}")
+        assert torch.equal(ts.device_get(x), host)
+
+
+@pytest.mark.parametrize("name", sorted(set(PARTS) - {"split", "unbind"}))  # torch differentiates no write into these
+def test_the_gradient_of_a_write_into_a_part_equals_torchs(name: str, mesh: ts.Mesh) -> None:
+    function, host = PARTS[name], numbers(8, 8)
+
+    def loss(v: Tensor) -> tuple[Tensor, Tensor]:
+        out = function(v * 1.5)
+        return (out * torch.linspace(0, 1, out.numel()).view(out.shape)).sum(), out
+
+    wanted_slope, (wanted, wanted_out) = torch.func.grad_and_value(loss, has_aux=True)(host)
+    for spec in SPECS[1::2]:
+        x = ts.device_put(host, ts.NamedSharding(mesh, spec))
+        (value, out), slope = ts.value_and_grad(loss, has_aux=True)(x)
+        torch.testing.assert_close(ts.device_get(out), wanted_out)
+        torch.testing.assert_close(ts.device_get(value), wanted)
+        torch.testing.assert_close(ts.device_get(slope), wanted_slope)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.view(-1).add_(1),
+        lambda x: x.detach().add_(1),
+        lambda x: x.t()[1].zero_(),
+        lambda x: x.split(2)[0].mul_(2),
+        lambda x: ts.vmap(lambda v: v.view(-1).mul_(2))(x),
+        lambda x: in_one_call(lambda v: v.view(-1).mul_(2), x),
+        lambda x: in_one_call(lambda v: [w := v * 2, w.t(), w.t_(), w.add_(1)], x),
+        lambda x: in_one_call(lambda v: [w := v * 2, part := w[1:3], part.t_(), w.add_(1)], x),
+        lambda x: in_one_call(lambda v: [w := v * 2, part := w[1:3], part.t_(), part.add_(1)], x),
+        lambda x: (lambda y: (y.view(-1), y.add_(1)))(x * 1),
+    ],
+)
+def test_a_users_own_write_into_a_part_is_refused(change: Callable[[Tensor], Any], mesh: ts.Mesh) -> None:
+    host = numbers(8, 8)
+    x = ts.device_put(host, ts.NamedSharding(mesh, P("x")))
+    with pytest.raises(ts.ImmutableError, match="in place"):
+        change(x)
+    assert torch.equal(ts.device_get(x), host)
+
+
+# ---- functions of torch that write into parts of their own values ----------------------------------------------------
+
+
+def _basis(a: Tensor) -> Tensor:
+    return torch.linalg.householder_product(a[..., :3], a[..., 0, :3])
+
+
+FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
+    "qr": torch.linalg.qr,
+    "svd": lambda a: torch.linalg.svd(a)[1],
+    "svd of a tall matrix": lambda a: torch.linalg.svd(a[..., :3], full_matrices=False)[0].abs(),
+    "eigh": lambda a: torch.linalg.eigh(a @ a.mT)[0],
+    "eigh with vectors": lambda a: torch.linalg.eigh(a @ a.mT)[1].abs(),
+    "cholesky": lambda a: torch.linalg.cholesky(a @ a.mT + torch.eye(4)),
+    "lstsq": lambda a: torch.linalg.lstsq(a + 4 * torch.eye(4), a.flip(-1)).solution,
+    "householder_product": _basis,
+    "ormqr": lambda a: torch.ormqr(a[..., :3], a[..., 0, :3], a),
+    "irfft": torch.fft.irfft,
+    "irfft2": lambda a: torch.fft.irfft2(torch.complex(a, a + 1)),
+    "rfftn": lambda a: torch.view_as_real(torch.fft.rfftn(a)),
+    "hfft": torch.fft.hfft,
+    "hfft2": torch.fft.hfft2,
+    "hfftn": torch.fft.hfftn,
+    "ihfft": lambda a: torch.view_as_real(torch.fft.ihfft(a).resolve_conj()),
+    "linear of a vector": lambda a: F.linear(a[0, 0], a[0], a[0, :, 0]),
+    "linear of a batch": lambda a: F.linear(a, a[0], a[0, 0]),
+    "norm of order 3": lambda a: torch.linalg.norm(a, 3, dim=-1),
+    "vector_norm of order 2.5": lambda a: torch.linalg.vector_norm(a, 2.5, dim=(0, 1)),
+    "norm of order 0.5": lambda a: torch.norm(a, 0.5),
+    "dist": lambda a: torch.dist(a, a.flip(0) * 2, 3),
+    "normalize": lambda a: F.normalize(a, 4.0, dim=1),
+    "pairwise_distance": lambda a: F.pairwise_distance(a, a.flip(-1), 3.0),
+    "tensor_split": lambda a: a.tensor_split((1, 3), dim=-1),
+    "pad circular": lambda a: F.pad(a, (1, 2), mode="circular"),
+    "instance_norm": lambda a: F.instance_norm(a),
+    "gaussian_nll_loss": lambda a: F.gaussian_nll_loss(a, a.flip(0), a.abs() + 0.1, full=True),
+    "quantile": lambda a: torch.quantile(a, torch.tensor([0.2, 0.7]), dim=0),
+    "stft": lambda a: torch.view_as_real(torch.stft(a.view(8, 16), 8, window=torch.ones(8), return_complex=True)),
+    "istft": lambda a: torch.istft(torch.complex(a, a)[:, :3], 4, window=torch.ones(4)),
+    "pdist": lambda a: F.pdist(a.view(8, 16)),
+    "embedding_bag": lambda a: F.embedding_bag(torch.tensor([[0, 7], [3, 3]]), a.view(8, 16), mode="mean"),
+}
+READS_VALUES = {  # under jit: what only values tell decides
+    "gaussian_nll_loss": (TypeError, "asks for the value"),
+    "istft": (TypeError, "asks for the value"),
+    "lstsq": (ts.DtypeError, "shape of a result"),
+}
+
+
+def weighed(out: Any) -> Tensor:
+    """One number of all results, each element with a weight of its own."""
+    leaves = out if isinstance(out, tuple | list) else [out]
+    return sum(((x * torch.linspace(0.5, 2, x.numel()).view(x.shape)).sum() for x in leaves), start=torch.tensor(0.0))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_gradients_of_functions_that_write_into_parts_equal_torchs(name: str, mesh: ts.Mesh) -> None:
+    function, host = FUNCTIONS[name], numbers(8, 4, 4)
+    both = ts.value_and_grad(lambda a: weighed(function(a)))
+    wanted = torch.func.grad_and_value(lambda a: weighed(function(a)))(host)[::-1]
+    for spec in (P("x", None, "y"), P(("y", "x")), P(None, "x")):
+        x = ts.device_put(host, ts.NamedSharding(mesh, spec))
+        torch.testing.assert_close(ts.device_get(both(x)), wanted, rtol=1e-4, atol=1e-4)
+        leaf = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(weighed(function(leaf)), leaf)
+        torch.testing.assert_close(ts.device_get(slope), wanted[1], rtol=1e-4, atol=1e-4)
+    if name in READS_VALUES:
+        kind, words = READS_VALUES[name]
+        with pytest.raises(kind, match=words):
+            ts.jit(both)(x)
+    else:
+        torch.testing.assert_close(ts.device_get(ts.jit(both)(x)), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_tensor_split_at_places_that_only_values_tell(mesh: ts.Mesh) -> None:
+    host, at = numbers(8, 4), torch.tensor([1, 5])
+    x, places = (ts.device_put(t, ts.NamedSharding(mesh, P("y"))) for t in (host, at))
+    for given in (at, places):
+        for got in (torch.tensor_split(x, given), x.tensor_split(given), x.tensor_split(tensor_indices_or_sections=given)):
+            torch.testing.assert_close(ts.device_get(got), torch.tensor_split(host, at))
+    with pytest.raises(TypeError, match="asks for the value of a traced tensor"):
+        ts.jit(torch.tensor_split)(x, places)
