@@ -79,6 +79,19 @@ def meta_of(x: Any) -> Meta:
     return x._meta if isinstance(x, Array) else Meta(tuple(x.shape), x.dtype)
 
 
+_READ_IN_TORCH = {torch.tensor_split, torch.Tensor.tensor_split}  # torch reads the second operand's memory itself
+
+
+def _second_on_host(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, Arrays after the first one as plain tensors. Waits."""
+
+    def plain(x: Any) -> Any:
+        return x._gather() if isinstance(x, Array) else x
+
+    named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
+    return (*args[:1], *map(plain, args[1:])), named
+
+
 class Array(torch.Tensor):
     """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
 
@@ -142,6 +155,8 @@ class Array(torch.Tensor):
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
         if func in strided.FUNCTIONS and getattr(args[0] if args else None, "_is_part", False):
             strided.refuse(args[0])
+        if func in _READ_IN_TORCH:
+            args, kwargs = _second_on_host(*args, **(kwargs or {}))
         with one_call(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

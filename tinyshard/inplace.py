@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard import platform
 from tinyshard.array import Array, _refuse, is_own
+from tinyshard.hidden_writes import max_norm_error, runs_in_batch_norm, statistics_error
 from tinyshard.lifting import written
 from tinyshard.program import Meta
 from tinyshard.recipe import Recipe, call, home_of, slot_of
@@ -61,6 +62,10 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     name = op._schema.name.removeprefix("aten::")
     plain = name.removesuffix("_")
+    if op is aten.embedding_renorm_.default:
+        raise max_norm_error()
+    if runs_in_batch_norm():
+        raise statistics_error("num_batches_tracked, running_mean and running_var are Arrays")
     if "out" in kwargs or op._overloadname.endswith("out"):
         _refuse(f"torch.{name}(..., out=...)", f"y = torch.{name}(...)")
     if not isinstance(args[0], Array):

@@ -23,7 +23,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
-from tinyshard.operators import is_random
+from tinyshard.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.operators import BATCH_NORMS, is_random
 from tinyshard.runtime.runs import Where, users_line
 
 aten = torch.ops.aten
@@ -49,6 +50,7 @@ class Recorder:
         self.own_rule: str | None = None
         self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
+        self.rescales_weights = False  # whether an embedding with max_norm was met
         self._made: list[weakref.ref[torch.Tensor]] = []
 
     def note_made(self, tree: Any) -> None:
@@ -174,7 +176,12 @@ class Watch(TorchDispatchMode):
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise traced_value_error()
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
+        recorder.rescales_weights |= op is aten.embedding_renorm_.default
+        if op in BATCH_NORMS and writes_statistics(args):
+            raise statistics_error(f"running_mean and running_var of a call in {users_line()}, under jit")
         if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in written(op, args, kwargs)):
+            if runs_in_batch_norm():
+                raise statistics_error(f"num_batches_tracked of a module called in {users_line()}, under jit")
             raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {users_line()}")
         if not fresh:
             args, kwargs = tree_map_only(

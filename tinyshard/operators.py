@@ -33,6 +33,8 @@ NEEDS_CONTIGUOUS = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
 NEEDS_WHOLE = {aten.as_strided.default}
+# (input, weight, bias, running_mean, running_var, training, momentum, eps); the first does not say that it writes
+BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
 ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.view_as.default}
 
 # lazy bits stay on the device that runs the op, and would be lost on the way to another
@@ -107,6 +109,7 @@ class Facts:
         is_alias: gives its operand back.
         is_view: what it gives shares memory with its operand, in torch.
         is_mutable: changes an operand in place.
+        is_batch_norm: may change the running statistics that it is given, whatever its schema says.
         may_draw: can draw from torch's own generator.
         is_answer: gives a Python value (item, equal).
         apart: the op said in other ops, or None.
@@ -117,6 +120,7 @@ class Facts:
     is_alias: bool
     is_view: bool
     is_mutable: bool
+    is_batch_norm: bool
     may_draw: bool
     is_answer: bool
     apart: Callable[..., Any] | None
@@ -133,6 +137,7 @@ def facts(op: Any) -> Facts:
         is_alias=op in ALIASES,
         is_view=any(r.alias_info is not None and not r.alias_info.is_write for r in returns),
         is_mutable=op._schema.is_mutable,
+        is_batch_norm=op in BATCH_NORMS,
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_answer=any("Tensor" not in kind for kind in kinds),
         apart=decomposition(op),

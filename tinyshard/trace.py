@@ -23,6 +23,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 import tinyshard.branch  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.closure import Step, follow, reachable, spelled
 from tinyshard.errors import ImmutableError, message
+from tinyshard.hidden_writes import max_norm_error
 from tinyshard.intercept import Intercept, methods_replaced
 from tinyshard.lifting import (
     Recorder,
@@ -140,9 +141,11 @@ def trace(
         out = call(stand_ins)
         leaves, tree = tree_flatten(out)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
-        _refuse_changed(stand_ins, names)
+        _refuse_changed(stand_ins, names, recorder)
         for x, stand_in in recorder.lifted.values():
             if _is_changed(stand_in):  # through a view, which is no longer seen to belong to it
+                if recorder.rescales_weights:
+                    raise max_norm_error()
                 raise closed_over_changed(f"a tensor of shape {tuple(x.shape)}, {x.dtype}")
         result.extend((leaves, tree))
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
@@ -154,7 +157,8 @@ def trace(
             functional = dispatch_functionalize(flat, FunctionalTensorMode())
             graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
-        if ".numpy() is not supported" in str(error):  # torch tells this for want of a better message
+        # torch says these for want of a better message: for `numpy()`, and where its own functions read a tensor
+        if ".numpy() is not supported" in str(error) or "its data is not allocated yet" in str(error):
             raise traced_value_error(_line_of(error)) from error
         raise
     _inputs_first(graph)
@@ -195,9 +199,11 @@ def _is_changed(x: Any) -> bool:
     return bool(torch._functionalize_has_data_mutation(x.elem))  # type: ignore[attr-defined]
 
 
-def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]]) -> None:
+def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]], recorder: Recorder) -> None:
     for number, x in enumerate(stand_ins):
         if _is_changed(x):
+            if recorder.rescales_weights:
+                raise max_norm_error()
             raise ImmutableError(
                 message(
                     "a traced function changes its argument in place",

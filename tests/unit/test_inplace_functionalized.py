@@ -246,7 +246,30 @@ def test_tensor_split_at_places_that_only_values_tell(mesh: ts.Mesh) -> None:
     host, at = numbers(8, 4), torch.tensor([1, 5])
     x, places = (ts.device_put(t, ts.NamedSharding(mesh, P("y"))) for t in (host, at))
     for given in (at, places):
-        for got in (torch.tensor_split(x, given), x.tensor_split(given), x.tensor_split(tensor_indices_or_sections=given)):
+        named = torch.tensor_split(input=x, tensor_indices_or_sections=given)
+        for got in (torch.tensor_split(x, given), x.tensor_split(given), named):
             torch.testing.assert_close(ts.device_get(got), torch.tensor_split(host, at))
     with pytest.raises(TypeError, match="asks for the value of a traced tensor"):
         ts.jit(torch.tensor_split)(x, places)
+
+
+@pytest.mark.parametrize("transform", [lambda f: f, ts.jit, lambda f: ts.grad(lambda w, i: f(w, i).sum())])
+def test_max_norm_of_an_embedding_which_changes_the_weight_is_refused_by_name(transform: Any, mesh: ts.Mesh) -> None:
+    weight, rows = ts.device_put(numbers(8, 4), ts.NamedSharding(mesh, P("x"))), ts.array(torch.tensor([1, 5, 1]))
+    for call in (F.embedding, lambda i, w, max_norm: F.embedding_bag(i[None], w, max_norm=max_norm)):
+        with pytest.raises(ts.ImmutableError, match=r"max_norm(.|\n)*weight"):
+            transform(lambda w, i, call=call: call(i, w, max_norm=0.5))(weight, rows)
+    assert torch.equal(ts.device_get(weight), numbers(8, 4))
+    wanted = F.embedding(ts.device_get(rows), numbers(8, 4) * 1, max_norm=0.5)
+    cure = weight * (0.5 / weight.norm(dim=1, keepdim=True)).clamp(max=1)
+    torch.testing.assert_close(ts.device_get(F.embedding(rows, cure)), wanted)
+
+
+def test_pdist_of_a_matrix_in_any_layout(mesh: ts.Mesh) -> None:
+    for spec in (P(None, "x"), P("y", "x"), P("x", "y"), P(None, ("y", "x"))):
+        x = ts.device_put(numbers(8, 16), ts.NamedSharding(mesh, spec))
+        for v, host in ((x, numbers(8, 16)), (x.t(), numbers(8, 16).t().contiguous())):
+            torch.testing.assert_close(ts.device_get(F.pdist(v)), F.pdist(host))
+            got = ts.jit(ts.grad(lambda a: (F.pdist(a) ** 2).sum()))(v)
+            wanted = torch.func.grad(lambda a: (F.pdist(a) ** 2).sum())(host)
+            torch.testing.assert_close(ts.device_get(got), wanted, rtol=1e-4, atol=1e-4)
