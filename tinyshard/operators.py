@@ -27,6 +27,8 @@ NEEDS_CONTIGUOUS = {
     aten.diagonal_scatter.default,
     aten.searchsorted.Tensor,  # these two warn, once a worker
     aten.bucketize.Tensor,
+    aten._pdist_forward.default,
+    aten._pdist_backward.default,
     aten.native_group_norm.default,
     aten.native_group_norm_backward.default,
     aten._scaled_dot_product_flash_attention_for_cpu.default,
