@@ -47,7 +47,7 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     targets: list[Any] = [x for x in written(op, args, kwargs) if isinstance(x, torch.Tensor)]
     only_shape = torch.Tag.inplace_view in op.tags
-    if not targets or not all(is_own(x) and (only_shape or not x._viewed) for x in targets):
+    if not targets or not all(is_own(x) and (only_shape or not root_of(x)._viewed) for x in targets):
         _refuse_op(op, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
         if only_shape:

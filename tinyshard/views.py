@@ -7,7 +7,8 @@ Only what one call of torch's makes on a value of its own is remembered: nothing
 has a view which is not remembered, or is one, is marked (`_viewed`), and is not changed at all.
 
 A handle takes itself for contiguous, since it does not know the strides of its shards. So `reshape` asks for a view
-where torch would copy: whether the view would be one is seen on a tensor without values.
+where torch would copy: whether the view would be one is seen on a tensor without values. `contiguous` asks for nothing:
+what it gives is the handle itself, also where torch would copy.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Seque
     source: Any = args[0]
     if not made or not isinstance(source, Array):
         return
-    if source._viewed or not source._origin == made[0]._origin != _DEFAULT_ORIGIN:
-        for x in (source, *made):
+    if root_of(source)._viewed or not source._origin == made[0]._origin != _DEFAULT_ORIGIN:
+        for x in (root_of(source), source, *made):
             x._viewed = True
         return
     root, chain = root_of(source), chain_of(source)

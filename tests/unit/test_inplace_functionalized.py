@@ -157,6 +157,9 @@ def test_the_gradient_of_a_write_into_a_part_equals_torchs(name: str, mesh: ts.M
         lambda x: in_one_call(lambda v: [w := v * 2, w.t(), w.t_(), w.add_(1)], x),
         lambda x: in_one_call(lambda v: [w := v * 2, part := w[1:3], part.t_(), w.add_(1)], x),
         lambda x: in_one_call(lambda v: [w := v * 2, part := w[1:3], part.t_(), part.add_(1)], x),
+        lambda x: in_one_call(lambda v: [w := v * 2, in_one_call(torch.t, w), w.add_(1)], x),
+        lambda x: in_one_call(lambda v: [w := v * 2, part := w[1:3], in_one_call(torch.t, part), w.add_(1)], x),
+        lambda x: in_one_call(lambda v: [w := v * 2, part := w[1:3], in_one_call(torch.t, w), part.add_(1)], x),
         lambda x: (lambda y: (y.view(-1), y.add_(1)))(x * 1),
     ],
 )
