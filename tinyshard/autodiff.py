@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
 
-from tinyshard.array import Array, one_call
+from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
 from tinyshard.lifting import lift_outer
 from tinyshard.placement import array
 from tinyshard.tangents import as_tensors, checked_values, fitted
+from tinyshard.views import one_transform
 
 Function = Callable[..., Any]
 
@@ -78,7 +79,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
         args, kwargs = lift_outer((args, kwargs))
         args = _with_tensors(args, numbers)
         alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
-        with one_call():
+        with one_transform():
             derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
         return ((value[0], whole(value[1])) if has_aux else value), derivative
 
@@ -112,7 +113,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     _check_function(fun, "vjp")
     alone, whole = _aux_apart(fun, has_aux)
     primals = checked_values("vjp", lift_outer(primals))
-    with one_call():
+    with one_transform():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
     one = len(primals) == 1
@@ -164,7 +165,7 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     primals = checked_values("jvp", primals)
     tangents = tuple(fitted("jvp", "tangent", tangents, primals))
     primals = tuple(primals)
-    with one_call():
+    with one_transform():
         found: Any = torch.func.jvp(alone, primals, tangents, has_aux=has_aux)
     return (found[0], found[1], whole(found[2])) if has_aux else found
 
@@ -186,10 +187,10 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         tensors, whole = _aux_apart(fun, has_aux)
         args, kwargs = lift_outer((args, kwargs))
         alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
-        with one_call():
+        with one_transform():
             found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
         basis, join = _basis(found[0])
-        with one_call():
+        with one_transform():
             (columns,) = torch.func.vmap(found[1])(basis)
         blocks = join(columns)
         return (blocks, whole(found[2])) if has_aux else blocks
@@ -221,7 +222,7 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
             return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
 
         out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
-        with one_call():
+        with one_transform():
             out = torch.func.vmap(push, out_dims=out_dims)(basis)
         blocks = tree_map(lambda columns: _apart(chosen, columns.movedim(0, -1)), out[0])
         return (blocks, whole(out[1])) if has_aux else blocks

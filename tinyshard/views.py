@@ -8,7 +8,8 @@ has a view which is not remembered, or is one, is marked (`_viewed`), and is not
 
 A handle takes itself for contiguous, since it does not know the strides of its shards. So `reshape` asks for a view
 where torch would copy: whether the view would be one is seen on a tensor without values. `contiguous` asks for nothing:
-what it gives is the handle itself, also where torch would copy.
+what it gives is the handle itself, also where torch would copy. Where a user's function runs inside a call, as under
+`grad`, what it has so treated is not changed any more (`one_transform`).
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
-from tinyshard.array import _DEFAULT_ORIGIN, Array, _remembered
+from tinyshard.array import _DEFAULT_ORIGIN, Array, _remembered, one_call
+from tinyshard.lifting import is_tracing
 from tinyshard.operators import AS_RESHAPE
 from tinyshard.program import Meta
 
@@ -124,3 +127,41 @@ def _gives_view(meta: Meta, chain: Sequence[Link], shape: Sequence[int]) -> bool
     """Whether torch's reshape to `shape` is a view of what the chain leads to: else it copies."""
     x = follow(chain, torch.empty(meta.shape, dtype=meta.dtype, device="meta"))
     return bool(torch._C._is_alias_of(x.reshape(shape), x))  # type: ignore[attr-defined]
+
+
+_MAY_COPY = {
+    torch.Tensor.contiguous,
+    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("reshape", "flatten", "ravel")),
+    torch.Tensor.reshape_as,
+    torch.Tensor.to,
+}
+
+
+class _Doubt(TorchFunctionMode):
+    """Marks what a user's function treats so that torch copies it or not, as its strides are."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _MAY_COPY and args:
+            x = args[0]
+            while torch._C._functorch.is_functorch_wrapped_tensor(x):
+                x = torch._C._functorch.get_unwrapped(x)
+            if isinstance(x, Array):
+                root_of(x)._viewed = x._viewed = True
+        return func(*args, **(kwargs or {}))
+
+
+class one_transform(one_call):
+    """One call of a transformation: a user's function runs inside, whose values the transformation's are."""
+
+    __slots__ = ("_doubt",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._doubt = None if is_tracing() else _Doubt()
+        if self._doubt is not None:
+            self._doubt.__enter__()
+
+    def __exit__(self, *args: object) -> None:
+        if self._doubt is not None:
+            self._doubt.__exit__(*args)
+        super().__exit__(*args)

@@ -128,7 +128,10 @@ def test_a_write_into_a_part_of_a_value_made_in_the_call_reaches_the_whole(name:
         assert torch.equal(ts.device_get(x), host)
 
 
-@pytest.mark.parametrize("name", sorted(set(PARTS) - {"split", "unbind"}))  # torch differentiates no write into these
+NO_GRADIENT = {"split", "unbind", "what reshape copied"}  # torch refuses the first two, tinyshard the third
+
+
+@pytest.mark.parametrize("name", sorted(set(PARTS) - NO_GRADIENT))
 def test_the_gradient_of_a_write_into_a_part_equals_torchs(name: str, mesh: ts.Mesh) -> None:
     function, host = PARTS[name], numbers(8, 8)
 
@@ -277,3 +280,27 @@ def test_pdist_of_a_matrix_in_any_layout(shape: tuple[int, int], mesh: ts.Mesh) 
         got = ts.jit(ts.grad(lambda a: (F.pdist(a) ** 2).sum()))(x)
         wanted = torch.func.grad(lambda a: (F.pdist(a) ** 2).sum())(host)
         torch.testing.assert_close(ts.device_get(got), wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "treat",
+    [
+        lambda w: w.t().contiguous(),
+        lambda w: (w.t() + 1).contiguous(),
+        lambda w: w.t().reshape(-1),
+        lambda w: torch.reshape(w.t() + 1, (-1,)),
+        lambda w: w.t().flatten(),
+    ],
+)
+@pytest.mark.parametrize("transform", [lambda f: ts.grad(lambda v: f(v).sum()), lambda f: ts.vmap(f)])
+def test_a_write_into_what_torch_may_have_copied_is_refused(treat: Any, transform: Any, mesh: ts.Mesh) -> None:
+    x = ts.device_put(numbers(4, 4, 4), ts.NamedSharding(mesh, P("x")))
+
+    def function(v: Tensor) -> Tensor:
+        w = v.select(0, 0).mul(2) if v.dim() == 3 else v * 2
+        part = treat(w)
+        part.add_(1)
+        return w + part.sum()
+
+    with pytest.raises(ts.ImmutableError, match="in place"):
+        transform(function)(x)

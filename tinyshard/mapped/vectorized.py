@@ -10,13 +10,13 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard import names
-from tinyshard.array import one_call
 from tinyshard.errors import DtypeError, MappingError, message
 from tinyshard.leaves import shapes_of
 from tinyshard.lifting import lift_outer
 from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.mapped.refused import told_as_ours
 from tinyshard.placement import as_tensor
+from tinyshard.views import one_transform
 
 
 def vmap(
@@ -105,7 +105,7 @@ def _run(
 
     if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
-    with one_call(), told_as_ours():
+    with one_transform(), told_as_ours():
         index = torch.arange(size or 1, dtype=torch.int32)
         mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
