@@ -1,0 +1,78 @@
+"""The modules and losses of torch.nn on Arrays give what they give on plain tensors, forward and backward.
+
+By default every row runs in one layout, on the local runtime; TINYSHARD_SWEEP=whole runs all layouts. What is expected
+to miss stands in MISSES, and one that does not miss is a failure too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from torch import nn
+
+import tinyshard as ts
+from tests.sweeps.nn_cases import CASES
+from tests.sweeps.nn_losses import LOSSES
+from tests.sweeps.nn_running import WAYS, outcomes
+
+ROWS = {**CASES, **LOSSES}
+LAYOUTS = range(8) if os.environ.get("TINYSHARD_SWEEP") == "whole" else range(1)
+
+ANY_WAY = tuple(WAYS)
+
+# row, or all rows of a loss by its name: the ways that are refused, and why
+MISSES: dict[str, tuple[tuple[str, ...], str]] = {
+    "CTCLoss": (("jit",), "shape from values"),
+    "CTCLoss zero_infinity": (("jit",), "shape from values"),
+    "Dropout training": (ANY_WAY, "random"),
+    "Dropout2d training": (ANY_WAY, "random"),
+    "GaussianNLLLoss": (("jit",), "values read"),
+    "GaussianNLLLoss one variance a row, full": (("jit",), "values read"),
+    "RReLU training": (ANY_WAY, "random"),
+}
+
+# of torch.nn, and not swept: what they are instead of a call that has an answer
+NOT_CALLS = {
+    "containers": "Container Module ModuleDict ModuleList ParameterDict ParameterList Parameter Buffer",
+    "made of others that are swept": "Transformer TransformerDecoder CrossMapLRN2d RNNBase RNNCellBase",
+    "deprecated": "NLLLoss2d",
+    "shapes from values": "AdaptiveLogSoftmaxWithLoss",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def eight_local_devices() -> Iterator[None]:
+    ts.init(devices=8, runtime="local")
+    yield
+    ts.shutdown()
+
+
+def expected_to_miss(name: str) -> tuple[str, ...]:
+    """The ways of a row that its entry in the table says are refused."""
+    ways, _ = MISSES.get(name) or MISSES.get(name.rpartition(", ")[0]) or ((), "")
+    return ways
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_module_and_its_gradients_equal_plain_torchs(name: str) -> None:
+    missing = expected_to_miss(name)
+    for each in outcomes(name, ROWS[name], LAYOUTS):
+        if each.way in missing:
+            assert isinstance(each.problem, ts.TinyshardError), f"{each.what}\nis in the table, and is not refused"
+        elif each.problem is not None:
+            raise AssertionError(f"{each.what}\n{type(each.problem).__name__}: {each.problem}") from each.problem
+
+
+def test_every_module_of_torch_nn_has_a_row_or_a_reason() -> None:
+    left_out = {name for names in NOT_CALLS.values() for name in names.split()}
+    rows = {name.partition(",")[0].split()[0] for name in ROWS}
+    public = {name for name in dir(nn) if isinstance(getattr(nn, name), type) and not name.startswith("Lazy")}
+    assert public - rows - left_out == set()
+    assert left_out & rows == set()
+
+
+def test_every_row_of_the_table_of_misses_is_a_row() -> None:
+    names = {*ROWS, *(name.rpartition(", ")[0] for name in LOSSES)}
+    assert MISSES.keys() <= names
