@@ -195,8 +195,14 @@ row("LPPool2d", lambda: nn.LPPool2d(3, 2), IMAGE.abs())
 row("LPPool3d", lambda: nn.LPPool3d(2, 2), normal(8, 4, 4, 2, 2))
 SPOTS = torch.arange(8).expand(8, 8, 8) * 2
 row("MaxUnpool1d", lambda: nn.MaxUnpool1d(2), normal(8, 8, 8), SPOTS.contiguous())
+SPOTS_2D = (torch.arange(8).reshape(2, 4) * 4).repeat(8, 4, 1, 1)
+row("MaxUnpool2d", lambda: nn.MaxUnpool2d(2), normal(8, 4, 2, 4), SPOTS_2D)
+row("MaxUnpool3d", lambda: nn.MaxUnpool3d(2), normal(8, 4, 1, 2, 4), SPOTS_2D[:, :, None] * 2)
+row("FractionalMaxPool2d", lambda: nn.FractionalMaxPool2d(2, (4, 2), _random_samples=positive(8, 8, 2) % 1), IMAGE)
 row(
-    "MaxUnpool2d", lambda: nn.MaxUnpool2d(2), normal(8, 4, 2, 4), (torch.arange(8).reshape(2, 4) * 4).repeat(8, 4, 1, 1)
+    "FractionalMaxPool3d",
+    lambda: nn.FractionalMaxPool3d(2, (3, 2, 2), _random_samples=positive(8, 4, 3) % 1),
+    normal(8, 4, 4, 4, 4),
 )
 
 # ---- activations ---------------------------------------------------------------------------------------------------

@@ -36,7 +36,10 @@ MISSES: dict[str, tuple[tuple[str, ...], str]] = {
 # of torch.nn, and not swept: what they are instead of a call that has an answer
 NOT_CALLS = {
     "containers": "Container Module ModuleDict ModuleList ParameterDict ParameterList Parameter Buffer",
+    "no values yet": "UninitializedBuffer UninitializedParameter",
     "made of others that are swept": "Transformer TransformerDecoder CrossMapLRN2d RNNBase RNNCellBase",
+    "for torch's own ways of parallel computing": "DataParallel SyncBatchNorm",
+    "options": "LinearCrossEntropyOptions",
     "deprecated": "NLLLoss2d",
     "shapes from values": "AdaptiveLogSoftmaxWithLoss",
 }

@@ -1,0 +1,90 @@
+"""Losses and gradients of a training step equal plain torch's in every layout of a mesh (4, 2) that fits.
+
+By default each tensor has every layout at least once on the local runtime, and a drawn part runs on worker processes;
+TINYSHARD_SWEEP=whole runs all combinations of layouts of the tensors, and as much of them on worker processes.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import tinyshard as ts
+from tests.sweeps.nn_running import check_near
+from tests.sweeps.training_steps import (
+    TRAININGS,
+    Training,
+    blocks_of_examples,
+    every_combination,
+    every_layout,
+    placed,
+    plain_step,
+    step,
+    step_of_blocks,
+)
+
+WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
+ON_WORKERS = 3  # layouts of each step that run there by default
+
+WAYS = pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+STEPS = pytest.mark.parametrize("name", TRAININGS)
+
+
+@pytest.fixture(scope="module", params=["local", "process"], autouse=True)
+def runtime(request: Any) -> Iterator[str]:
+    ts.init(devices=8, runtime=request.param)
+    yield request.param
+    ts.shutdown()
+
+
+def drawn(layouts: list[Any], runtime: str, name: str) -> list[Any]:
+    """The part of the layouts that this run goes through."""
+    if WHOLE or runtime == "local" or len(layouts) <= ON_WORKERS:
+        return layouts
+    return random.Random(name).sample(layouts, ON_WORKERS)
+
+
+def check_step(run: Callable[..., Any], training: Training, params: Any, batch: Any, want: Any) -> None:
+    """Run a step with its operands laid out so, and hold it against plain torch."""
+    operands = dict(zip(training.params, placed(training.params.values(), params), strict=True))
+    got = run(operands, placed(training.batch, batch))
+    try:
+        check_near(got, want)
+    except AssertionError as problem:
+        problem.add_note(f"parameters {params}, batch {batch}")
+        raise
+
+
+@WAYS
+@STEPS
+def test_a_step_is_plain_torchs_in_every_layout_of_the_batch(name: str, wrap: Any, runtime: str) -> None:
+    training = TRAININGS[name]
+    want, run = plain_step(training), wrap(step(training))
+    layouts = every_combination(training.batch, 121) if WHOLE else every_layout(training.batch)
+    for batch in drawn(layouts, runtime, name):
+        check_step(run, training, [ts.P()] * len(training.params), batch, want)
+
+
+@WAYS
+@STEPS
+def test_a_step_is_plain_torchs_in_every_layout_of_the_parameters(name: str, wrap: Any, runtime: str) -> None:
+    training = TRAININGS[name]
+    want, run = plain_step(training), wrap(step(training))
+    tensors = training.params.values()
+    layouts = every_combination(tensors, 121) if WHOLE else every_layout(tensors)
+    for params in drawn(layouts, runtime, name):
+        check_step(run, training, params, [ts.P("a")] * len(training.batch), want)
+
+
+@WAYS
+@STEPS
+def test_a_step_by_shard_map_and_pmean_is_plain_torchs(name: str, wrap: Any, runtime: str) -> None:
+    training = TRAININGS[name]
+    want = plain_step(training)
+    for cut in drawn(blocks_of_examples(training), runtime, name):
+        run = wrap(step_of_blocks(training, cut))
+        check_step(run, training, [ts.P()] * len(training.params), [cut] * len(training.batch), want)
