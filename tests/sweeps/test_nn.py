@@ -24,6 +24,7 @@ ANY_WAY = tuple(WAYS)
 
 # row, or all rows of a loss by its name: the ways that are refused, and why
 MISSES: dict[str, tuple[tuple[str, ...], str]] = {
+    "BatchNorm1d no affine, averages": (("jit",), "values read"),
     "CTCLoss": (("jit",), "shape from values"),
     "CTCLoss zero_infinity": (("jit",), "shape from values"),
     "Dropout training": (ANY_WAY, "random"),
