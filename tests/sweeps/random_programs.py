@@ -7,6 +7,7 @@ PLAIN and SHARDED say what the words of a program mean that torch does not have.
 
 from __future__ import annotations
 
+import ast
 import random
 import textwrap
 import warnings
@@ -93,6 +94,36 @@ def run(source: str, words: dict[str, Any]) -> list[Tensor]:
     return scope["results"]
 
 
+def smaller(source: str, fails: Callable[[str], bool]) -> str:
+    """A program that still fails when any further line or result of it is left out.
+
+    Args:
+        source: a program that fails.
+        fails: whether a program fails; one that plain torch cannot run counts as none.
+    """
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    parts: list[list[Any]] = [n.body for n in nodes if isinstance(n, ast.Module | ast.FunctionDef)]
+    parts += [n.elts for n in nodes if isinstance(n, ast.List)]
+    before = ""
+    while before != ast.unparse(tree):
+        before = ast.unparse(tree)
+        for part in parts:
+            for number in reversed(range(len(part))):
+                left_out = part.pop(number)
+                if isinstance(left_out, ast.Return) or not part or not _runs_and(fails, ast.unparse(tree)):
+                    part.insert(number, left_out)
+    return ast.unparse(tree)
+
+
+def _runs_and(fails: Callable[[str], bool], source: str) -> bool:
+    try:
+        run(source, PLAIN)
+    except (*REFUSED, NameError, KeyError):
+        return False
+    return fails(source)
+
+
 # what plain torch raises where a line asks for what it does not have; warnings are errors in the tests
 REFUSED = (RuntimeError, IndexError, TypeError, ValueError, NotImplementedError, UserWarning)
 
@@ -160,9 +191,14 @@ class Writer:
 
 # ---- kinds of lines --------------------------------------------------------------------------------------------------
 
-# of float64, and of values that do not jump where a sum is added in another order
+# rows of float64 whose values do not jump where a sum is added in another order, and whose shapes do not depend on them
+_NOT_UNDER_JIT = {"index_mask", "masked_select", "nonzero", "unique", "argwhere", "select_positive"}
 _JUMPING = {"floor", "round", "floor_over", "remainder", "sign", "where_scalar", "bucketize", "isclose", "argsort"}
-_DRAWABLE = [n for n, o in sorted(OPERATIONS.items()) if torch.float64 in o.dtypes and n not in _JUMPING]
+_DRAWABLE = [
+    name
+    for name, row in sorted(OPERATIONS.items())
+    if torch.float64 in row.dtypes and name not in _JUMPING and name not in _NOT_UNDER_JIT
+]
 
 
 def operation(writer: Writer) -> None:
