@@ -57,6 +57,14 @@ def f(x):
     return put(x, (8,), ('n',))
 results = [vmap(f, 0)(a)]
 """,
+    "vmap of grad over what jit's function closes over": """
+a = put(numbers((8, 8), float64, 0), (4, 2), ('a',), None)
+def f(x):
+    def g(y):
+        return torch.sin(y).sum()
+    return vmap(grad(g), 0)(a)
+results = [jit(f)(a)]
+""",
 }
 
 

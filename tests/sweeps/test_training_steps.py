@@ -1,7 +1,7 @@
 """Losses and gradients of a training step equal plain torch's in every layout of a mesh (4, 2) that fits.
 
-By default each tensor has every layout at least once on the local runtime, and a drawn part runs on worker processes;
-TINYSHARD_SWEEP=whole runs all combinations of layouts of the tensors, and as much of them on worker processes.
+By default each tensor has every layout at least once, eager and on the local runtime; a drawn part of these runs under
+jit and on worker processes. TINYSHARD_SWEEP=whole runs all combinations of layouts of the tensors, in every way.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tests.sweeps.training_steps import (
 )
 
 WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-ON_WORKERS = 3  # layouts of each step that run there by default
+DRAWN = 3  # how many layouts of a step run by default under jit, and on worker processes
 
-WAYS = pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+WAYS = pytest.mark.parametrize("way", ["eager", "jit"])
 STEPS = pytest.mark.parametrize("name", TRAININGS)
 
 
@@ -41,11 +41,15 @@ def runtime(request: Any) -> Iterator[str]:
     ts.shutdown()
 
 
-def drawn(layouts: list[Any], runtime: str, name: str) -> list[Any]:
+def drawn(layouts: list[Any], name: str, way: str, runtime: str) -> list[Any]:
     """The part of the layouts that this run goes through."""
-    if WHOLE or runtime == "local" or len(layouts) <= ON_WORKERS:
+    if WHOLE or (way, runtime) == ("eager", "local") or len(layouts) <= DRAWN:
         return layouts
-    return random.Random(name).sample(layouts, ON_WORKERS)
+    return random.Random(f"{name} {way} {runtime}").sample(layouts, DRAWN)
+
+
+def wrapped(way: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    return ts.jit(run) if way == "jit" else run
 
 
 def check_step(run: Callable[..., Any], training: Training, params: Any, batch: Any, want: Any) -> None:
@@ -61,30 +65,30 @@ def check_step(run: Callable[..., Any], training: Training, params: Any, batch: 
 
 @WAYS
 @STEPS
-def test_a_step_is_plain_torchs_in_every_layout_of_the_batch(name: str, wrap: Any, runtime: str) -> None:
+def test_a_step_is_plain_torchs_in_every_layout_of_the_batch(name: str, way: str, runtime: str) -> None:
     training = TRAININGS[name]
-    want, run = plain_step(training), wrap(step(training))
+    want, run = plain_step(training), wrapped(way, step(training))
     layouts = every_combination(training.batch, 121) if WHOLE else every_layout(training.batch)
-    for batch in drawn(layouts, runtime, name):
+    for batch in drawn(layouts, name, way, runtime):
         check_step(run, training, [ts.P()] * len(training.params), batch, want)
 
 
 @WAYS
 @STEPS
-def test_a_step_is_plain_torchs_in_every_layout_of_the_parameters(name: str, wrap: Any, runtime: str) -> None:
+def test_a_step_is_plain_torchs_in_every_layout_of_the_parameters(name: str, way: str, runtime: str) -> None:
     training = TRAININGS[name]
-    want, run = plain_step(training), wrap(step(training))
+    want, run = plain_step(training), wrapped(way, step(training))
     tensors = training.params.values()
     layouts = every_combination(tensors, 121) if WHOLE else every_layout(tensors)
-    for params in drawn(layouts, runtime, name):
+    for params in drawn(layouts, name, way, runtime):
         check_step(run, training, params, [ts.P("a")] * len(training.batch), want)
 
 
 @WAYS
 @STEPS
-def test_a_step_by_shard_map_and_pmean_is_plain_torchs(name: str, wrap: Any, runtime: str) -> None:
+def test_a_step_by_shard_map_and_pmean_is_plain_torchs(name: str, way: str, runtime: str) -> None:
     training = TRAININGS[name]
     want = plain_step(training)
-    for cut in drawn(blocks_of_examples(training), runtime, name):
-        run = wrap(step_of_blocks(training, cut))
+    for cut in drawn(blocks_of_examples(training), name, way, runtime):
+        run = wrapped(way, step_of_blocks(training, cut))
         check_step(run, training, [ts.P()] * len(training.params), [cut] * len(training.batch), want)
