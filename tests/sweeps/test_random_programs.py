@@ -39,6 +39,18 @@ def program(a):
     return [b, c]
 results = jit(program)(a)
 """,
+    "an argument that is not committed, beside a constraint on it": """
+a = numbers((8, 8), float64, 1)
+def program(a):
+    return [a + constrain(a, (2, 2, 2), None, ('y',))]
+results = jit(program)(a)
+""",
+    "the gradient of unfold over a negative dim": """
+a = put(numbers((8,), float64, 1), (4, 2), None)
+def f(x):
+    return torch.sin(x.unfold(-1, 2, 1)).sum()
+results = [grad(f)(a)]
+""",
     "device_put within grad": """
 a = put(numbers((8, 8), float64, 0), (4, 2), ('a',), None)
 def f(x):
