@@ -60,7 +60,7 @@ workers: test-installed
 
 # What must not hang, leave anything behind, or let anybody in. All of it is in `workers`, too.
 FAULTS := $(patsubst tests/workers/%.py,%,$(wildcard tests/workers/test_fa*.py))
-FAULTS += test_pool test_pool_endings test_memory test_bad_input_gloo test_hosts
+FAULTS += test_pool test_pool_endings test_forked_children test_memory test_bad_input_gloo test_holdable_real test_hosts
 
 faults: test-installed
 	$(call heading,the fault suite: $(TIMES) times)

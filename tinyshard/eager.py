@@ -19,6 +19,7 @@ from tinyshard import partition, platform
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, StatefulRandomError, message
 from tinyshard.hidden_writes import with_new_statistics, writes_statistics
+from tinyshard.holdable import check_holdable
 from tinyshard.inplace import rebind
 from tinyshard.lifting import is_tracing, lift_arrays
 from tinyshard.operators import facts, is_random
@@ -47,7 +48,8 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         ImmutableError: the op changes an Array in place.
         StatefulRandomError: the op draws from torch's own generator.
         ShardingError: committed operands on different devices.
-        DtypeError: it asks for a torch device that Arrays do not live on.
+        DtypeError: it asks for a torch device that Arrays do not live on; an operand, or a result, is of a kind that no
+            device can hold.
 
     Communication: what the op needs, as the text of its program says.
     """
@@ -146,6 +148,8 @@ def _check_target(op: Any, kwargs: dict[str, Any]) -> None:
 
 def _collect(tree: Any, operands: list[torch.Tensor]) -> None:
     if isinstance(tree, torch.Tensor):
+        if not isinstance(tree, Array):
+            check_holdable(tree)
         operands.append(tree)
     elif isinstance(tree, _SEVERAL):
         for item in tree:

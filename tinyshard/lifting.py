@@ -24,6 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
 from tinyshard.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.holdable import check_holdable, check_makes_holdable
 from tinyshard.operators import BATCH_NORMS, is_random
 from tinyshard.runtime.runs import Where, users_line
 
@@ -68,12 +69,18 @@ class Recorder:
                 object.__setattr__(x, "_traced_by", name)
 
     def lift(self, x: torch.Tensor) -> torch.Tensor:
-        """The stand-in for a tensor that the function closes over; makes it an input."""
+        """The stand-in for a tensor that the function closes over; makes it an input.
+
+        Raises:
+            DtypeError: no device can hold it.
+        """
         from torch._subclasses.functional_tensor import FunctionalTensor
         from torch.fx.experimental.proxy_tensor import get_proxy_mode, track_tensor_tree
 
         known = self.lifted.get(id(x))
         if known is None:
+            if not isinstance(x, Array):
+                check_holdable(x)
             shape = tuple(x.shape)
             with temporarily_clear_interpreter_stack():
                 with _disable_current_modes(), self.fake:
@@ -173,6 +180,7 @@ class Watch(TorchDispatchMode):
                     try_="draw with ts.random and a key, or pass the numbers in as an argument",
                 )
             )
+        check_makes_holdable(op)
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise traced_value_error()
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
@@ -245,7 +253,11 @@ def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
 def _is_closed_over(x: Any, functional: type) -> bool:
     if isinstance(x, functional):
         return not _is_of_this_trace(x)
-    return isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter)
+    if isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter):
+        return True
+    recorder = _recorder()
+    is_fake_of_others = recorder is not None and getattr(x, "fake_mode", recorder.fake) is not recorder.fake
+    return isinstance(x, torch.Tensor) and (is_fake_of_others or x.is_nested)  # to be refused
 
 
 def _is_of_this_trace(x: Any) -> bool:

@@ -14,6 +14,7 @@ from tinyshard.array import Array
 from tinyshard.constrained import Target, is_transformed, placed_at
 from tinyshard.devices import Device
 from tinyshard.errors import DtypeError, ShardingError, message
+from tinyshard.holdable import check_holdable
 from tinyshard.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.leaves import is_whole
 from tinyshard.lifting import is_tracing
@@ -40,7 +41,7 @@ def device_put(tree: Any, device: Any = None) -> Any:
     Raises:
         ShardingError: wrong rank, uneven split, or not a sharding; or inside pmap or shard_map, where each device has
             its own value.
-        DtypeError: a value that is not numeric.
+        DtypeError: a value that is not numeric; a quantized, sparse, nested, mkldnn, meta or fake tensor.
 
     In jit it is a sharding constraint, and vmap leaves it out, as for `lax.with_sharding_constraint`. It can be
     differentiated: the gradient is put back to where the value was.
@@ -170,12 +171,10 @@ def as_tensor(value: Any) -> torch.Tensor:
     """A host value as a plain torch tensor, sharing memory where it can.
 
     Raises:
-        DtypeError: it is not numeric.
+        DtypeError: it is not numeric, or a tensor that no device can hold.
     """
     if isinstance(value, torch.Tensor):
-        if value.device.type != "cpu" or value.layout != torch.strided or value.is_quantized:
-            kind = f"{value.device.type} {value.layout}"
-            raise DtypeError(message("only dense CPU tensors can be placed", got=kind, try_="x.cpu().to_dense()"))
+        check_holdable(value)
         return value.detach()
     try:
         return torch.as_tensor(value)
@@ -195,7 +194,12 @@ def _not_numeric(value: Any) -> DtypeError:
 
 
 def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
-    """Copy a host tensor and send each device its block; `sharding` is what the user calls the layout."""
+    """Copy a host tensor and send each device its block; `sharding` is what the user calls the layout.
+
+    Raises:
+        DtypeError: no device can hold such a tensor.
+    """
+    check_holdable(host)
     shape = tuple(host.shape)
     runtime = platform.current()
     copies: dict[tuple[int, ...], torch.Tensor] = {}

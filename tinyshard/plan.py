@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tinyshard.holdable import check_makes_holdable, check_result
 from tinyshard.layout import Axes
 from tinyshard.operators import AS_RESHAPE, BATCHED, INSTEAD, NEEDS_WHOLE, with_positive_dims
 from tinyshard.planning_axes import planning_axes
@@ -235,7 +236,9 @@ def _run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) ->
 
     Raises:
         UnknownShape: the shape depends on values.
+        DtypeError: no device can hold such a result.
     """
+    check_makes_holdable(op)
 
     def empty(x: Placed) -> torch.Tensor:
         return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
@@ -252,6 +255,9 @@ def _run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) ->
     except NotImplementedError as error:
         raise UnknownShape(str(op)) from error
     flat = out if isinstance(out, list | tuple) else (out,)
+    for t in flat:
+        if isinstance(t, torch.Tensor):
+            check_result(op, t)
     return tuple(Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in flat)
 
 

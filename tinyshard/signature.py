@@ -16,8 +16,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard import config
 from tinyshard.abstract import ShapeDtypeStruct
-from tinyshard.array import meta_of
+from tinyshard.array import Array, meta_of
 from tinyshard.errors import DtypeError, StaticArgumentError, message
+from tinyshard.holdable import check_holdable
 from tinyshard.leaves import named_leaves
 from tinyshard.mesh import current_mesh
 from tinyshard.placement import as_tensor
@@ -79,7 +80,7 @@ def bind(
     """Take a call apart into what is traced and what is static.
 
     Raises:
-        DtypeError: an argument is no tensor.
+        DtypeError: an argument is no tensor, or one that no device can hold.
         StaticArgumentError: a static one cannot be hashed.
 
     Communication: none.
@@ -212,6 +213,8 @@ def _leaf_names(function: Any, args: Sequence[Any], numbers: set[int], named: di
 def as_operand(leaf: Any) -> Any:
     """A leaf of the arguments as a tensor or a ShapeDtypeStruct. Raises DtypeError for anything else."""
     if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Array):
+            check_holdable(leaf)
         return leaf
     if isinstance(leaf, str | bytes) or callable(leaf) or not _is_numeric(leaf):
         raise DtypeError(

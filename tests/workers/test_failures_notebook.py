@@ -17,7 +17,7 @@ def kernel():
     manager.shutdown_kernel()
 
 
-def run(client, code):
+def run(client, code, within_s=PATIENCE_S):
     """Run a cell; what it printed, and its error without colours."""
     said = []
 
@@ -28,7 +28,7 @@ def run(client, code):
         elif message["msg_type"] == "error":
             said.append(f"{content['ename']}: {content['evalue']}")
 
-    client.execute_interactive(code, output_hook=hear, timeout=PATIENCE_S)
+    client.execute_interactive(code, output_hook=hear, timeout=within_s)
     return re.sub(r"\x1b\[[0-9;]*m", "", "".join(said))
 
 

@@ -2,7 +2,7 @@
 
 controller                                           device i = one worker process
 pool.py ─ switchboard.py ─ link.py ── channel.py ──► worker.py ── execute.py ── shared.py, or fabric.py (gloo)
-  arena.py     memory that all of them map: blocks that are lent and recycled; its first part is board.py
+  arena.py     memory that all of them map (mapping.py): blocks that are lent and recycled; its first part is board.py
   signals.py   waiting for another process by counters in it (futex.py); progress.py: how far devices are, read from it
   room.py      how much memory the machine has left
   stream.py    what the controller writes to a device: a ring of bytes in that memory, and a bell

@@ -31,7 +31,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tinyshard.runtime import board, room
+from tinyshard.runtime import board, forks, room
+from tinyshard.runtime.mapping import Mapping
 
 REGION_NBYTES = 1 << 36
 SLOTS = 1 << 15
@@ -89,7 +90,7 @@ def is_possible(count: int = 8) -> bool:
     except OSError:
         return False
     try:
-        mmap.mmap(fd, _mapped_nbytes(count)).close()
+        Mapping(fd, _mapped_nbytes(count)).close()
     except (OSError, ValueError):
         return False
     finally:
@@ -110,6 +111,20 @@ def create(count: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def of_controller(count: int) -> Arena:
+    """New memory for `count` devices, as the controller sees it.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    with forks.held_off():
+        fd = create(count)
+        try:
+            return Arena(fd, count, count, is_controller=True)
+        finally:
+            os.close(fd)
 
 
 class Arena:
@@ -133,8 +148,9 @@ class Arena:
         self.count = count
         self.member = member
         first = board.nbytes(count)
-        self._map = mmap.mmap(fd, _mapped_nbytes(count))
-        self.bytes = np.frombuffer(self._map, np.uint8)
+        self._mapping = Mapping(fd, _mapped_nbytes(count))
+        self._map = self._mapping.pages
+        self.bytes = self._mapping.bytes
         self.address = self.bytes.ctypes.data
         self._nbytes = len(self.bytes)
         self.board = board.Board(self.bytes[:first], count)
@@ -152,7 +168,7 @@ class Arena:
         self._offsets: list[int] = []  # by slot
         self._sizes: list[int] = []
         self._given = np.zeros(SLOTS, bool)
-        self._free: dict[int, list[int]] = {}
+        self._free: dict[int, dict[int, None]] = {}  # by size, the last one to be given next
         self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of free blocks whose pages are there
@@ -164,10 +180,20 @@ class Arena:
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
+        self._settled: set[int] = set()  # own blocks that the user has, and that no other member uses any more
+        self._has_left = False
         self._is_controller = is_controller
         self._at_once_nbytes = sys.maxsize if is_controller else _AT_ONCE_NBYTES
         self._allocating = threading.Lock()
         self.freed: deque[_Watch] = deque()
+        if is_controller:
+            forks.abandon_in_child(self)
+            forks.prepare_before_fork(self)
+
+    @property
+    def fd(self) -> int:
+        """A descriptor of the memory, for new members; it stays this one's."""
+        return self._mapping.fd
 
     # ---- blocks of the own region ---------------------------------------------------------------------------------
 
@@ -181,26 +207,40 @@ class Arena:
         Raises:
             MemoryError: the region, or the machine, is full.
         """
-        size = _rounded(nbytes)
         with self._allocating:
-            slots = self._free.setdefault(size, [])
-            if not slots and not self._take_back(size):
-                self.collect()
-            if not slots:
-                self._check_room(size)
-                slot = self._grow(size)
-            elif slots[-1] in self._without_pages:
-                self._check_room(size)
-                slot = slots.pop()
-                self._without_pages.discard(slot)
-            else:
-                slot = slots.pop()
-                self._kept_nbytes -= size
-            table, at = self._tables[self.member], slot * self._stride
-            for holder in holders:
-                table[at + holder] = 1
-            self._given[slot] = True
-            self._out[size].append(slot)
+            return self._allocate(nbytes, holders)
+
+    def new(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """A tensor in a block of the own region; wherever Ctrl-C strikes, its block is held as long as it.
+
+        Raises:
+            MemoryError: as `allocate`.
+        """
+        with self._allocating:
+            return self.hold(self._allocate(math.prod(shape) * dtype.itemsize, [self.member]), shape, dtype)
+
+    def _allocate(self, nbytes: int, holders: Iterable[int]) -> Block:
+        if self._has_left:
+            raise MemoryError("the devices that shared this memory have been shut down")
+        size = _rounded(nbytes)
+        slots = self._free.setdefault(size, {})
+        if not slots and not self._take_back(size):
+            self.collect()
+        slot = next(reversed(slots), None)
+        if slot is None:
+            self._check_room(size)
+            slot = self._grow(size)
+        elif slot in self._without_pages:
+            self._check_room(size)
+            self._without_pages.discard(slot)
+        else:
+            self._kept_nbytes -= size
+        table, at = self._tables[self.member], slot * self._stride
+        for holder in holders:
+            table[at + holder] = 1
+        self._given[slot] = True
+        slots.pop(slot, None)  # only now: a block that Ctrl-C keeps from being given is still free
+        self._out[size].append(slot)
         return Block(self.member, slot, self._offsets[slot])
 
     def _check_room(self, size: int) -> None:
@@ -218,12 +258,13 @@ class Arena:
             self._unasked_nbytes += size
 
     def _grow(self, size: int) -> int:
-        slot = len(self._sizes)
+        slot = len(self._offsets)
         if slot == SLOTS or self._start + size > self._end:
             raise MemoryError(f"no room for {size} more shared bytes beside {slot} blocks of device {self.member}")
-        self._sizes.append(size)
-        self._offsets.append(self._start)
+        self._sizes[slot:] = [size]
+        offset = self._start
         self._start += size
+        self._offsets.append(offset)  # last: until then, Ctrl-C only leaves addresses unused
         return slot
 
     def _take_back(self, size: int) -> bool:
@@ -245,19 +286,22 @@ class Arena:
         return self._tables[self.member][at : at + self._stride] == self._nobody
 
     def _recycle(self, slot: int) -> None:
+        self._free[self._sizes[slot]][slot] = None
         self._given[slot] = False
-        self._free[self._sizes[slot]].append(slot)
         self._kept_nbytes += self._sizes[slot]
 
     def let_go(self) -> None:
         """Let go of the blocks whose last tensor of this member is gone."""
         for _ in range(len(self.freed)):
-            self._forget(self.freed.popleft())
+            self._forget(self.freed[0])
+            self.freed.popleft()
 
     def collect(self) -> None:
         """Find the blocks that nobody holds any more; give back pages where there are too many of them."""
         self.let_go()
-        used = len(self._sizes)
+        used = len(self._offsets)
+        if self._is_controller:
+            self._let_go_of_lost(used)
         idle = self._given[:used] & ~self._own[:used].any(1)
         for slot in np.flatnonzero(idle).tolist():
             self._recycle(slot)
@@ -265,9 +309,24 @@ class Arena:
             self._out[size] = deque(slot for slot in out if self._given[slot])
         self._give_back(self._most_kept_nbytes)
 
+    def _let_go_of_lost(self, used: int) -> None:
+        """Let go of own blocks that have no tensor: Ctrl-C struck while they got one, or while they were let go of."""
+        held = {watch.block.slot for watch in list(self._watches.values())}
+        own = self._own[:used].view(np.uint8)[:, self.member]
+        for slot in set(np.flatnonzero(own).tolist()) - held:
+            self._release_own(slot)
+
+    def _release_own(self, slot: int) -> None:
+        """Let go of an own block; before anybody writes there, this process sees it as the others do again."""
+        self._settled.discard(slot)
+        self._mapping.share_again(self._offsets[slot])
+        self._tables[self.member][slot * self._stride + self.member] = 0
+
     def trim(self) -> None:
         """Nothing has been made for a while: give back the pages of all free blocks but a few."""
         with self._allocating:
+            if self._has_left:
+                return
             self.collect()
             self._give_back(self._most_kept_idle_nbytes)
 
@@ -354,7 +413,8 @@ class Arena:
         return self.hold(block, shape, dtype)
 
     def _forget(self, watch: _Watch) -> None:
-        del self._watches[id(watch)]
+        if self._watches.pop(id(watch), None) is None:
+            return  # Ctrl-C struck after it was done
         block = watch.block
         key = block.key
         places = self._places[block.offset]
@@ -364,17 +424,18 @@ class Arena:
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]
-            self.release(block)
+            if self._is_controller:
+                self._release_own(block.slot)
+            else:
+                self.release(block)
 
     def release(self, block: Block) -> None:
         """Let go of a block that this member holds and made no tensor of."""
         self._tables[block.owner][block.slot * self._stride + self.member] = 0
 
-    def lend(self, block: Block, holders: Iterable[int]) -> None:
-        """Add holders to an own block of which nobody has been told yet."""
-        table, at = self._tables[self.member], block.slot * self._stride
-        for holder in holders:
-            table[at + holder] = 1
+    def lend(self, block: Block, holder: int) -> None:
+        """Add a holder to an own block, before it is told of it."""
+        self._tables[self.member][block.slot * self._stride + holder] = 1
 
     def offset_of(self, tensor: torch.Tensor) -> int:
         """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""
@@ -391,6 +452,39 @@ class Arena:
         offset = self.offset_of(tensor)
         places = self._places.get(tensor.untyped_storage().data_ptr() - self.address) if offset >= 0 else None
         return Block(*places[0], offset) if places else None
+
+    # ---- the end, and forked children -----------------------------------------------------------------------------
+
+    def settle(self, block: Block) -> None:
+        """Note that an own block has its last values, for the user; no other member will read or write it."""
+        self._settled.add(block.slot)
+
+    def prepare_for_fork(self) -> None:
+        """Let what the user has be this process's own, so that neither it nor the child sees what the other writes."""
+        self._make_private(is_copied=True)
+
+    def _make_private(self, *, is_copied: bool) -> None:
+        for watch in list(self._watches.values()):
+            slot = watch.block.slot
+            array = watch()  # while it is there, nobody lets go of the block
+            if array is not None and slot in self._settled:
+                with contextlib.suppress(OSError):  # the system has no more: it stays shared
+                    self._mapping.make_private(self._offsets[slot], self._sizes[slot], is_copied=is_copied)
+
+    def abandon(self) -> None:
+        """In a process that user code has forked from this one: keep what the user has, and nothing of the rest."""
+        self._has_left = True
+        self._make_private(is_copied=True)  # what other threads have got since
+        self._mapping.leave()
+
+    def leave(self) -> None:
+        """The other members are gone: likewise."""
+        with self._allocating:
+            if not self._has_left:
+                self._has_left = True
+                self._make_private(is_copied=False)
+                with contextlib.suppress(OSError):
+                    self._mapping.leave()
 
     def copied(self, tensor: torch.Tensor, holders: Iterable[int]) -> Block:
         """A new block with the values of a tensor in row-major order."""

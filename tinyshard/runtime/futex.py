@@ -10,6 +10,7 @@ sleeps says so beforehand, in shared memory too; between its own word and its lo
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 
 _SYS_FUTEX, _FUTEX_WAIT, _FUTEX_WAIT_BITSET, _FUTEX_WAKE_BITSET = 202, 0, 9, 10
@@ -19,6 +20,15 @@ _syscall_that_returns_at_once = ctypes.PyDLL(None).syscall  # keeps the interpre
 _ALL_OF_THEM = ctypes.c_int(2**31 - 1)
 # to take it is a locked instruction, as `fence` is, without a call of a function where each microsecond counts
 fenced = threading.Lock()
+
+
+def _free_in_child() -> None:
+    if fenced.locked():  # another thread of the parent was about to give it back
+        fenced.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free_in_child)
 
 
 class _Timespec(ctypes.Structure):

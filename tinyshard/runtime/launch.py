@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tinyshard.runtime import cores
 from tinyshard.runtime.failures import ending
+from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.link import Link
 from tinyshard.runtime.zygote import Zygote
 
@@ -74,13 +75,16 @@ def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
     """A file that the workers share: on Linux one without a name, else one in a folder that only the user may enter.
 
     Args:
-        arena: a descriptor of memory that they share, which serves as well; closed in the end.
+        arena: a descriptor of memory that they share, which serves as well, and stays its owner's.
 
     Returns:
         A descriptor to pass on, and the path; the path is empty if the descriptor is the way to it.
     """
-    if arena >= 0 or hasattr(os, "memfd_create"):
-        store = arena if arena >= 0 else os.memfd_create("tinyshard rendezvous")
+    if arena >= 0:
+        yield arena, ""
+        return
+    if hasattr(os, "memfd_create"):
+        store = os.memfd_create("tinyshard rendezvous")
         try:
             yield store, ""
         finally:
@@ -110,20 +114,22 @@ def start_worker(zygote: Zygote, device: int, store: tuple[int, str], facts: dic
     Raises:
         RuntimeStateError: the zygote cannot.
     """
-    ours, theirs = socket.socketpair()
-    control, their_control = socket.socketpair()
-    output, write_end = os.pipe()
-    try:
-        descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
-        pid = zygote.fork({"device": device, "store": store[1], **facts}, descriptors)
-        return Link(device, ours, control, output, pid)
-    except BaseException:
-        ours.close()
-        control.close()
-        with contextlib.suppress(OSError):
-            os.close(output)
-        raise
-    finally:
-        theirs.close()
-        their_control.close()
-        os.close(write_end)
+    zygote.wait_until_ready()
+    with held_off():  # a child that is forked meanwhile would keep the worker's ends, of which no owner is known
+        ours, theirs = socket.socketpair()
+        control, their_control = socket.socketpair()
+        output, write_end = os.pipe()
+        try:
+            descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
+            pid = zygote.fork({"device": device, "store": store[1], **facts}, descriptors)
+            return Link(device, ours, control, output, pid)
+        except BaseException:
+            ours.close()
+            control.close()
+            with contextlib.suppress(OSError):
+                os.close(output)
+            raise
+        finally:
+            theirs.close()
+            their_control.close()
+            os.close(write_end)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinyshard.runtime import channel
+from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.stream import Outbox
 from tinyshard.runtime.watching import FORGET_S, Sight
@@ -84,6 +85,7 @@ class Link:
         self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and how much was lent up to each
         self._told_nbytes = 0
         self._taken_nbytes = 0
+        abandon_in_child(self)
 
     @property
     def has_output(self) -> bool:
@@ -204,6 +206,10 @@ class Link:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
+
+    def abandon(self) -> None:
+        """In a process that user code has forked from this one: close this end."""
+        self.close()
 
     def close(self) -> None:
         """Close this end."""

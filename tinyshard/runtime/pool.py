@@ -74,11 +74,11 @@ class ProcessPool:
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
-        fd = arena.create(count) if collectives == "shared" else -1
-        self._arena = arena.Arena(fd, count, count, is_controller=True) if fd >= 0 else None
+        self._arena = arena.of_controller(count) if collectives == "shared" else None
+        fd = -1 if self._arena is None else self._arena.fd
         self._overview = None if self._arena is None else Overview(self._arena.board)
         self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
-        shared = () if self._arena is None else (self._arena.board, self._arena.trim)
+        shared = () if self._arena is None else (self._arena.board, self._arena.trim, self._arena.lend)
         self._board = Switchboard(self._starter, platform, self._buffers, *shared)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
@@ -89,16 +89,16 @@ class ProcessPool:
         if self._arena is None or host.nbytes < arena.SMALLEST_NBYTES:
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         try:
-            block = self._arena.copied(host, [self._arena.member])
+            return self._arena.new(host.shape, host.dtype).copy_(host)
         except MemoryError as error:
             raise _no_room(f"{Meta(tuple(host.shape), host.dtype)} to be placed: {error}") from error
-        return self._arena.hold(block, host.shape, host.dtype)
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
         board = self._board
         board.check_open()
-        placed = {device: (block, self._lend(block, device)) for device, block in blocks.items()}
+        place_of = (lambda block: None) if self._arena is None else self._arena.block_of
+        placed = {device: (block, place_of(block)) for device, block in blocks.items()}
         with self._order:
             run = Run(next(self._numbers), tuple(blocks), False, where, computes=False)
             block = next(iter(blocks.values()))
@@ -106,13 +106,6 @@ class ProcessPool:
             board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
         self._hold_back(run)
         return buffer
-
-    def _lend(self, block: torch.Tensor, device: int) -> arena.Block | None:
-        """The place of a snapshot, which the device holds from now on; None for a tensor that is to be sent."""
-        place = None if self._arena is None else self._arena.block_of(block)
-        if place is not None and self._arena is not None:
-            self._arena.lend(place, [device])
-        return place
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
         """Call a program on its devices.
@@ -181,13 +174,15 @@ class ProcessPool:
             return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
         self.wait(buffer, list(places))
         try:
-            block = self._arena.allocate(nbytes, [self._arena.member, *places])
+            out = self._arena.new(shape, dtype)
         except MemoryError as error:
             raise _no_room(f"{Meta(shape, dtype)}: {error}") from error
-        out = self._arena.hold(block, shape, dtype)
-        fetched = self._ask("fetch", places, (buffer.number, (block, shape, places)))
+        block = self._arena.block_of(out)
+        assert block is not None
+        fetched = self._ask("fetch", places, (buffer.number, (block, shape, places)), (out, block))
         self._wait([fetched])
         self._answered(fetched, buffer, is_received=False)
+        self._arena.settle(block)
         return out
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
@@ -289,6 +284,8 @@ class ProcessPool:
             return
         self._stop_hearing()
         self._board.close()
+        if self._arena is not None:
+            self._arena.leave()
         atexit.unregister(self.shutdown)
         self._print_output()
 
@@ -344,10 +341,21 @@ class ProcessPool:
         """The devices that have not yet told that they have finished what matters."""
         return {d for d, number in known.needs.items() if self._board.links[d].done < number}
 
-    def _ask(self, kind: str, device_ids: Iterable[int], what: Any = None) -> Request:
+    def _ask(
+        self,
+        kind: str,
+        device_ids: Iterable[int],
+        what: Any = None,
+        lent: tuple[torch.Tensor, arena.Block] | None = None,
+    ) -> Request:
+        """Ask devices something.
+
+        Args:
+            lent: a tensor into which they write, and its block.
+        """
         with self._order:
             request = Request(next(self._numbers), set(device_ids))
-            self._board.post(kind, 0, request, what)
+            self._board.post(kind, 0, request, what, lent)
         return request
 
     def _wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:

@@ -25,7 +25,7 @@ from tinyshard.runtime.board import Board
 from tinyshard.runtime.buffers import Buffers
 from tinyshard.runtime.errand import Errand, plan
 from tinyshard.runtime.failures import gone, lost_error
-from tinyshard.runtime.forks import abandon_in_child
+from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.interrupts import Interrupts
 from tinyshard.runtime.launch import Starter
@@ -58,6 +58,7 @@ class Switchboard:
         buffers: tells which values nobody holds any more.
         memory: the first part of what the devices share with this process, if they do.
         rest: called when there has been nothing to do for a while.
+        lend: called with a block of shared memory and a device, before that is told of the block.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Switchboard:
         buffers: Buffers,
         memory: Board | None = None,
         rest: Callable[[], object] = lambda: None,
+        lend: Callable[[Any, int], object] = lambda block, device: None,
     ) -> None:
         self.state = threading.Lock()
         self._carrying = threading.Lock()  # who has it hands out; it may take `state`, not the other way round
@@ -86,6 +88,7 @@ class Switchboard:
         self._buffers = buffers
         self._memory = memory
         self._rest = rest
+        self._lend = lend
         self._busy_s = time.monotonic()
         self._is_resting = False
         self._has_news = True
@@ -99,12 +102,13 @@ class Switchboard:
         self._is_listening = False  # likewise, or for `LINGER_S`
         self._interrupts = Interrupts(self.links, self._unsettled, self.state)
         self._newest = 0  # number of the last call that was handed out
-        self._selector = selectors.DefaultSelector()
         self._printed = Printed(self.state)
-        self._wake_in, self._wake_out = socket.socketpair()
+        with held_off():
+            self._selector = selectors.DefaultSelector()
+            self._wake_in, self._wake_out = socket.socketpair()
+            abandon_in_child(self)
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
-        abandon_in_child(self)
         self._thread = threading.Thread(target=self._serve, name="tinyshard I/O", daemon=True)
         self._thread.start()
 
@@ -115,7 +119,8 @@ class Switchboard:
 
         Args:
             kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
-                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a question (request, what).
+                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a question (request, what,
+                and a tensor into which the devices write with its block, or None).
             nbytes: size of the tensors in it.
         """
         self._queue.append((kind, nbytes, *item))
@@ -262,8 +267,6 @@ class Switchboard:
     def abandon(self) -> None:
         """In a process that user code has forked from this one: let go of what the two share."""
         self.broken = _unusable("this process was forked from the one that the pool belongs to")
-        for link in self.links:
-            link.close()
         self._close_own_ends()
 
     def _wake(self) -> None:
@@ -430,6 +433,8 @@ class Switchboard:
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
         self._count(run)
         for device, (block, place) in blocks.items():
+            if place is not None and not self.links[device].lost:
+                self._lend(place, device)  # by this thread, which Ctrl-C cannot strike before it tells the device
             head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
             self._send([device], head, channel.tensor_bytes(block) if place is None else None)
         for device, (block, place) in blocks.items():
@@ -454,8 +459,10 @@ class Switchboard:
     def _forget(self, program: int) -> None:
         self._send(self._known.pop(program, ()), ("forget", program))
 
-    def _ask(self, kind: str, request: Request, what: Any) -> None:
+    def _ask(self, kind: str, request: Request, what: Any, lent: tuple[Any, Any] | None) -> None:
         for device in request.waiting:
+            if lent is not None and not self.links[device].lost:
+                self._lend(lent[1], device)
             self.links[device].asked[request.number] = request
             if self.links[device].lost:
                 self.links[device].fail_asked()

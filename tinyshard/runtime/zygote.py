@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import gc
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ import threading
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
-from tinyshard.runtime.forks import abandon_in_child
+from tinyshard.runtime.forks import abandon_in_child, held_off
 
 
 class Zygote:
@@ -31,30 +32,30 @@ class Zygote:
     """
 
     def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
         path = [os.path.abspath(p) for p in sys.path]  # "" is the folder of the controller
-        # a terminal may stop who writes to it out of another group: so first of all SIGTTOU
-        code = (
-            f"import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); sys.path[:] = {path!r}; "
-            f"from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
-        )
         environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            env=environment,
-            # a terminal's Ctrl-C is for the controller. A session of its own would keep it away too, but Linux may deal
-            # out the cores by sessions: then a busy process beside it takes nearly all of them
-            process_group=0,
-        )
-        theirs.close()
-        self._sock = ours
-        self._lines = ours.makefile("r")
         self._lock = threading.Lock()
+        self._is_ready = False
+        with held_off():
+            self._sock, theirs = socket.socketpair()
+            # a terminal may stop who writes to it out of another group: so first of all SIGTTOU
+            code = (
+                f"import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); sys.path[:] = {path!r}; "
+                f"from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
+            )
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                # a terminal's Ctrl-C is for the controller. A session of its own would keep it away too, but Linux may
+                # deal out the cores by sessions: then a busy process beside it takes nearly all of them
+                process_group=0,
+            )
+            theirs.close()
+            abandon_in_child(self)
         atexit.register(self.close)
-        abandon_in_child(self)
 
     @property
     def pid(self) -> int:
@@ -66,8 +67,22 @@ class Zygote:
         """Whether it runs and belongs to this process."""
         return self._sock.fileno() >= 0 and self._process.poll() is None
 
+    def wait_until_ready(self) -> None:
+        """Wait until it forks at once: from its start it loads torch for a second.
+
+        Raises:
+            RuntimeStateError: it is gone.
+        """
+        with self._lock:
+            if not self._is_ready:
+                try:
+                    self._answer("ready")
+                except (OSError, ValueError) as error:
+                    raise _cannot_fork(error) from error
+                self._is_ready = True
+
     def fork(self, request: dict[str, Any], fds: list[int]) -> int:
-        """Fork one worker; returns its pid.
+        """Fork one worker; returns its pid. To be called once it is ready.
 
         Args:
             request: arguments of `worker.main` that are plain data.
@@ -78,14 +93,7 @@ class Zygote:
                 socket.send_fds(self._sock, [json.dumps(request).encode() + b"\n"], fds)
                 return int(self._answer("pid"))
             except (OSError, ValueError) as error:
-                raise RuntimeStateError(
-                    message(
-                        "no worker process could be started",
-                        got=f"{type(error).__name__}: {error}",
-                        rule="workers are forked from a helper process that imports torch",
-                        try_='ts.init() again, or ts.init(runtime="local")',
-                    )
-                ) from error
+                raise _cannot_fork(error) from error
 
     def kill(self, pid: int) -> int | None:
         """Kill a worker, stopped or not, and wait until it is gone.
@@ -100,15 +108,17 @@ class Zygote:
         return None
 
     def _answer(self, key: str) -> Any:
-        line = self._lines.readline()
-        if not line:
-            raise OSError("the helper process is gone")
+        line = b""
+        while not line.endswith(b"\n"):  # it says one line at a time: no buffer, whose lock a child would inherit
+            part = self._sock.recv(4096)
+            if not part:
+                raise OSError("the helper process is gone")
+            line += part
         return json.loads(line)[key]
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: let go of it."""
         atexit.unregister(self.close)
-        self._lines.close()
         self._sock.close()
         self._process.returncode = 0  # it is not this process's child: nothing to wait for
 
@@ -116,7 +126,6 @@ class Zygote:
         """End it, and with it every worker that is left."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        self._lines.close()
         self._sock.close()
         try:
             self._process.wait(timeout=5)
@@ -125,14 +134,24 @@ class Zygote:
             self._process.wait()
 
 
+def _cannot_fork(error: Exception) -> RuntimeStateError:
+    return RuntimeStateError(
+        message(
+            "no worker process could be started",
+            got=f"{type(error).__name__}: {error}",
+            rule="workers are forked from a helper process that imports torch",
+            try_='ts.init() again, or ts.init(runtime="local")',
+        )
+    )
+
+
 _zygote: Zygote | None = None
-_starting = threading.Lock()
 
 
 def start() -> Zygote:
     """The one zygote of this process; started if it is not there."""
     global _zygote
-    with _starting:
+    with held_off():  # a child that finds it half made would have its socket
         if _zygote is None or not _zygote.is_alive:
             _zygote = Zygote()
         return _zygote
@@ -141,17 +160,18 @@ def start() -> Zygote:
 def stop() -> None:
     """End it, if this process has one."""
     global _zygote
-    with _starting:
+    with held_off():
         ending, _zygote = _zygote, None
-        if ending is not None and ending.is_alive:
-            atexit.unregister(ending.close)
-            ending.close()
+    if ending is not None and ending.is_alive:
+        atexit.unregister(ending.close)
+        ending.close()
 
 
 def prestart() -> None:
     """Start it early, while the controller is busy importing torch; nothing goes wrong if it cannot be."""
     is_worker = os.environ.get("TINYSHARD_ROLE") == "worker" or "tinyshard.worker" in sys.orig_argv
-    if sys.platform != "win32" and not is_worker:
+    # a child of multiprocessing, such as a DataLoader's, imports it with the user's script and seldom uses it
+    if sys.platform != "win32" and not is_worker and multiprocessing.parent_process() is None:
         if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process") and not os.environ.get("TINYSHARD_HOSTS"):
             with contextlib.suppress(OSError):
                 start()
@@ -170,6 +190,7 @@ def serve(fd: int) -> None:
     children: set[int] = set()
     zygote = os.getpid()
     try:
+        sock.sendall(json.dumps({"ready": zygote}).encode() + b"\n")
         while True:
             select.select([sock], [], [])
             line, fds, _, _ = socket.recv_fds(sock, 4096, 4)

@@ -1,0 +1,38 @@
+"""What no device can hold is refused: on the local runtime, and without a runtime at all."""
+
+import pytest
+import torch
+
+from tests import unholdable
+from tinyshard.holdable import NARROW, QUANTIZED, check_holdable
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+@unholdable.every_way
+@unholdable.every_kind
+def test_a_tensor_that_no_device_can_hold_is_refused(kind, way):
+    unholdable.check_kind(kind, way)
+
+
+@unholdable.eager_and_jitted
+@unholdable.every_maker
+def test_an_op_that_makes_such_a_tensor_is_refused(maker, jitted):
+    unholdable.check_maker(maker, jitted)
+
+
+@pytest.mark.parametrize("size", [3, 20_000])
+def test_conjugate_and_negative_views_arrive_as_what_they_stand_for(size):
+    unholdable.check_views(size)
+
+
+def test_every_dtype_that_torch_can_copy_is_held():
+    dtypes = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+    assert dtypes >= NARROW | QUANTIZED
+    for dtype in dtypes - QUANTIZED:
+        x = torch.zeros(16, dtype=torch.uint8).view(dtype)
+        if dtype in NARROW:
+            with pytest.raises(NotImplementedError):
+                x.clone()
+        else:
+            check_holdable(x)

@@ -1,0 +1,111 @@
+"""A file that processes share, in this process's address space; parts of it can become this process's own.
+
+What is mapped can be replaced where it is, so tensors that lie there stay. A part that becomes private keeps its values
+and is copied by the system: from then on no other process sees what is written there, nor writes there, and a forked
+child gets a copy as of all other memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any
+
+import numpy as np
+
+# of Linux on x86-64, which alone this serves; Python does not name them all
+_MAP_FIXED, _MAP_NORESERVE, _MAP_POPULATE = 0x10, 0x4000, 0x8000
+_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
+_ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+
+
+class Mapping:
+    """The whole file, mapped once.
+
+    Args:
+        fd: of the file; it may be closed afterwards.
+        nbytes: its size.
+
+    Attributes:
+        bytes: all of it. The address space is given back when the last view of it is gone.
+        pages: the same, to advise the system on.
+
+    Raises:
+        OSError: the system refuses.
+    """
+
+    def __init__(self, fd: int, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._fd = os.dup(fd)
+        # reserved without the file: Python's mmap would keep a descriptor of it, in forked children too
+        self.pages = mmap.mmap(-1, nbytes, flags=_ANYWHERE, prot=mmap.PROT_READ)
+        self._address = np.frombuffer(self.pages, np.uint8).ctypes.data
+        self._own: dict[int, int] = {}  # sizes of the private parts, by where they start
+        self._place(0, nbytes, mmap.MAP_SHARED, self._fd)
+        memory: Any = (ctypes.c_ubyte * nbytes).from_address(self._address)
+        memory.reserved = self.pages  # who looks at the one keeps the other
+        self.bytes = np.frombuffer(memory, np.uint8)
+
+    @property
+    def fd(self) -> int:
+        """Its own descriptor of the file; -1 once it is closed."""
+        return self._fd
+
+    def make_private(self, offset: int, nbytes: int, *, is_copied: bool = True) -> None:
+        """Make a part of it, whole pages, this process's own, with the values that it has.
+
+        Args:
+            is_copied: at once. Otherwise page by page when it is written to; then nobody may write to the file.
+
+        Raises:
+            OSError: the system refuses.
+        """
+        if self._fd >= 0 and offset not in self._own:
+            # the system copies pages that it maps private and writable ahead of their use
+            populate = _MAP_POPULATE if is_copied else 0
+            self._place(offset, nbytes, mmap.MAP_PRIVATE | populate, self._fd)
+            self._own[offset] = nbytes
+
+    def share_again(self, offset: int) -> None:
+        """Undo `make_private`, if it was done: what stands in the file is seen here again."""
+        nbytes = self._own.get(offset)
+        if nbytes is not None and self._fd >= 0:
+            self._place(offset, nbytes, mmap.MAP_SHARED, self._fd)
+            del self._own[offset]
+
+    def leave(self) -> None:
+        """Let go of the file: the private parts stay, all else is zeros from now on.
+
+        Raises:
+            OSError: the system refuses, and what is left of the file stays mapped.
+        """
+        if self._fd < 0:
+            return
+        try:
+            start = 0
+            for offset, nbytes in [*sorted(self._own.items()), (self._nbytes, 0)]:
+                if offset > start:
+                    self._place(start, offset - start, _ANYWHERE, -1)
+                start = offset + nbytes
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the descriptor; what is mapped stays as it is."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        if hasattr(self, "_fd"):
+            self.close()
+
+    def _place(self, offset: int, nbytes: int, flags: int, fd: int) -> None:
+        got = _mmap(self._address + offset, nbytes, _READ_WRITE, flags | _MAP_FIXED, fd, offset if fd >= 0 else 0)
+        if got != self._address + offset:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
