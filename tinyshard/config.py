@@ -9,6 +9,7 @@ from tinyshard.errors import TinyshardError, message
 # name -> (default, meaning, whether it changes programs)
 FLAGS: dict[str, tuple[Any, str, bool]] = {
     "explain_cache_misses": (False, "print why a jitted function is traced again", False),
+    "explain_gathers": (False, "print which op gathers an operand, on whose line, how many bytes and why", False),
     "threefry_partitionable": (
         True,
         "a random number depends on its own counter alone, not on how many there are",

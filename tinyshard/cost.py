@@ -33,16 +33,35 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
+class Gathers:
+    """All-gathers of operands that one op needs in fewer parts than they lie in; they are part of the traffic too.
+
+    Attributes:
+        op: the op.
+        why: what it needs, or why no rule keeps its operands sharded.
+        count: how many of them.
+        nbytes: bytes that one device sends in all of them together.
+    """
+
+    op: str
+    why: str
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """What one call costs each device.
 
     Attributes:
         flops: multiplications and additions of matrix products, convolutions and attention (torch's own formulas).
         traffic: what is sent, by collective and axes.
+        gathers: the part of it that ops need which cannot keep their operands sharded, by op.
     """
 
     flops: int
     traffic: tuple[Traffic, ...]
+    gathers: tuple[Gathers, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -59,6 +78,7 @@ class Cost:
             f"  {t.op} over {'*'.join(t.over)}: {'once' if t.count == 1 else f'{t.count} times'}, {t.nbytes:,} bytes"
             for t in self.traffic
         ]
+        lines += [f"  of these {g.nbytes:,} bytes gather operands of {g.op}: {g.why}" for g in self.gathers]
         return "\n".join(lines)
 
 
@@ -106,7 +126,16 @@ def cost_of(program: Program, names: Sequence[str]) -> Cost:
                 total[1] += bytes_sent(program, step)
         elif step.op != "literal":
             flops += _flops(program, step)
-    return Cost(flops, tuple(Traffic(op, over, count, nbytes) for (op, over), (count, nbytes) in traffic.items()))
+    gathers: dict[tuple[str, str], list[int]] = {}
+    for number, reason in program.reasons:
+        total = gathers.setdefault((reason.op, reason.why), [0, 0])
+        total[0] += 1
+        total[1] += bytes_sent(program, program.steps[number])
+    return Cost(
+        flops,
+        tuple(Traffic(op, over, count, nbytes) for (op, over), (count, nbytes) in traffic.items()),
+        tuple(Gathers(op, why, count, nbytes) for (op, why), (count, nbytes) in gathers.items()),
+    )
 
 
 def _flops(program: Program, step: Step) -> int:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from tinyshard import partition, platform
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, StatefulRandomError, message
+from tinyshard.explain_gathers import explain_gathers
 from tinyshard.hidden_writes import with_new_statistics, writes_statistics
 from tinyshard.holdable import check_holdable
 from tinyshard.inplace import rebind
@@ -76,9 +77,6 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return rebind(op, args, kwargs)
     if known.is_answer:
         return op(*device_get(args), **device_get(kwargs))  # item(), equal(): the answer is a Python value
-    if known.apart is not None:
-        with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
-            return known.apart(*args, **kwargs)
     if "device" in kwargs:
         if _target(kwargs) == "meta":  # torch.func asks for shapes only
             return op(*tree_map_only(Array, _on_meta, args), **kwargs)
@@ -89,6 +87,8 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     home = home_of(operands)
     recipe = _recipe(op, args, kwargs, operands, home)
     arrays: list[Any] = list(call(recipe, operands, home))
+    if recipe.program.reasons:
+        explain_gathers(recipe, home)
     if known.is_view:
         remember(op, args, kwargs, arrays)
         of_part = is_part(op, operands[0])

@@ -18,7 +18,6 @@ import torch
 
 from tinyshard.array import Array, is_own
 from tinyshard.errors import ImmutableError, message
-from tinyshard.placement import device_get
 
 aten = torch.ops.aten
 
@@ -50,7 +49,7 @@ def with_new_statistics(args: tuple[Any, ...]) -> tuple[Any, ...]:
     with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
         *results, mean, variance = aten._native_batch_norm_legit_functional(*args)
         for target, new in zip(targets, (mean, variance), strict=True):
-            target.copy_(new if isinstance(target, Array) else device_get(new))
+            target.copy_(new if isinstance(target, Array) else new._gather())
     return tuple(results)
 
 

@@ -26,6 +26,7 @@ from tinyshard.array import Array, meta_of
 from tinyshard.compiled import Closure, Compiled
 from tinyshard.errors import DtypeError, ShardingError, message
 from tinyshard.explain import explanation
+from tinyshard.explain_gathers import explain_gathers
 from tinyshard.layout import is_same_placement
 from tinyshard.lifting import is_tracing
 from tinyshard.lowered import GraphText, Lowered
@@ -152,7 +153,7 @@ class Jitted:
         # without anything that it closes over, a trace always fits: the first one will be found again
         if key is not None and not entry.traced.closed and self._entries[bound.signature][0] is entry:
             self._found[key] = entry, recipe, home
-        return _assembled(entry, call(recipe, everything, home))
+        return _assembled(entry, _called(recipe, everything, home))
 
     def _executable(self, bound: Bound, entry: Entry, everything: Sequence[Any]) -> tuple[Recipe, Home]:
         home = self._home(entry, everything, bound.names)
@@ -175,7 +176,7 @@ class Jitted:
 
         def run(*inputs: torch.Tensor) -> list[Array]:
             recipe, home = self._executable(bound, entry, inputs)
-            return call(recipe, inputs, home)
+            return _called(recipe, inputs, home)
 
         return _assembled(entry, applied.apply(entry.derived, run, everything))
 
@@ -336,7 +337,14 @@ def _partitioned(traced: Traced, home: Home, slots: Sequence[Slot], named: Seque
 
 
 def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:
-    return _assembled(entry, call(recipe, operands, home))
+    return _assembled(entry, _called(recipe, operands, home))
+
+
+def _called(recipe: Recipe, operands: Sequence[Any], home: Home) -> list[Array]:
+    arrays = call(recipe, operands, home)
+    if recipe.program.reasons:
+        explain_gathers(recipe, home)
+    return arrays
 
 
 def _assembled(entry: Entry, made: Sequence[torch.Tensor]) -> Any:

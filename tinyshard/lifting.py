@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
+import torch.fx.traceback as fx_traceback
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -171,6 +172,7 @@ class Watch(TorchDispatchMode):
         recorder = current_recorder()
         if recorder is None:
             return op(*args, **kwargs)
+        fx_traceback.current_meta["custom"] = {"where": users_line()}  # fx copies it to the nodes that are made
         if is_random(op, args, kwargs):
             raise StatefulRandomError(
                 message(
@@ -255,7 +257,7 @@ def _is_closed_over(x: Any, functional: type) -> bool:
         return not _is_of_this_trace(x)
     if isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter):
         return True
-    recorder = _recorder()
+    recorder = current_recorder()
     is_fake_of_others = recorder is not None and getattr(x, "fake_mode", recorder.fake) is not recorder.fake
     return isinstance(x, torch.Tensor) and (is_fake_of_others or x.is_nested)  # to be refused
 

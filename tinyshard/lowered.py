@@ -94,7 +94,8 @@ def program_text(program: Program, names: Sequence[str] | None = None) -> str:
     axes = " x ".join(f"{name}={size}" for name, size in zip(names, program.axes, strict=True))
     lines = [f"program on {len(program.devices)} devices, axes {axes}" if axes else "program on 1 device"]
     lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]
-    for step in program.steps:
+    reasons = dict(program.reasons)
+    for number, step in enumerate(program.steps):
         made = ", ".join(f"{Value(n)}: {program.metas[n] or '?'}" for n in step.results if n >= 0)
         params = dict(step.kwargs)
         note = ""
@@ -103,6 +104,7 @@ def program_text(program: Program, names: Sequence[str] | None = None) -> str:
             params = {"over": "*".join(group), **params}
             sent = bytes_sent(program, step)
             note = f"    # {sent:,} bytes" if COLLECTIVES[step.op].communicates else ""
+            note += f", gathered for {reasons[number].op}" if number in reasons else ""
         elif step.op == "transfer":
             params = {"over": "*".join(names)}
             note = f"    # {bytes_sent(program, step):,} bytes"

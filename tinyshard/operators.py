@@ -5,34 +5,28 @@ To teach it one more op is to add a row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
+from tinyshard.verified import ANY_STRIDES
+
 aten = torch.ops.aten
 
 # views that look at strides: on a device they run as reshape, with the shape of the shard
 AS_RESHAPE = {aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default}
-# a handle does not know the strides of its shards, so what asks for contiguous tensors gets them here
-NEEDS_CONTIGUOUS = {
+# whatever the sweep says: kernels that go wrong, or warn, where a tensor overlaps itself as an expanded one does
+_CONTIGUOUS = {
     aten.as_strided.default,
     aten.view.dtype,
     aten.view_as_real.default,
-    aten.view_as_complex.default,
-    aten.slice_scatter.default,  # torch gives a wrong answer where the tensor overlaps itself
+    aten.slice_scatter.default,
     aten.select_scatter.default,
     aten.diagonal_scatter.default,
-    aten.searchsorted.Tensor,  # these two warn, once a worker
+    aten.searchsorted.Tensor,
     aten.bucketize.Tensor,
-    aten._pdist_forward.default,
-    aten._pdist_backward.default,
-    aten.native_group_norm.default,
-    aten.native_group_norm_backward.default,
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
 }
 NEEDS_WHOLE = {aten.as_strided.default}
 # (input, weight, bias, running_mean, running_var, training, momentum, eps); the first does not say that it writes
@@ -42,46 +36,53 @@ ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, ate
 # lazy bits stay on the device that runs the op, and would be lost on the way to another
 INSTEAD = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
-# how many leading dims, at most, are a batch whose items are computed alone; a negative number leaves the last dims out
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """An op that computes each item of a batch alone.
+
+    Attributes:
+        lead: how many leading dims are the batch; a negative number leaves the last dims out.
+        operands: positions of the arguments that have a batch; None for all tensors of the first one's batch shape.
+        sums: positions of the results that are sums over the batch, as the gradient of a weight is.
+        inner: position of the argument that lists the sizes of the dims of an item, which are no batch.
+    """
+
+    lead: int = 99
+    operands: tuple[int, ...] | None = None
+    sums: tuple[int, ...] = ()
+    inner: int | None = None
+
+
+_MATRICES = Batch(-2)
 BATCHED = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: 2,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: 2,
-    aten.linalg_inv_ex.default: -2,
-    aten.linalg_cholesky_ex.default: -2,
-    aten.linalg_qr.default: -2,
-    aten._linalg_eigh.default: -2,
-    aten._linalg_det.default: -2,
-    aten._linalg_slogdet.default: -2,
-    aten._linalg_svd.default: -2,
-    aten.linalg_lu_factor_ex.default: -2,
-    aten.linalg_solve_triangular.default: -2,
-    aten.tril.default: -2,
-    aten.triu.default: -2,
-    aten._cdist_forward.default: -2,
-    aten.searchsorted.Tensor: -1,
-    aten._linalg_check_errors.default: 99,  # each device looks at what it computed
+    aten._scaled_dot_product_flash_attention_for_cpu.default: Batch(2),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: Batch(2),
+    aten.native_layer_norm_backward.default: Batch(operands=(0, 1, 3, 4), sums=(1, 2), inner=2),
+    aten.linalg_inv_ex.default: _MATRICES,
+    aten.linalg_cholesky_ex.default: _MATRICES,
+    aten.linalg_qr.default: _MATRICES,
+    aten._linalg_eigh.default: _MATRICES,
+    aten._linalg_det.default: _MATRICES,
+    aten._linalg_slogdet.default: _MATRICES,
+    aten._linalg_svd.default: _MATRICES,
+    aten.linalg_lu_factor_ex.default: _MATRICES,
+    aten.linalg_solve_triangular.default: _MATRICES,
+    aten.tril.default: _MATRICES,
+    aten.triu.default: _MATRICES,
+    aten._cdist_forward.default: _MATRICES,
+    aten.searchsorted.Tensor: Batch(-1),
+    aten._linalg_check_errors.default: Batch(),  # each device looks at what it computed
+}
+
+# a rule holds for an op but for some arguments: op -> (argument, its value)
+NOT_BY_RULE = {
+    aten.embedding_dense_backward.default: ("scale_grad_by_freq", True),  # counts the words of its own block alone
 }
 
 _DIMS = {"dim", "dims", "dim0", "dim1", "dim2"}
 _ONE_DIM_MORE = {"aten::unsqueeze", "aten::stack"}
-
-
-def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
-    return x if factor == 1 else x * factor
-
-
-# DTensor wants their bias as a partial sum; said in two ops, each has a rule
-_APART: dict[Any, Callable[..., Any]] = {
-    aten.addmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mm(a, b), alpha) + _scaled(c, beta),
-    aten.addmv.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mv(a, b), alpha) + _scaled(c, beta),
-    aten.addbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b).sum(0), alpha) + _scaled(c, beta),
-    aten.baddbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b), alpha) + _scaled(c, beta),
-}
-
-
-def decomposition(op: Any) -> Callable[..., Any] | None:
-    """The function that says `op` in ops that shard better, or None."""
-    return _APART.get(op)
+_SIZES_OF_VIEWED = {"input_sizes", "self_sizes", "input_size"}  # of select_backward, diagonal_backward, unfold_backward
 
 
 def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -103,6 +104,22 @@ def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return given.get("dropout_p") != 0
 
 
+@cache
+def needs_contiguous(op: Any) -> bool:
+    """Whether an op is given contiguous operands: a handle does not know the strides of its shards, so what torch asks
+    of them before it calls a kernel (`x.contiguous()`) does nothing, and a kernel may read memory in the wrong order.
+
+    Example:
+        >>> needs_contiguous(aten.sin.default)
+        False
+        >>> needs_contiguous(aten.mkldnn_rnn_layer.default)
+        True
+    """
+    if op in _CONTIGUOUS:
+        return True
+    return bool(op.namespace != "tinyshard" and op not in AS_RESHAPE and str(op) not in ANY_STRIDES)
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What dispatch asks of an op at every call.
@@ -114,7 +131,6 @@ class Facts:
         is_batch_norm: may change the running statistics that it is given, whatever its schema says.
         may_draw: can draw from torch's own generator.
         is_answer: gives a Python value (item, equal).
-        apart: the op said in other ops, or None.
         container: list or tuple if it returns one.
         returns: how many results its schema has.
     """
@@ -125,7 +141,6 @@ class Facts:
     is_batch_norm: bool
     may_draw: bool
     is_answer: bool
-    apart: Callable[..., Any] | None
     container: type | None
     returns: int
 
@@ -142,7 +157,6 @@ def facts(op: Any) -> Facts:
         is_batch_norm=op in BATCH_NORMS,
         may_draw=torch.Tag.nondeterministic_seeded in op.tags,
         is_answer=any("Tensor" not in kind for kind in kinds),
-        apart=decomposition(op),
         container=list if kinds and "List" in kinds[0] else tuple if len(kinds) != 1 else None,
         returns=len(returns),
     )
@@ -156,19 +170,23 @@ def with_positive_dims(
     Args:
         op: the op.
         args, kwargs: its arguments.
-        ndim: rank of its first tensor.
+        ndim: rank of its first tensor. The gradient of a view takes the gradient of the view, and counts dims in
+            the shape of what was viewed, which is another argument.
 
     Example:
         >>> with_positive_dims(aten.cumsum.default, ("x", -1), {}, 3)
         (('x', 2), {})
+        >>> with_positive_dims(aten.select_backward.default, ("g", [2, 3, 4], -1, 0), {}, 2)
+        (('g', [2, 3, 4], 2, 0), {})
     """
-    ndim = max(ndim + (op._schema.name in _ONE_DIM_MORE), 1)
+    names = [a.name for a in op._schema.arguments]
+    viewed = next((v for n, v in (*zip(names, args, strict=False), *kwargs.items()) if n in _SIZES_OF_VIEWED), None)
+    ndim = max((ndim if viewed is None else len(viewed)) + (op._schema.name in _ONE_DIM_MORE), 1)
 
     def positive(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return [positive(v) for v in value]
         return value + ndim if isinstance(value, int) and -ndim <= value < 0 else value
 
-    names = [a.name for a in op._schema.arguments]
     new = tuple(positive(v) if n in _DIMS else v for n, v in zip(names, args, strict=False))
     return new, {n: positive(v) if n in _DIMS else v for n, v in kwargs.items()}

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import operator
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from tinyshard.operators import AS_RESHAPE, NEEDS_CONTIGUOUS, decomposition
-from tinyshard.plan import UnknownShape, gathered, known, plan
-from tinyshard.program import Builder, Value
+from tinyshard.decompositions import Function, always, where_cut
+from tinyshard.operators import AS_RESHAPE, needs_contiguous
+from tinyshard.plan import Plan, UnknownShape, gathered, known, plan
+from tinyshard.program import Builder, Meta, Reason, Value
 from tinyshard.reshard import Cuts, Placed, reduce_pending, reshard
 
-__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "decomposition", "finish", "place", "plan"]
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]
 
 aten = torch.ops.aten
 
@@ -35,14 +41,21 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
     Communication: what the plan needs to bring the operands into place; results may be left pending.
     """
+    function = always(op, args, kwargs)
+    if function is not None:
+        return _apply_function(builder, function, args, kwargs)
     planned = plan(op, args, kwargs, builder.axes)
     given, _ = tree_flatten((args, kwargs))
     wanted, form = tree_flatten((planned.args, planned.kwargs))
     numbers = {x.number: x for x in given if isinstance(x, Placed)}
+    if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, Placed)):
+        function = where_cut(op)
+        if function is not None:
+            return _apply_function(builder, function, args, kwargs)
     leaves: list[Any] = []
     for leaf in wanted:
         if isinstance(leaf, Placed):
-            leaf = bring(builder, numbers[leaf.number], leaf, op)
+            leaf = _brought(builder, numbers[leaf.number], leaf, op, planned)
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
     name = str(aten.reshape.default if planned.op in AS_RESHAPE else planned.op)
@@ -59,6 +72,78 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if -1 in slots:
         builder.steps[-1] = replace(builder.steps[-1], results=tuple(slots))
     return out
+
+
+def is_gathered(have: Placed, want: Placed, axes: Sequence[int]) -> bool:
+    """Whether an operand is to lie in fewer parts than it does."""
+
+    def parts(x: Placed) -> int:
+        return math.prod(axes[a] for cut in x.dims for a in cut)
+
+    return parts(want) < parts(have)
+
+
+def _brought(builder: Builder, have: Placed, want: Placed, op: Any, planned: Plan) -> Value:
+    """Bring an operand into place, and write down why, where that gathers it."""
+    first = len(builder.steps)
+    value = bring(builder, have, want, op)
+    if is_gathered(have, want, builder.axes):
+        whole = [d for d, (h, w) in enumerate(zip(have.dims, want.dims, strict=True)) if len(w) < len(h)]
+        why = planned.why or f"it computes along {'dim' if len(whole) == 1 else 'dims'} {', '.join(map(str, whole))}"
+        for number in range(first, len(builder.steps)):
+            if builder.steps[number].op == "all_gather":
+                builder.reasons[number] = Reason(str(op), why, builder.where)
+    return value
+
+
+def _apply_function(builder: Builder, function: Function, args: Any, kwargs: Any) -> list[Placed | None]:
+    """Partition a function of whole tensors in place of an op: its graph, node by node."""
+    leaves, form = tree_flatten((tuple(args), dict(kwargs)))
+    operands = iter([x for x in leaves if isinstance(x, Placed)])
+    described = tuple(Meta(x.shape, x.dtype) if isinstance(x, Placed) else x for x in leaves)
+    values: dict[torch.fx.Node, Any] = {}
+    kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
+    for node in _graph(function, described, kinds, form).graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(operands)
+        elif node.op == "output":
+            flat, _ = tree_flatten(node.args[0])
+            return [values[x] for x in flat]
+        elif node.target is operator.getitem:
+            values[node] = values[node.args[0]][node.args[1]]
+        else:
+            given = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, dict(node.kwargs)))
+            made = apply(builder, node.target, given[0], on_cpu(given[1]))
+            values[node] = made if isinstance(node.meta["val"], list | tuple) else made[0]
+    raise AssertionError("a graph ends with its output")
+
+
+@lru_cache(maxsize=1024)
+def _graph(
+    function: Function, described: tuple[Any, ...], kinds: tuple[Any, ...], form: TreeSpec
+) -> torch.fx.GraphModule:
+    """The graph of a function on tensors of these shapes."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    metas = [x for x in described if isinstance(x, Meta)]
+
+    def flat(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        args, kwargs = tree_unflatten([next(given) if isinstance(x, Meta) else x for x in described], form)
+        return function(*args, **kwargs)
+
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
+        made: torch.fx.GraphModule = make_fx(flat)(*[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas])
+    made.graph.eliminate_dead_code()
+    return made
+
+
+def on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What was traced on meta tensors, as torch.func's own rules may be: devices compute where they are."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "meta":
+        return {**kwargs, "device": torch.device("cpu")}
+    return dict(kwargs)
 
 
 def place(builder: Builder, have: Placed, dims: Cuts) -> Placed:
@@ -81,7 +166,7 @@ def bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
     x = have if have.pending == want.pending and have.dims == want.dims else None
     if x is None:
         x = _keep_pending(builder, have, want) if want.pending else reshard(builder, have, want.dims)
-    if op in NEEDS_CONTIGUOUS:
+    if needs_contiguous(op):
         return Value(builder.emit("aten.contiguous.default", (Value(x.number),), {}, [x.local(builder.axes)])[0])
     return Value(x.number)
 
@@ -102,8 +187,11 @@ def apply_unknown(
         The numbers of its `count` results.
     """
 
+    why = "the shape of its result depends on values"
+    planned = Plan(op, args, kwargs, (), (), (), why)
+
     def whole(x: Placed) -> Value:
-        return bring(builder, x, gathered(x), op)
+        return _brought(builder, x, gathered(x), op, planned)
 
     new_args, new_kwargs = tree_map_only(Placed, whole, (args, kwargs))
     return builder.emit(str(op), new_args, new_kwargs, [None] * count)

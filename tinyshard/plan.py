@@ -1,9 +1,10 @@
 """How one op on whole tensors runs on shards: which layout each operand must have, and how the result lies.
 
 Where the answer is plain (one device, copies everywhere, a pointwise op on operands that are cut alike, items of a
-batch) it is given here; otherwise DTensor's rules give it (`tinyshard.rules`). Whatever they say is tried on meta
-tensors: if the local op does not make shards of the promised shape, the op gathers its operands and runs everywhere,
-which is always right.
+batch) it is given here; otherwise DTensor's rules give it (`tinyshard.rules`), for the ops whose rule the sweep has
+held against torch's values (`tinyshard.verified`). What a rule says is tried on meta tensors. An op without a rule, or
+whose local op does not make shards of the promised shape, gathers its operands and runs everywhere, which is always
+right; the plan says why.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.holdable import check_makes_holdable, check_result
 from tinyshard.layout import Axes
-from tinyshard.operators import AS_RESHAPE, BATCHED, INSTEAD, NEEDS_WHOLE, with_positive_dims
+from tinyshard.operators import AS_RESHAPE, BATCHED, INSTEAD, NEEDS_WHOLE, NOT_BY_RULE, with_positive_dims
 from tinyshard.planning_axes import planning_axes
 from tinyshard.program import Meta
 from tinyshard.reshard import Cuts, Placed
+from tinyshard.verified import RULES
 
 aten = torch.ops.aten
 
@@ -40,6 +42,7 @@ class Plan:
         results: for each flat result (dims, pending); None for a result that is None.
         local: metas of the results on one device.
         whole: metas of the results as whole tensors.
+        why: why operands are gathered that a rule might have kept in parts; empty where a rule decided.
     """
 
     op: Any
@@ -48,6 +51,7 @@ class Plan:
     results: tuple[tuple[Cuts, tuple[tuple[int, str], ...]] | None, ...]
     local: tuple[Meta | None, ...]
     whole: tuple[Meta | None, ...]
+    why: str = ""
 
 
 def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> Plan:
@@ -62,24 +66,34 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     if operands:
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
     if op in NEEDS_WHOLE or all(x.is_whole for x in operands):
-        return _everywhere(op, args, kwargs, whole)
+        return _everywhere(op, args, kwargs, whole, "it reads the memory of the whole tensor")
     if any(math.prod(x.shape) == 0 for x in operands):  # DTensor's rule for views never returns on a size of 0
-        return _everywhere(op, args, kwargs, whole)
+        return _everywhere(op, args, kwargs, whole, "an operand is empty")
     if op in BATCHED:
-        return _batched(op, args, kwargs, whole, axes) or _everywhere(op, args, kwargs, whole)
-    quick = _pointwise(op, args, kwargs, whole, axes)
+        batched = _batched(op, args, kwargs, whole, axes)
+        return batched or _everywhere(op, args, kwargs, whole, "only its batch dims can stay sharded")
+    has_rule = str(op) in RULES
+    quick = _pointwise(op, args, kwargs, whole, axes, insist=not has_rule)
     if quick is not None:
         return quick
+    name, value = NOT_BY_RULE.get(op, ("", None))
+    names = [a.name for a in op._schema.arguments]
+    if name and ({**dict(zip(names, args, strict=False)), **kwargs}).get(name) is value:
+        return _everywhere(op, args, kwargs, whole, f"with {name}={value} each element needs all others")
+    if not has_rule:
+        return _everywhere(op, args, kwargs, whole, "no rule for it has passed the sweep")
     from tinyshard import rules
 
     hidden: set[int] = set()  # axes whose cuts are gathered because no rule can keep them
     used = {a for x in operands for cut in x.dims for a in cut} | {a for x in operands for a, _ in x.pending}
+    reason = ""
     while hidden < used:
         try:
-            return _by_rule(op, args, kwargs, whole, axes, hidden)
+            return replace(_by_rule(op, args, kwargs, whole, axes, hidden), why=reason)
         except rules.NoRule as why:
+            reason = str(why)
             hidden |= set(why.axes) - hidden or used
-    return _everywhere(op, args, kwargs, whole)
+    return _everywhere(op, args, kwargs, whole, reason)
 
 
 def known(meta: Meta | None) -> Meta:
@@ -88,11 +102,11 @@ def known(meta: Meta | None) -> Meta:
     return meta
 
 
-def _everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...]) -> Plan:
+def _everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], why: str) -> Plan:
     """Every device runs the op on whole operands."""
     args, kwargs = tree_map_only(Placed, gathered, (args, kwargs))
     results = tuple(None if m is None else (((),) * len(m.shape), ()) for m in whole)
-    return Plan(op, args, kwargs, results, whole, whole)
+    return Plan(op, args, kwargs, results, whole, whole, why)
 
 
 def gathered(x: Placed) -> Placed:
@@ -100,28 +114,36 @@ def gathered(x: Placed) -> Placed:
     return replace(x, dims=((),) * len(x.shape), pending=())
 
 
-def _pointwise(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], axes: Axes) -> Plan | None:
-    """A pointwise op whose operands are cut alike, or not at all, needs no rule: each shard is computed alone."""
+def _pointwise(
+    op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], axes: Axes, *, insist: bool
+) -> Plan | None:
+    """A pointwise op whose operands are cut alike, or not at all, needs no rule: each shard is computed alone.
+
+    Parts of a sum along an axis that cuts another operand are combined first: left pending, the op would gather that
+    operand. Where operands are cut in different ways a rule chooses, or the first operand does if `insist`.
+    """
     if torch.Tag.pointwise not in op.tags or any(m is None for m in whole):
         return None
     shape = known(whole[0]).shape
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
     cuts: list[Axes] = [()] * len(shape)
+    cutting = {a for x in operands for cut in x.dims for a in cut}
     for x in operands:
-        if x.pending:
+        if not insist and not {a for a, _ in x.pending} <= cutting:  # a rule may know how to leave it pending
             return None
         for dim, cut in enumerate(x.dims, start=len(shape) - len(x.dims)):
-            if cut and cuts[dim] not in ((), cut):
+            if not cut or cuts[dim] == cut:
+                continue
+            if cuts[dim] or any(a in other for other in cuts for a in cut):
+                if insist:
+                    continue
                 return None
-            cuts[dim] = cut or cuts[dim]
-    used = [a for cut in cuts for a in cut]
-    if len(set(used)) < len(used):
-        return None
+            cuts[dim] = cut
     dims = tuple(cuts)
 
     def aligned(x: Placed) -> Placed:
         tail = dims[len(dims) - len(x.dims) :]
-        return replace(x, dims=tuple(cut if n > 1 else () for n, cut in zip(x.shape, tail, strict=True)))
+        return replace(x, dims=tuple(cut if n > 1 else () for n, cut in zip(x.shape, tail, strict=True)), pending=())
 
     args, kwargs = tree_map_only(Placed, aligned, (args, kwargs))
     results = ((dims, ()),) * len(whole)
@@ -130,21 +152,40 @@ def _pointwise(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], 
 
 def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], axes: Axes) -> Plan | None:
     """An op that computes each item of a batch alone: cuts of the batch dims stay, the other dims are gathered."""
+    row = BATCHED[op]
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
-    count = BATCHED[op] if BATCHED[op] > 0 else len(operands[0].shape) + BATCHED[op]
-    batch = operands[0].shape[:count]
-    cuts = next((x.dims[:count] for x in operands if x.shape[:count] == batch and any(x.dims[:count])), ())
-    if not cuts or any(m is not None and m.shape[:count] != batch for m in whole):
+    first = operands[0]
+    lead = row.lead if row.inner is None else -len(args[row.inner])
+    count = min(lead, len(first.shape)) if lead > 0 else len(first.shape) + lead
+    batch = first.shape[:count]
+    chosen = None if row.operands is None else {args[i].number for i in row.operands if isinstance(args[i], Placed)}
+
+    def has_batch(x: Placed) -> bool:
+        if chosen is not None:
+            return x.number in chosen
+        return len(x.shape) == len(first.shape) or x.shape[:count] == batch
+
+    cuts = next((x.dims[:count] for x in operands if has_batch(x) and any(x.dims[:count])), ())
+    summed = {i for i in row.sums if whole[i] is not None}
+    if not cuts or any(m is not None and i not in summed and m.shape[:count] != batch for i, m in enumerate(whole)):
         return None
 
     def cut(x: Placed) -> Placed:
-        if len(x.shape) != len(operands[0].shape) and x.shape[:count] != batch:
+        if not has_batch(x):
             return gathered(x)
-        lead = tuple(c if n == b else () for c, n, b in zip(cuts, x.shape, batch, strict=False))
-        return replace(x, dims=lead + ((),) * (len(x.shape) - count), pending=())
+        kept = tuple(c if n == b else () for c, n, b in zip(cuts, x.shape, batch, strict=False))
+        return replace(x, dims=kept + ((),) * (len(x.shape) - count), pending=())
 
     args, kwargs = tree_map_only(Placed, cut, (args, kwargs))
-    results = tuple(None if m is None else (cuts + ((),) * (len(m.shape) - count), ()) for m in whole)
+    parts = tuple((a, "sum") for by in cuts for a in by)
+    results = tuple(
+        None
+        if m is None
+        else (((),) * len(m.shape), parts)
+        if i in summed
+        else (cuts + ((),) * (len(m.shape) - count), ())
+        for i, m in enumerate(whole)
+    )
     promised = _promised(whole, results, axes)
     if _run_on_meta(op, args, kwargs, axes, local=True) != promised:
         return None
@@ -216,7 +257,7 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     promised = _promised(whole, results, axes)
     try:
         local = _run_on_meta(answer.op, new_args, new_kwargs, axes, local=True)
-    except Exception as error:
+    except RuntimeError as error:  # torch's word that shards of these shapes are no operands of the op
         raise rules.NoRule(f"the op refuses its shards: {error}") from error
     if local != promised:
         raise rules.NoRule(f"the op makes {local} of its shards, not {promised}")

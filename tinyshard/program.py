@@ -92,6 +92,21 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a step gathers an operand.
+
+    Attributes:
+        op: the op that needs it.
+        why: what the op needs, or why no rule keeps the operand sharded.
+        where: the line of the user's that called the op; None where that is the line that calls the program.
+    """
+
+    op: str
+    why: str
+    where: Any = None
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Steps that every device of `devices` runs.
 
@@ -102,6 +117,7 @@ class Program:
         steps: the steps in order.
         outputs: numbers of the values that it returns.
         metas: local shape and dtype of each value; None where only running tells.
+        reasons: for each step that gathers an operand of an op (its position among the steps, why).
         number: tells programs apart, so that each is sent to a worker once.
         communicates: whether any step exchanges data between devices.
         largest_nbytes: size of its largest value; infinite where only running tells.
@@ -113,6 +129,7 @@ class Program:
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     metas: tuple[Meta | None, ...]
+    reasons: tuple[tuple[int, Reason], ...] = field(default=(), compare=False)
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
     communicates: bool = field(init=False, compare=False)
     largest_nbytes: float = field(init=False, compare=False)
@@ -146,6 +163,8 @@ class Builder:
         free: inputs that are not on the devices yet: the first op that takes one says how it is to be put there.
         wanted: for each free input that has been taken, the axes that are to cut each dim.
         copies: values that were already brought to another layout, so that two ops share one exchange.
+        reasons: why a step gathers an operand, by its position among the steps.
+        where: the user's line that called the op which is being written; None outside of a trace.
     """
 
     devices: tuple[int, ...]
@@ -156,6 +175,8 @@ class Builder:
     free: set[int] = field(default_factory=set)
     wanted: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     copies: dict[Any, Any] = field(default_factory=dict)
+    reasons: dict[int, Reason] = field(default_factory=dict)
+    where: Any = None
 
     def input(self, meta: Meta) -> int:
         """Add an input; all inputs come before all steps."""
@@ -175,4 +196,5 @@ class Builder:
 
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""
-        return Program(self.devices, self.axes, self.num_inputs, tuple(self.steps), tuple(outputs), tuple(self.metas))
+        made = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
+        return Program(self.devices, self.axes, self.num_inputs, *made)

@@ -94,8 +94,8 @@ def ask(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int
             info = _dispatcher.unwrap_to_op_info(op, *made)
             asked: Any = info.schema
             sharding = _propagator.propagate_op_sharding_non_cached(asked)
-    except Exception as error:  # whatever it is, the op can still run on whole operands
-        raise NoRule(f"{type(error).__name__}: {error}") from error
+    except NotImplementedError as error:
+        raise NoRule("DTensor has no rule for it") from error
     schema = asked
     if sharding.redistribute_schema is not None and sharding.needs_redistribute:
         schema = sharding.redistribute_schema
@@ -117,7 +117,8 @@ def _in_form_of(given: Any, answered: Any) -> Any:
     old, form = tree_flatten(given)
     if len(leaves) != len(old):
         if isinstance(given, tuple) and sum(isinstance(x, Operand) for x in old) == 1:
-            return (leaves[0], *answered[1:])  # a variant with other arguments, as squeeze.dims for squeeze
+            # a variant with other arguments, as squeeze.dims for squeeze, whose dims may be one
+            return (leaves[0], *([x] if isinstance(x, int) else x for x in answered[1:]))
         raise NoRule("DTensor answered with other arguments than it was asked about")
     if [isinstance(x, Operand) for x in old] != [isinstance(x, Operand) for x in leaves]:
         raise NoRule("DTensor answered with other operands than it was asked about")

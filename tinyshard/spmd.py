@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -22,7 +22,7 @@ from tinyshard.mapped.splice import Axes, splice
 from tinyshard.placement import transfer
 from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.recipe import Elsewhere, Home, Recipe, Slot, close_program, open_program
-from tinyshard.reshard import Placed, reduce_pending, reshard
+from tinyshard.reshard import Placed, reduce_pending
 from tinyshard.sharding import Sharding
 from tinyshard.strided import check_traced
 from tinyshard.trace import Traced
@@ -177,7 +177,7 @@ class _Walk:
         x = self._on_axes(x)
         if isinstance(x, Deferred):
             return x.laid(self._builder, written.dims)
-        return reshard(self._builder, x, written.dims)
+        return partition.place(self._builder, x, written.dims)
 
     def emitted(self, x: Any) -> Placed | Elsewhere:
         """A value that is to be returned."""
@@ -211,15 +211,13 @@ class _Walk:
             if not any(key.dims):
                 return deferred.draw(op, key, args[1:], _meta(node))
         if deferred.is_elementwise(op, args, kwargs):
-            return deferred.elementwise(op, args, _on_cpu(kwargs), _meta(node))
+            return deferred.elementwise(op, args, partition.on_cpu(kwargs), _meta(node))
         if op in _SAME:
             return args[0]
         args, kwargs = self._laid(node, op, args, kwargs)
-        apart = partition.decomposition(op)
-        if apart is not None:
-            return self._decomposed(apart, args, kwargs)
+        self._builder.where = node.meta.get("custom", {}).get("where")
         try:
-            made = partition.apply(self._builder, op, args, _on_cpu(kwargs))
+            made = partition.apply(self._builder, op, args, partition.on_cpu(kwargs))
         except partition.UnknownShape as error:
             raise DtypeError(
                 message(
@@ -270,23 +268,6 @@ class _Walk:
             return number
         return self._builder.emit("aten.clone.default", (Value(number),), {}, [self._builder.metas[number]])[0]
 
-    def _decomposed(self, function: Any, args: Any, kwargs: Mapping[str, Any]) -> Placed:
-        """Trace the decomposition and walk its graph in this node's place."""
-        from torch.fx.experimental.proxy_tensor import make_fx
-
-        given = [x for x in args if isinstance(x, Placed)]
-        metas = [torch.empty(x.shape, dtype=x.dtype, device="meta") for x in given]
-        graph = make_fx(lambda *tensors: function(*tensors, **kwargs))(*metas)
-        values = iter(given)
-        for node in graph.graph.nodes:
-            if node.op == "placeholder":
-                self._values[node] = next(values)
-            elif node.op == "output":
-                return self._placed(self._value(node.args[0]))
-            else:
-                self._values[node] = self._call(node)
-        raise AssertionError("a graph ends with its output")
-
     def _fill(self, node: torch.fx.Node, op: Any, args: Any) -> Deferred:
         _, number, position = _FILLS[op]
         made = _meta(node)
@@ -318,11 +299,3 @@ def _meta(node: torch.fx.Node) -> Meta:
 def _as_it_lies(builder: Builder, x: Placed) -> Placed:
     """A free input as it lies since the first op that took it."""
     return replace(x, dims=builder.wanted.get(x.number, x.dims))
-
-
-def _on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """torch.func's own rules may have been traced on meta tensors; devices compute where they are."""
-    device = kwargs.get("device")
-    if device is not None and torch.device(device).type == "meta":
-        return {**kwargs, "device": torch.device("cpu")}
-    return dict(kwargs)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
@@ -153,7 +154,7 @@ def trace(
     with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
         stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
     try:
-        with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged():
+        with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
             functional = dispatch_functionalize(flat, FunctionalTensorMode())
             graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:

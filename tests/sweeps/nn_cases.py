@@ -201,7 +201,7 @@ row("MaxUnpool3d", lambda: nn.MaxUnpool3d(2), normal(8, 4, 1, 2, 4), SPOTS_2D[:,
 row("FractionalMaxPool2d", lambda: nn.FractionalMaxPool2d(2, (4, 2), _random_samples=positive(8, 8, 2) % 1), IMAGE)
 row(
     "FractionalMaxPool3d",
-    lambda: nn.FractionalMaxPool3d(2, (3, 2, 2), _random_samples=positive(8, 4, 3) % 1),
+    lambda: nn.FractionalMaxPool3d(2, (2, 2, 2), _random_samples=positive(8, 4, 3) % 1),
     normal(8, 4, 4, 4, 4),
 )
 

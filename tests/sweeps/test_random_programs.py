@@ -18,7 +18,7 @@ import tinyshard as ts
 from tests.expressions import check_same
 from tests.sweeps.random_programs import PLAIN, SHARDED, program, run, smaller
 
-PARTS = range(100 if os.environ.get("TINYSHARD_SWEEP") == "whole" else 4)
+PARTS = range(100 if os.environ.get("TINYSHARD_SWEEP") == "whole" else 6)
 A_PART = 100
 
 # programs that once gave something else

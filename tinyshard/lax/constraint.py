@@ -8,6 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.constrained import Target, placed_at
+from tinyshard.errors import ShardingError, message
 from tinyshard.placement import as_sharding, put_plain, refuse_on_a_shard
 from tinyshard.prefix import spread
 from tinyshard.sharding import Sharding

@@ -14,10 +14,10 @@ from torch.utils._pytree import tree_map, tree_map_only
 from tinyshard.array import meta_of
 from tinyshard.collectives import group_positions
 from tinyshard.intercept import STOP
-from tinyshard.lax.named import NAMED, Call, Groups, call_of
+from tinyshard.lax.named import NAMED, Groups, call_of
 from tinyshard.mapped.region import Region
 from tinyshard.mapped.varying import compare_copies
-from tinyshard.operators import AS_RESHAPE, INSTEAD, NEEDS_CONTIGUOUS
+from tinyshard.operators import AS_RESHAPE, INSTEAD, needs_contiguous
 from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.reshard import collective
 from tinyshard.strided import check_traced
@@ -38,16 +38,18 @@ class Axes:
     mesh: Mapping[str, int]
     named: Mapping[str, tuple[int, ...]] | None
 
-    def of(self, call: Call, axes: Sequence[int]) -> tuple[tuple[int, ...], Groups | None]:
+    def of(
+        self, over: Sequence[str], within: Groups | None, axes: Sequence[int]
+    ) -> tuple[tuple[int, ...], Groups | None]:
         """The axes of a program with these `axes` along which a collective goes, and its groups along them."""
         if self.named is not None:
-            return tuple(a for name in call.axes for a in self.named[name]), call.groups
+            return tuple(a for name in over for a in self.named[name]), within
         sizes, names = tuple(self.mesh.values()), list(self.mesh)
-        along = [names.index(name) for name in call.axes]
+        along = [names.index(name) for name in over]
         if all(sizes[a] == 1 for a in along):
             return (), None
         count = range(math.prod(sizes))
-        groups = dict.fromkeys(tuple(group_positions(sizes, along, p, call.groups)) for p in count)
+        groups = dict.fromkeys(tuple(group_positions(sizes, along, p, within)) for p in count)
         return tuple(range(len(axes))), tuple(groups)
 
 
@@ -73,7 +75,7 @@ def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) 
             values[node] = Value(builder.emit("literal", (Literal(held),), {}, [meta_of(held)])[0])
         elif node.op == "output":
             made = [values[x].number for x in node.args[0]]
-            compare_copies(builder, region, axes, made)
+            compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), made)
             return made
         else:
             args, kwargs = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
@@ -90,7 +92,8 @@ def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: 
     # gradients recompute what their region computes: in one program a step with the same operands is the same step
     named = op is NAMED
     # of two meshes one name may mean different axes
-    over = axes.of(call_of(args[1]), builder.axes) if named else None
+    call = call_of(args[1]) if named else None
+    over = axes.of(call.axes, call.groups, builder.axes) if call is not None else None
     key = ("step", str(op), repr(args), repr(sorted(kwargs.items())), over)
     if key not in builder.copies:
         builder.copies[key] = _collective(builder, axes, *args) if named else _local(builder, node, op, args, kwargs)
@@ -99,7 +102,7 @@ def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: 
 
 def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
     call = call_of(number)
-    over, groups = axes.of(call, builder.axes)
+    over, groups = axes.of(call.axes, call.groups, builder.axes)
     params = call.arguments
     if not over:  # a group of one: only a permutation without a pair changes anything
         if call.kind == "own_index" or params.get("pairs") == ():
@@ -117,7 +120,7 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
         check_traced(node.args, node.kwargs)
     op = INSTEAD.get(op, op)
     made = node.meta.get("val")
-    if op in NEEDS_CONTIGUOUS:
+    if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
     if op in AS_RESHAPE:
         op, args = aten.reshape.default, (args[0], list(meta_of(node.meta["val"]).shape))

@@ -9,13 +9,13 @@ The graph tells along which axes a value can differ; with the flag `check_replic
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from tinyshard import config
 from tinyshard.errors import ShardingError, message
-from tinyshard.lax.named import NAMED, call_of
+from tinyshard.lax.named import NAMED, Groups, call_of
 from tinyshard.leaves import named_leaves
 from tinyshard.mapped.region import Region
 from tinyshard.program import Builder, Meta, Value
@@ -76,13 +76,16 @@ def check_specs(region: Region, name: str) -> None:
             )
 
 
-def compare_copies(builder: Builder, region: Region, axes: Mapping[str, tuple[int, ...]], made: Sequence[int]) -> None:
+Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
+
+
+def compare_copies(builder: Builder, region: Region, along: Along, made: Sequence[int]) -> None:
     """With the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
 
     Args:
         builder: the program, to which the comparison is added.
         region: the region.
-        axes: the program's axes for each name of the region's mesh; none for an axis of size 1.
+        along: the program's axes for names of the region's mesh, none for axes of size 1, and the groups along them.
         made: the numbers of its results, on their shards.
 
     Communication: two all_reduces of each result whose spec leaves an axis out.
@@ -91,7 +94,7 @@ def compare_copies(builder: Builder, region: Region, axes: Mapping[str, tuple[in
         return
     for place, (number, cut) in enumerate(zip(made, region.out_cuts, strict=True)):
         left_out = region.unmentioned(cut)
-        over = tuple(a for name in left_out for a in axes[name])
+        over, groups = along(left_out)
         meta = builder.metas[number]
         if not over or meta is None or not meta.nbytes:
             continue
@@ -99,7 +102,8 @@ def compare_copies(builder: Builder, region: Region, axes: Mapping[str, tuple[in
         bits = Meta((meta.nbytes,), torch.uint8)
         row = builder.emit("aten.reshape.default", (Value(number), [-1]), {}, [flat])[0]
         row = builder.emit("aten.view.dtype", (Value(row), torch.uint8), {}, [bits])[0]
-        most, least = (collective(builder, "all_reduce", row, over, op=op) for op in ("max", "min"))
+        grouped = {} if groups is None else {"groups": groups}
+        most, least = (collective(builder, "all_reduce", row, over, op=op, **grouped) for op in ("max", "min"))
         same = builder.emit("aten.eq.Tensor", (Value(most), Value(least)), {}, [Meta(bits.shape, torch.bool)])[0]
         same = builder.emit("aten.all.default", (Value(same),), {}, [Meta((), torch.bool)])[0]
         said = message(

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.operators import BATCHED
+from tinyshard.operators import BATCHED, Batch
 from tinyshard.random import floats
 from tinyshard.random.threefry import counter_words, words
 
@@ -124,7 +124,7 @@ def _draw_on_meta(
 
 
 DRAW = torch.ops.tinyshard.draw.default
-BATCHED[DRAW] = -1  # each key of a batch is drawn from alone
+BATCHED[DRAW] = Batch(-1)  # each key of a batch is drawn from alone
 
 
 @torch.library.register_vmap("tinyshard::draw", lib=_library)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tinyshard import config
 from tinyshard.errors import DtypeError, message
-from tinyshard.operators import BATCHED
+from tinyshard.operators import BATCHED, Batch
 from tinyshard.random import reuse
 from tinyshard.random.draw import DRAW
 from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape
@@ -208,7 +208,7 @@ def _fold_in_on_meta(key: Tensor, number: Tensor) -> Tensor:
 
 
 FOLD = torch.ops.tinyshard.fold_in.default
-BATCHED[FOLD] = -1
+BATCHED[FOLD] = Batch(-1)
 
 
 @torch.library.register_vmap("tinyshard::fold_in", lib=_library)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.operators import BATCHED
+from tinyshard.operators import BATCHED, Batch
 from tinyshard.random.draw import made_of, width
 from tinyshard.random.threefry import words
 
@@ -188,5 +188,5 @@ def _join_pairs_on_meta(own: Tensor, got: Tensor, parts: int, at: Tensor, shape:
 _ops = torch.ops.tinyshard
 DRAW_ORIGINAL = _ops.draw_original.default
 PAIR_WORDS, OF_WORDS = _ops.pair_words.default, _ops.of_words.default
-BATCHED[DRAW_ORIGINAL] = -1
+BATCHED[DRAW_ORIGINAL] = Batch(-1)
 DRAW_PAIRS, JOIN_PAIRS = _ops.draw_pairs.default, _ops.join_pairs.default

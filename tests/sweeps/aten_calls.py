@@ -1,0 +1,307 @@
+"""Every aten op that torch's op database comes down to, forward and backward, as the partitioner meets it.
+
+`collect` runs samples of the database on plain tensors and writes down each aten op that is called, with its arguments.
+`hold` partitions one such call for operands in random layouts (some pending as partial sums, some with transposed
+memory), runs the program on the local runtime, and compares each device's block with the op on whole tensors.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+
+import tinyshard as ts
+from tests.sweeps import aten_extra
+from tests.sweeps.op_db import DTYPES, OPS, samples
+from tinyshard import partition, plan
+from tinyshard.layout import Layout
+from tinyshard.program import Builder, Meta, Program
+from tinyshard.reshard import Placed
+
+AXES = ((5, 2), (2, 5), (2, 2))
+LARGEST = 4_000
+MOST = 40  # calls kept of one op
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down calls of aten ops that are functions of their operands, by op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[Any, dict[Any, Call]] = {}
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _is_function(op):
+            self._keep(op, args, kwargs)
+        return op(*args, **kwargs)
+
+    def _keep(self, op: Any, args: Any, kwargs: Any) -> None:
+        leaves = tree_leaves((args, kwargs))
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        if not tensors or any(x.layout != torch.strided or x.numel() > LARGEST for x in tensors):
+            return
+        key = tuple((tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else repr(x) for x in leaves)
+        known = self.calls.setdefault(op, {})
+        if key not in known and len(known) < MOST:
+            known[key] = tree_map_only(torch.Tensor, _own, (args, kwargs))
+
+
+def _own(x: torch.Tensor) -> torch.Tensor:
+    return x.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def _is_function(op: Any) -> bool:
+    if op.namespace != "aten" or op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
+        return False
+    name = op._schema.name.removeprefix("aten::")
+    return "empty" not in name and all("Tensor" in str(r.type) for r in op._schema.returns)
+
+
+def collect(count: int) -> dict[Any, list[Call]]:
+    """The calls that the first samples of each op of the database come down to, by aten op.
+
+    Args:
+        count: samples of an op in float32; of other dtypes a quarter as many.
+    """
+    recorder = Recorder()
+    for info in OPS.values():
+        for dtype in DTYPES:
+            if dtype not in info.dtypes or "jiterator" in info.name:
+                continue
+            for _, sample in samples(info, dtype, count if dtype == torch.float32 else -(-count // 4)):
+                given = tree_map_only(torch.Tensor, _with_gradient, (sample.input, sample.args, sample.kwargs))
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    _record(recorder, info, sample, *given)
+    found = {op: [*known.values()] for op, known in recorder.calls.items()}
+    for op, extra in aten_extra.calls().items():
+        found[op] = extra + found.get(op, [])
+    return found
+
+
+def _with_gradient(x: torch.Tensor) -> torch.Tensor:
+    x = x.detach().clone()
+    return x.requires_grad_() if x.is_floating_point() or x.is_complex() else x
+
+
+def _record(recorder: Recorder, info: Any, sample: Any, first: Any, args: Any, kwargs: Any) -> None:
+    try:
+        with recorder:
+            made = sample.output_process_fn_grad(info.op(first, *args, **kwargs))
+            outs = [x for x in tree_leaves(made) if isinstance(x, torch.Tensor) and x.requires_grad]
+            ins = [x for x in tree_leaves((first, args, kwargs)) if isinstance(x, torch.Tensor) and x.requires_grad]
+            if outs and ins:
+                torch.autograd.grad(outs, ins, [torch.ones_like(x) for x in outs], allow_unused=True)
+    except Exception:  # samples that torch refuses; what was called before counts all the same
+        return
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One call, partitioned and run.
+
+    Attributes:
+        by_rule: whether a rule of DTensor's decided the layouts.
+        turned: whether a block had transposed memory.
+        wrong: how the result differs; None if it is right.
+        case: operands, layouts and other arguments.
+        steps: what the program does.
+    """
+
+    by_rule: bool
+    turned: bool
+    wrong: str | None
+    case: str
+    steps: tuple[str, ...]
+
+
+def negative_dims(op: Any, call: Call) -> Iterator[Call]:
+    """The same call with each dim that it names counted from the end, where torch makes the same of it."""
+    args, kwargs = call
+    names = [a.name for a in op._schema.arguments]
+    places = [i for i, n in enumerate(names[: len(args)]) if n.startswith("dim") and type(args[i]) is int]
+    if not places:
+        return
+    expected = tree_leaves(op(*args, **kwargs))
+    for rank in range(1, 7):
+        changed = tuple(x - rank if i in places and x >= 0 else x for i, x in enumerate(args))
+        try:
+            made = tree_leaves(op(*changed, **kwargs))
+        except (IndexError, RuntimeError):
+            continue
+        if changed != args and all(
+            torch.equal(m, e) if isinstance(e, torch.Tensor) else m is e for m, e in zip(made, expected, strict=True)
+        ):
+            yield changed, kwargs
+            return
+
+
+def hold(op: Any, call: Call, seed: str) -> Outcome | None:
+    """Partition a call for operands in layouts drawn by `seed`, and compare; None where nothing is sharded.
+
+    Raises:
+        Whatever the partitioner or a device raises.
+    """
+    draw = random.Random(seed)
+    generator = torch.Generator().manual_seed(draw.randrange(2**31))
+    axes = draw.choice(AXES)
+    count = math.prod(axes)
+    builder = Builder(tuple(range(count)), axes)
+    runtime = ts.platform.current()
+    leaves, form = tree_flatten(call)
+    operands: list[Any] = []
+    whole: list[Any] = []
+    buffers, told = [], []
+    for x in leaves:
+        if not isinstance(x, torch.Tensor):
+            operands.append(x)
+            whole.append(x)
+            continue
+        dims = _random_dims(draw, x.shape, axes)
+        used = {a for cut in dims for a in cut}
+        pending: tuple[tuple[int, str], ...] = ()
+        if x.is_floating_point() and draw.random() < 0.25:
+            pending = tuple((a, "sum") for a in range(len(axes)) if a not in used and draw.random() < 0.7)
+            x = (x * 16).round() / 16 + 0.0 if pending else x  # so that parts add up to it exactly, and no zero is -0.0
+        value = Placed(0, tuple(x.shape), x.dtype, dims, pending)
+        number = builder.input(value.local(axes))
+        operands.append(Placed(number, value.shape, value.dtype, dims, pending))
+        parts = _parts(x, [a for a, _ in pending], axes, generator)
+        layout = Layout(tuple(range(count)), axes, dims, "cpu")
+        turned = draw.random() < 0.3
+        blocks = {d: _block(parts[d], layout, d, turned) for d in range(count)}
+        buffers.append(runtime.put(blocks, None))
+        whole.append(x)
+        told.append(f"{x.dtype}{list(x.shape)} {dims}{f' pending {pending}' if pending else ''}{' turned' * turned}")
+    if not any(isinstance(x, Placed) and not x.is_whole for x in operands):
+        return None
+    args, kwargs = tree_unflatten(whole, form)
+    expected = op(*args, **kwargs)
+    args, kwargs = tree_unflatten(operands, form)
+    asked: list[bool] = []
+    by_rule = plan._by_rule
+
+    def noted(*given: Any) -> Any:
+        made = by_rule(*given)
+        asked.append(True)
+        return made
+
+    plan._by_rule = noted
+    try:
+        results = partition.finish(builder, partition.apply(builder, op, tuple(args), kwargs))
+    finally:
+        plan._by_rule = by_rule
+    made = [x for x in results if x is not None]
+    program = builder.finish([x.number for x in made])
+    outputs = runtime.run(program, buffers, None)
+    flat = list(expected) if isinstance(expected, list | tuple) else [expected]
+    wrong = _difference(flat, results, made, outputs, axes)
+    others = [x for x in leaves if not isinstance(x, torch.Tensor)]
+    is_turned = any("turned" in one for one in told)
+    return Outcome(
+        bool(asked), is_turned, wrong, f"{axes}: {'; '.join(told)}; {others}", tuple(s.op for s in program.steps)
+    )
+
+
+def _random_dims(draw: random.Random, shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    cuts: list[list[int]] = [[] for _ in shape]
+    for axis in draw.sample(range(len(axes)), len(axes)):
+        if draw.random() < 0.35:
+            continue
+        fitting = [
+            d for d, n in enumerate(shape) if n and n % (axes[axis] * math.prod(axes[other] for other in cuts[d])) == 0
+        ]
+        if fitting:
+            cuts[draw.choice(fitting)].append(axis)
+    return tuple(map(tuple, cuts))
+
+
+def _parts(
+    x: torch.Tensor, pending: Sequence[int], axes: Sequence[int], generator: torch.Generator
+) -> list[torch.Tensor]:
+    """For each device the tensor that it holds a block of; along `pending` axes these add up to `x`, exactly."""
+    count = math.prod(axes)
+    held = [x] * count
+    for axis in pending:
+        stride, size = math.prod(axes[axis + 1 :]), axes[axis]
+        for first in range(count):
+            if first // stride % size:
+                continue
+            noise = [torch.randint(-32, 32, x.shape, generator=generator) / 16 for _ in range(size - 1)]
+            shares = [n.to(x.dtype) for n in noise]
+            shares.append(held[first] - sum(shares))
+            for place, share in enumerate(shares):
+                held[first + place * stride] = share
+    return held
+
+
+def _block(x: torch.Tensor, layout: Layout, device: int, turned: bool) -> torch.Tensor:
+    block = x[layout.index(device, tuple(x.shape))]
+    dims = list(range(block.dim()))[::-1]
+    return block.permute(dims).contiguous().permute(dims) if turned else block.contiguous().clone()
+
+
+def _difference(
+    expected: Sequence[Any],
+    results: Sequence[Placed | None],
+    made: Sequence[Placed],
+    outputs: Sequence[Any],
+    axes: Sequence[int],
+) -> str | None:
+    if len(expected) != len(results):
+        return f"{len(results)} results for {len(expected)}"
+    tensors = [e for e, r in zip(expected, results, strict=True) if r is not None]
+    runtime = ts.platform.current()
+    count = math.prod(axes)
+    for number, (want, placed, buffer) in enumerate(zip(tensors, made, outputs, strict=True)):
+        if want is None or (tuple(want.shape), want.dtype) != (placed.shape, placed.dtype):
+            return f"result {number} is {Meta(placed.shape, placed.dtype)} for {want}"
+        want = want.resolve_conj().resolve_neg()
+        layout = Layout(tuple(range(count)), tuple(axes), placed.dims, "cpu")
+        local = placed.local(tuple(axes))
+        everything = {d: tuple(slice(0, n) for n in local.shape) for d in range(count)}
+        for device in range(count):
+            got = runtime.gather(buffer, {device: everything[device]}, local.shape, local.dtype)
+            if not _same(got, want[layout.index(device, tuple(want.shape))], want):
+                return f"result {number} is wrong on device {device}"
+    return None
+
+
+def _same(got: torch.Tensor, want: torch.Tensor, whole: torch.Tensor) -> bool:
+    if not (want.is_floating_point() or want.is_complex()):
+        return torch.equal(got, want)
+    sizes = whole.abs().nan_to_num(0.0, 0.0, 0.0)
+    scale = max(float(sizes.max()), 1.0) if sizes.numel() else 1.0
+    return torch.allclose(got, want, rtol=1e-3, atol=2e-4 * scale, equal_nan=True)
+
+
+def outcomes(op: Any, calls: Sequence[Call], count: int) -> Iterator[tuple[str, Outcome | Exception]]:
+    """Hold `count` draws of an op's calls; what was raised in place of an outcome where something was."""
+    varied = [*calls, *itertools.chain.from_iterable(negative_dims(op, c) for c in calls[:6])]
+    for number in range(count):
+        seed = f"{op} {number}"
+        call = varied[number % len(varied)] if number < len(varied) else random.Random(seed).choice(varied)
+        try:
+            outcome = hold(op, call, seed)
+        except plan.UnknownShape:
+            continue
+        except Exception as error:
+            yield seed, error
+        else:
+            if outcome is not None:
+                yield seed, outcome
+
+
+__all__ = ["Outcome", "Program", "collect", "hold", "outcomes"]

@@ -1,0 +1,233 @@
+"""Ops written in other ops, where those can be partitioned and the op itself cannot, or not rightly: two tables.
+
+ALWAYS       the op is never partitioned itself: `mse_loss_backward` with reduction="mean" divides by the number of
+             elements that it is given, which on a shard are too few
+WHERE_CUT    the op along a sharded dim: `softmax` is a maximum, a sum and three elementwise ops, and each of the two
+             reductions leaves partial results that one small all_reduce combines; along whole dims the op runs itself
+
+Both are functions of whole tensors. To add an op is to add a row; the sweep of the partitioning rules tests it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+Function = Callable[..., Any]
+
+_MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
+
+
+def always(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Function | None:
+    """The function to partition in place of this call of an op, whatever the layouts of its operands; or None."""
+    if op in _ADDED_PRODUCTS:
+        return _ADDED_PRODUCTS[op]
+    position = _MEAN_LOSSES.get(op)
+    if position is not None and _argument(args, kwargs, position, "reduction") == _MEAN:
+        return _mean_of_sums(op, position)
+    if op in _NLL_FORWARD and args[3] == _MEAN:
+        return _mean_of_nll(op)
+    return None
+
+
+def where_cut(op: Any) -> Function | None:
+    """The function to partition in place of an op that would gather an operand; or None."""
+    if op in _OF_TORCH:
+        from torch._decomp import decomposition_table  # half a second: not at the start of every notebook
+
+        return decomposition_table[op]
+    return _WHERE_CUT.get(op)
+
+
+def _argument(args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str) -> Any:
+    return args[position] if position < len(args) else kwargs.get(name, _MEAN)
+
+
+# ---- always ---------------------------------------------------------------------------------------------------------
+
+
+def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+    if factor == 1:
+        return x
+    fractional = x.is_floating_point() or x.is_complex()
+    return x * (factor if fractional else int(factor))
+
+
+# DTensor wants their bias as a partial sum; as two ops, each has a rule
+_ADDED_PRODUCTS: dict[Any, Function] = {
+    aten.addmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mm(a, b), alpha) + _scaled(c, beta),
+    aten.addmv.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mv(a, b), alpha) + _scaled(c, beta),
+    aten.addbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b).sum(0), alpha) + _scaled(c, beta),
+    aten.baddbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b), alpha) + _scaled(c, beta),
+}
+
+# gradients of elementwise losses: op -> position of `reduction`. Their first two operands are the gradient of the
+# loss and the input, whose number of elements a mean divides by.
+_MEAN_LOSSES = {
+    aten.mse_loss_backward.default: 3,
+    aten.smooth_l1_loss_backward.default: 3,
+    aten.huber_loss_backward.default: 3,
+    aten.binary_cross_entropy_backward.default: 4,
+    aten.soft_margin_loss_backward.default: 3,
+}
+
+
+@cache
+def _mean_of_sums(op: Any, position: int) -> Function:
+    """The gradient of a mean as the gradient of a sum, of which each element has its part."""
+
+    def backward(g: torch.Tensor, x: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
+        if position < 2 + len(rest):
+            rest = (*rest[: position - 2], _SUM, *rest[position - 1 :])
+        else:
+            kwargs = {**kwargs, "reduction": _SUM}
+        made: torch.Tensor = op(g / x.numel(), x, *rest, **kwargs)
+        return made
+
+    return backward
+
+
+_NLL_FORWARD = {aten.nll_loss_forward.default, aten.nll_loss2d_forward.default}
+
+
+@cache
+def _mean_of_nll(op: Any) -> Function:
+    """The mean of the losses of all rows: blocks have other total weights, so their means cannot be averaged."""
+
+    def forward(x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore_index: int) -> Any:
+        losses, total = op(x, target, weight, _SUM, ignore_index)
+        return losses / total, total
+
+    return forward
+
+
+# ---- along a sharded dim --------------------------------------------------------------------------------------------
+
+# torch's own decompositions of these are of ops that reduce and ops that work element by element
+_OF_TORCH = {
+    aten.linalg_vector_norm.default,
+    aten.logsumexp.default,
+    aten._softmax.default,
+    aten._log_softmax.default,
+    aten._softmax_backward_data.default,
+    aten._log_softmax_backward_data.default,
+}
+
+
+def _dims(x: torch.Tensor, dim: Any) -> list[int]:
+    given = range(x.dim()) if dim is None or dim == [] or dim == () else [dim] if isinstance(dim, int) else dim
+    return [d % max(x.dim(), 1) for d in given]
+
+
+def _variance(x: torch.Tensor, dim: Any, correction: float | None, keepdim: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    dims = _dims(x, dim)
+    mean = x.mean(dims, keepdim=True)
+    apart = x - mean
+    squares = apart.real**2 + apart.imag**2 if x.is_complex() else apart * apart
+    count = math.prod(x.shape[d] for d in dims)
+    total = squares.sum(dims, keepdim=keepdim)
+    return total / max(count - (1 if correction is None else correction), 0), mean if keepdim else mean.squeeze(dims)
+
+
+def _var(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> torch.Tensor:
+    return _variance(x, dim, correction, keepdim)[0]
+
+
+def _std(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> torch.Tensor:
+    return _variance(x, dim, correction, keepdim)[0].sqrt()
+
+
+def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    return _variance(x, dim, correction, keepdim)
+
+
+def _std_mean(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    variance, mean = _variance(x, dim, correction, keepdim)
+    return variance.sqrt(), mean
+
+
+def _first(x: torch.Tensor, best: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
+    """The least position along `dims` where x has its best value; a NaN is the best value, as in torch."""
+    sizes = [n if d in dims else 1 for d, n in enumerate(x.shape)]
+    positions = torch.arange(math.prod(sizes), device=x.device).reshape(sizes)
+    is_best = (x == best) | (x != x)
+    return torch.where(is_best, positions, math.prod(sizes)).amin(list(dims), keepdim=keepdim)
+
+
+def _arg(reduce: Function) -> Function:
+    def arg(x: torch.Tensor, dim: int | None = None, keepdim: bool = False) -> torch.Tensor:
+        dims = _dims(x, dim)
+        return _first(x, reduce(x, dims, keepdim=True), dims, keepdim)
+
+    return arg
+
+
+def _with_arg(reduce: Function) -> Function:
+    def both(x: torch.Tensor, dim: int, keepdim: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        dims = _dims(x, dim)
+        best = reduce(x, dims, keepdim=True)
+        return best if keepdim else best.squeeze(dims), _first(x, best, dims, keepdim)
+
+    return both
+
+
+def _picked(x: torch.Tensor, target: torch.Tensor, weight: Any, ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where an element is its row's target, and the weight of each row; without indexing, so that classes may be cut.
+
+    Shapes: x [N, C, ...] or [C], target [N, ...] or []; both results broadcast against x.
+    """
+    dim = 1 if x.dim() > 1 else 0
+    classes = torch.arange(x.shape[dim], device=x.device).reshape([-1, *[1] * (x.dim() - dim - 1)])
+    rows = target.unsqueeze(dim)
+    is_target = (rows == classes) & (rows != ignored)
+    factor = torch.ones((), dtype=x.dtype) if weight is None else weight.reshape([-1, *[1] * (x.dim() - dim - 1)])
+    return is_target, torch.where(is_target, factor, 0).sum(dim, keepdim=True)
+
+
+def _nll_forward(x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore_index: int) -> Any:
+    dim = 1 if x.dim() > 1 else 0
+    is_target, factors = _picked(x, target, weight, ignore_index)
+    losses = -(torch.where(is_target, x, 0).sum(dim, keepdim=True) * factors).squeeze(dim)
+    if reduction == 0 and x.dim() > 1:
+        return losses, x.new_zeros(())
+    total = factors.sum()
+    return losses.sum() / total if reduction == _MEAN else losses.sum(), total
+
+
+def _nll_backward(
+    g: torch.Tensor,
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: Any,
+    reduction: int,
+    ignore_index: int,
+    total_weight: torch.Tensor,
+) -> torch.Tensor:
+    is_target, factors = _picked(x, target, weight, ignore_index)
+    if reduction == _MEAN:
+        g = g / total_weight
+    elif reduction == 0 and x.dim() > 1:
+        g = g.unsqueeze(1)
+    return torch.where(is_target, -g * factors, 0)
+
+
+_WHERE_CUT: dict[Any, Function] = {
+    aten.unbind.int: lambda x, dim=0: [x.select(dim, i) for i in range(x.shape[dim])],
+    aten.var.correction: _var,
+    aten.std.correction: _std,
+    aten.var_mean.correction: _var_mean,
+    aten.std_mean.correction: _std_mean,
+    aten.argmax.default: _arg(torch.amax),
+    aten.argmin.default: _arg(torch.amin),
+    aten.max.dim: _with_arg(torch.amax),
+    aten.min.dim: _with_arg(torch.amin),
+    aten.nll_loss_forward.default: _nll_forward,
+    aten.nll_loss2d_forward.default: _nll_forward,
+    aten.nll_loss_backward.default: _nll_backward,
+    aten.nll_loss2d_backward.default: _nll_backward,
+}
