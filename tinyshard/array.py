@@ -20,7 +20,7 @@ from tinyshard.layout import Layout
 from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
 from tinyshard.runtime.runs import Buffer
-from tinyshard.sharding import NamedSharding, Sharding, express
+from tinyshard.sharding import Sharding, express
 
 if TYPE_CHECKING:
     from tinyshard.views import View
@@ -138,7 +138,7 @@ class Array(torch.Tensor):
         made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
         made._buffer = buffer
         made._layout = layout
-        made._mesh = sharding.mesh if isinstance(sharding, NamedSharding) else mesh
+        made._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
         made._sharding = sharding
         made._meta = Meta(tuple(shape), dtype)
         made._origin = origin()

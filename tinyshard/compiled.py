@@ -136,7 +136,8 @@ class Compiled:
 
     def _home_now(self, operands: Sequence[Any]) -> Home:
         """Where it runs, in the words of the operands: it may have been compiled on an abstract mesh."""
-        mesh = next((x._mesh for x in operands if getattr(x, "committed", False) and x._mesh), self._home.mesh)
+        bound = [x for x in operands if getattr(x, "committed", False)]
+        mesh = next((x._mesh for x in bound if x._mesh is not None), self._home.mesh)
         if isinstance(mesh, AbstractMesh):
             raise ShardingError(
                 message(
@@ -146,7 +147,7 @@ class Compiled:
                     try_="ts.make_mesh(sizes, names) for a mesh of devices",
                 )
             )
-        return replace(self._home, mesh=mesh)
+        return replace(self._home, mesh=mesh, committed=self._home.committed or bool(bound))
 
     # ---- what it is -------------------------------------------------------------------------------------------
 

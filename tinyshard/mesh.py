@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Integral
 from types import TracebackType
 from typing import Any
@@ -181,7 +181,7 @@ def checked_sizes(sizes: Any, what: str) -> tuple[int, ...]:
         >>> checked_sizes(np.array([4, 2]), "mesh shape")
         (4, 2)
     """
-    given = tuple(sizes) if np.ndim(sizes) else (sizes,)
+    given = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
     if any(not isinstance(n, Integral) or n < 1 for n in given):
         raise MeshError(message("an axis size is a positive int", got=f"{what} {given}"))
     return tuple(map(int, given))

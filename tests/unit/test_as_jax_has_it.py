@@ -278,7 +278,7 @@ def test_meshes_take_numpys_ints():
     assert ts.AbstractMesh(np.int64(4), "a") == ts.AbstractMesh(4, "a")
     assert {type(n) for n in ts.make_mesh(np.array([4, 2]), ("a", "b")).axis_sizes} == {int}
     assert ts.mesh_utils.create_device_mesh(np.array([4, 2])).shape == (4, 2)
-    for wrong in (4.0, (2.0, 2), "ab", np.array([0, 2]), (-1, 2)):
+    for wrong in (4.0, (2.0, 2), "ab", np.array([0, 2]), (-1, 2), (2, (3,))):
         for make in (ts.make_mesh, ts.AbstractMesh):
             with pytest.raises(ts.MeshError, match="positive int"):
                 make(wrong, ("a", "b"))

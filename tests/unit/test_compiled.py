@@ -101,6 +101,14 @@ def test_words_for_one_layout_may_differ():
     assert compiled(put(x, "a", None)).tolist() == (2 * x).tolist()
 
 
+def test_results_are_committed_where_an_argument_is():
+    compiled = ts.jit(lambda x: x * 2).lower(torch.ones(2)).compile()
+    assert not compiled(torch.ones(2)).committed
+    assert compiled(ts.device_put(torch.ones(2), ts.devices()[0])).committed
+    with pytest.raises(ts.ShardingError, match="lie otherwise"):
+        compiled(ts.device_put(torch.ones(2), ts.devices()[1]))
+
+
 def test_static_arguments_are_not_given_again():
     f, runs = counted(lambda x, n, *, flip: -x * n if flip else x * n)
     x = torch.ones(2)

@@ -82,6 +82,8 @@ Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
 def compare_copies(builder: Builder, region: Region, along: Along, made: Sequence[int]) -> None:
     """With the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
 
+    On a GPU the comparison that fails is an assertion of CUDA, after which its worker has to be started again.
+
     Args:
         builder: the program, to which the comparison is added.
         region: the region.
