@@ -35,12 +35,26 @@ from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.placement import array, as_sharding, device_put
 from tinyshard.prefix import spread
 from tinyshard.program import Meta
+from tinyshard.recent import Recent, forget_released, release
 from tinyshard.recipe import Home, Recipe, Slot, call, home_of, slot_of
 from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
 from tinyshard.spmd import constraints_of, partition_graph
 from tinyshard.trace import Traced, closed_names, trace
+
+MOST_TRACES = 1024  # of a function, for different signatures
+MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
+MOST_PROGRAMS = 256  # of a trace, for different layouts
+
+
+def _release(recipe: Recipe) -> None:
+    release(recipe.program)
+
+
+def _release_all(recipes: Recent[Any, Recipe]) -> None:
+    for recipe in recipes.values():
+        _release(recipe)
 
 
 @dataclass(eq=False)
@@ -55,12 +69,28 @@ class Entry:
 
     traced: Traced
     closed: tuple[Meta, ...]
-    recipes: dict[Any, Recipe] = field(default_factory=dict)
+    recipes: Recent[Any, Recipe] = field(default_factory=lambda: Recent(MOST_PROGRAMS, _release))
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, _release_all, self.recipes).atexit = False
+
+    @property
+    def hides_tensors(self) -> bool:
+        """Whether it closes over a tensor that cannot be found again, which may be another one at the next call."""
+        return any(not c.paths for c in self.traced.closed)
+
+    def is_same_as(self, other: Entry) -> bool:
+        """Whether both have one graph on inputs of one kind: then the programs of one do for both."""
+        mine, theirs = self.traced, other.traced
+        plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
+        literal = any(node.op == "get_attr" for node in mine.graph.graph.nodes)
+        same = (mine.arguments, self.closed, mine.out_tree) == (theirs.arguments, other.closed, theirs.out_tree)
+        return plain and not literal and same and mine.graph.code == theirs.graph.code
 
     @functools.cached_property
     def derived(self) -> applied.Derived:
         """Its derivatives."""
-        return applied.Derived(self.traced, jit)
+        return applied.Derived(self.traced, lambda function: _of_constants(jit(function)))
 
     @functools.cached_property
     def homes(self) -> list[tuple[Sharding, Home]]:
@@ -79,19 +109,31 @@ class Entry:
         said = []
         for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
             now = closed.look_up(roots)
-            if now is None:
+            if not closed.paths:
+                said.append(f"{name}, a tensor of {before} which it closes over, cannot be found again")
+            elif now is None:
                 said.append(f"{name}, which it closes over, is gone or means something else")
             elif meta_of(now) != before:
                 said.append(f"{name}, which it closes over: {before}, now {meta_of(now)}")
         return said
 
 
-_traces: weakref.WeakKeyDictionary[Any, dict[Signature, list[Entry]]] = weakref.WeakKeyDictionary()
+Traces = Recent[Signature, list[Entry]]
+
+_traces: weakref.WeakKeyDictionary[Any, Traces] = weakref.WeakKeyDictionary()
 
 
-def _traces_of(function: Callable[..., Any]) -> dict[Signature, list[Entry]]:
+def _traces_of(function: Callable[..., Any]) -> Traces:
     """The traces of a function: kept as long as it is there, and shared by all that is jitted of it."""
-    return _traces.setdefault(function, {}) if isinstance(function, types.FunctionType) else {}
+    if not isinstance(function, types.FunctionType):
+        return Recent(MOST_TRACES)
+    return _traces.setdefault(function, Recent(MOST_TRACES))
+
+
+def _of_constants(jitted: Jitted) -> Jitted:
+    """The jitted function, of which what it closes over stays as it is."""
+    jitted._is_of_constants = True
+    return jitted
 
 
 class Jitted:
@@ -114,7 +156,8 @@ class Jitted:
         self._static_argnames = static_argnames
         self._entries = _traces_of(function)
         self._asked: weakref.WeakKeyDictionary[Entry, list[Sharding | None]] = weakref.WeakKeyDictionary()
-        self._found: dict[Any, tuple[Entry, Recipe, Home]] = {}
+        self._found: Recent[Any, tuple[Entry, Recipe, Home]] = Recent(MOST_TRACES)
+        self._is_of_constants = False
 
     def __getattr__(self, name: str) -> Any:
         """What the function has, as `training` of a module; the jitted one has no copies that could go stale."""
@@ -151,8 +194,8 @@ class Jitted:
             return self._applied(bound, entry, everything)
         recipe, home = self._executable(bound, entry, everything)
         # without anything that it closes over, a trace always fits: the first one will be found again
-        if key is not None and not entry.traced.closed and self._entries[bound.signature][0] is entry:
-            self._found[key] = entry, recipe, home
+        if key is not None and not entry.traced.closed and self._entries_for(bound.signature)[0] is entry:
+            self._found.put(key, (entry, recipe, home))
         return _assembled(entry, _called(recipe, everything, home))
 
     def _executable(self, bound: Bound, entry: Entry, everything: Sequence[Any]) -> tuple[Recipe, Home]:
@@ -240,6 +283,10 @@ class Jitted:
         """How many traces there are."""
         return sum(map(len, self._entries.values()))
 
+    def _entries_for(self, signature: Signature) -> list[Entry]:
+        known = self._entries.get(signature)
+        return self._entries.put(signature, []) if known is None else known
+
     # ---- which trace ------------------------------------------------------------------------------------------
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
@@ -252,8 +299,10 @@ class Jitted:
     def _everything(self, bound: Bound, operands: list[Any]) -> tuple[Entry, list[Any]]:
         """The trace that fits, and all its inputs: operands, then what it closes over."""
         roots = (self._function, *bound.statics)
-        entries = self._entries.setdefault(bound.signature, [])
-        for entry in entries:
+        entries = self._entries_for(bound.signature)
+        for entry in list(entries):
+            if entry.hides_tensors and not self._is_of_constants:
+                continue
             closed = entry.look_up(roots)
             if closed is not None:
                 return entry, [*operands, *closed]
@@ -265,7 +314,11 @@ class Jitted:
         traced = trace(roots, bound.call, bound.signature.metas, bound.names)
         closed = [c.value for c in traced.closed]
         entry = Entry(traced, tuple(map(meta_of, closed)))
+        same = next((e for e in entries if e.is_same_as(entry)), None) if entry.hides_tensors else None
+        if same is not None:
+            return same, [*operands, *closed]
         entries.append(entry)
+        del entries[: len(entries) - MOST_ALIKE]
         return entry, [*operands, *closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------
@@ -312,7 +365,8 @@ class Jitted:
         key = (home.platform, home.devices, slots, tuple(asked))
         recipe = entry.recipes.get(key)
         if recipe is None:
-            recipe = entry.recipes[key] = _partitioned(entry.traced, home, slots, asked)
+            forget_released()
+            recipe = entry.recipes.put(key, _partitioned(entry.traced, home, slots, asked))
         return recipe
 
     def _named(self, traced: Traced) -> list[Sharding | None]:
@@ -418,7 +472,8 @@ def jit(
 
     Args:
         fun: a function of trees of tensors and numbers that returns a tree of tensors. What it closes over (Arrays,
-            tensors, module parameters) is looked up at each call.
+            tensors, module parameters) is looked up at each call. Where it cannot be found again (in a set, in another
+            function's cache), the function is traced at each call.
         in_shardings: a Sharding for every positional argument, or a tree of them that is a prefix of the arguments;
             None leaves an argument where it is, and so do arguments by name.
         out_shardings: likewise for the results.

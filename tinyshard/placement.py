@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from tinyshard.lifting import is_tracing
 from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.names import device_names
 from tinyshard.program import Builder, Meta, Program, Value
+from tinyshard.recent import Recent, forget_released, release
 from tinyshard.reshard import Placed, reshard
 from tinyshard.runtime.runs import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
@@ -227,13 +227,24 @@ def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None
     return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
 
 
-@lru_cache(maxsize=1024)
+_moves: Recent[Any, Program] = Recent(1024, release)
+
+
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     """The program that brings an array from one layout to another.
 
     Communication: over one device order, the fewest exchanges (`tinyshard.reshard`); otherwise blocks from device to
     device.
     """
+    key = (have, want, shape, dtype)
+    made = _moves.get(key)
+    if made is None:
+        forget_released()
+        made = _moves.put(key, _move_program(have, want, shape, dtype))
+    return made
+
+
+def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     common = refine([have, want]) if have.devices == want.devices else None
     if common is None:
         return _transfer_program(have, want, shape, dtype)

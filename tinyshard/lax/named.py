@@ -21,7 +21,9 @@ from torch.utils._pytree import tree_map
 from tinyshard import names
 from tinyshard.collectives import COLLECTIVES, in_groups, reduced
 from tinyshard.errors import DtypeError, MappingError, message
+from tinyshard.handles import Handles
 from tinyshard.leaves import is_whole
+from tinyshard.lifting import is_tracing, keep
 from tinyshard.placement import as_tensor
 from tinyshard.program import Meta
 
@@ -71,8 +73,7 @@ _TRANSPOSED: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] =
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")
 _library.define("named(Tensor x, int call) -> Tensor")
-_calls: list[Call] = []  # what the op's number stands for: an op takes no Python objects
-_numbers: dict[Call, int] = {}
+_calls: Handles[Call] = Handles()
 
 
 @torch.library.impl(_library, "named", "CompositeExplicitAutograd")
@@ -83,7 +84,7 @@ def _while_tracing(x: torch.Tensor, call: int) -> torch.Tensor:
 
 @torch.library.impl(_library, "named", "Meta")
 def _on_meta(x: torch.Tensor, call: int) -> torch.Tensor:
-    does = _calls[call]
+    does = _calls.value(call)
     made = COLLECTIVES[does.kind].meta(Meta(tuple(x.shape), x.dtype), does.size, does.arguments)
     return torch.empty(made.shape, dtype=made.dtype, device="meta")
 
@@ -93,78 +94,79 @@ NAMED = torch.ops.tinyshard.named.default
 
 def call_of(number: int) -> Call:
     """What a collective op's number stands for."""
-    return _calls[number]
+    return _calls.value(number)
 
 
-def _number(call: Call) -> int:
-    if call not in _numbers:
-        _calls.append(call)
-        _numbers[call] = len(_calls) - 1
-    return _numbers[call]
+def _recorded(x: torch.Tensor, call: Call) -> torch.Tensor:
+    handle = _calls.handle(call)
+    if is_tracing():
+        keep(handle)
+    made: torch.Tensor = NAMED(x, handle.number)
+    return made
 
 
 class _Linear(torch.autograd.Function):
     """Every collective but the largest and the smallest."""
 
     @staticmethod
-    def forward(x: torch.Tensor, number: int) -> torch.Tensor:
-        return NAMED(x, number)
+    def forward(x: torch.Tensor, call: Call) -> torch.Tensor:
+        return _recorded(x, call)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.number = inputs[1]
+        ctx.call = inputs[1]
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> Any:
-        call = _calls[ctx.number]
+        call = ctx.call
         kind, params = _TRANSPOSED[call.kind](call.arguments)
         return perform(g, replace(call, kind=kind, params=tuple(params.items()))), None
 
     @staticmethod
     def jvp(ctx: Any, dx: torch.Tensor, _: Any) -> torch.Tensor:
-        return perform(dx, _calls[ctx.number])
+        return perform(dx, ctx.call)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, number: int) -> Any:
-        return _batched(x.movedim(in_dims[0], 0), _calls[number])
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, call: Call) -> Any:
+        return _batched(x.movedim(in_dims[0], 0), call)
 
 
 class _Extreme(torch.autograd.Function):
     """The largest or smallest: its gradient goes to those who hold it, in equal parts."""
 
     @staticmethod
-    def forward(x: torch.Tensor, number: int) -> torch.Tensor:
-        return NAMED(x, number)
+    def forward(x: torch.Tensor, call: Call) -> torch.Tensor:
+        return _recorded(x, call)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.number = inputs[1]
+        ctx.call = inputs[1]
         ctx.save_for_backward(inputs[0], output)
         ctx.save_for_forward(inputs[0], output)
 
     @staticmethod
     def backward(ctx: Any, g: torch.Tensor) -> Any:
-        total = _summed(g, ctx.number)
+        total = _summed(g, ctx.call)
         return _share(ctx) * total, None
 
     @staticmethod
     def jvp(ctx: Any, dx: torch.Tensor, _: Any) -> torch.Tensor:
-        return _summed(_share(ctx) * dx, ctx.number)
+        return _summed(_share(ctx) * dx, ctx.call)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, number: int) -> Any:
-        return _batched(x.movedim(in_dims[0], 0), _calls[number])
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor, call: Call) -> Any:
+        return _batched(x.movedim(in_dims[0], 0), call)
 
 
-def _summed(x: torch.Tensor, number: int) -> torch.Tensor:
-    return perform(x, replace(_calls[number], params=(("op", "sum"),)))
+def _summed(x: torch.Tensor, call: Call) -> torch.Tensor:
+    return perform(x, replace(call, params=(("op", "sum"),)))
 
 
 def _share(ctx: Any) -> torch.Tensor:
     """1 / (how many hold the extreme value) where this one does, else 0."""
     x, extreme = ctx.saved_tensors
     holds = (x == extreme).to(x.dtype)
-    return holds / _summed(holds, ctx.number)
+    return holds / _summed(holds, ctx.call)
 
 
 def _batched(x: torch.Tensor, call: Call) -> tuple[torch.Tensor, int | None]:
@@ -190,7 +192,7 @@ def _batched(x: torch.Tensor, call: Call) -> tuple[torch.Tensor, int | None]:
 
 def _apply(x: torch.Tensor, call: Call) -> torch.Tensor:
     extreme = call.arguments.get("op") in ("max", "min")
-    made: torch.Tensor = (_Extreme if extreme else _Linear).apply(x, _number(call))
+    made: torch.Tensor = (_Extreme if extreme else _Linear).apply(x, call)
     return made
 
 

@@ -22,13 +22,14 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tinyshard import names
 from tinyshard.array import meta_of
 from tinyshard.errors import MappingError, message
-from tinyshard.jitted import Entry, Jitted
+from tinyshard.jitted import MOST_ALIKE, MOST_TRACES, Entry, Jitted
 from tinyshard.lifting import lift_outer
 from tinyshard.mapped.derived import apply_region
 from tinyshard.mapped.region import Cut, Region, regions_in
 from tinyshard.mesh import Mesh
 from tinyshard.placement import as_tensor, device_put
 from tinyshard.program import Meta
+from tinyshard.recent import Recent
 from tinyshard.recipe import Home
 from tinyshard.signature import Bound, bind, static_both_ways
 from tinyshard.trace import trace
@@ -64,7 +65,7 @@ class OverDevices(Jitted):
         super().__init__(inline, None, None, numbers, by_name)
         self.__wrapped__ = function
         self._shard_function = function
-        self._traces: dict[Any, list[tuple[Region, tuple[Meta, ...]]]] = {}
+        self._traces: Recent[Any, list[tuple[Region, tuple[Meta, ...]]]] = Recent(MOST_TRACES)
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
@@ -117,7 +118,9 @@ class OverDevices(Jitted):
         """The region that fits, and what it closes over as it is now."""
         roots = (self._shard_function, *bound.statics)
         scope = tuple((n.name, n.size) for n in names.in_scope())
-        known = self._traces.setdefault((bound.signature, split.mesh, scope), [])
+        key = (bound.signature, split.mesh, scope)
+        known = self._traces.get(key)
+        known = self._traces.put(key, []) if known is None else known
         for region, metas in known:
             now = [c.look_up(roots) if c.paths else None for c in region.traced.closed]
             found = [x for x in now if x is not None]
@@ -146,6 +149,7 @@ class OverDevices(Jitted):
         self._check(region)
         closed = [c.value for c in traced.closed]
         known.append((region, tuple(map(meta_of, closed))))
+        del known[: len(known) - MOST_ALIKE]
         return region, [lift_outer(x) for x in closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------

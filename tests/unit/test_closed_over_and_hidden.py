@@ -1,0 +1,152 @@
+"""Tensors that a jitted function closes over where they cannot be found again; and caches that end."""
+
+import functools
+import gc
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import P, jitted, platform
+from tinyshard.handles import Handles
+from tinyshard.recent import Recent
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+def in_a_set():
+    held = {torch.tensor(2.0)}
+
+    def change(value):
+        held.clear()
+        held.add(value)
+
+    return (lambda: next(iter(held))), change
+
+
+def under_an_odd_key():
+    held = {}
+    key = object()
+    held[key] = torch.tensor(2.0)
+    return (lambda: next(iter(held.values()))), functools.partial(held.__setitem__, key)
+
+
+def deep_down():
+    place = [torch.tensor(2.0)]
+    held = place
+    for _ in range(12):
+        held = [held]
+
+    def find():
+        at = held
+        while isinstance(at, list):
+            at = at[0]
+        return at
+
+    # `place` itself is reached by `change` alone, which the function does not see
+    return find, functools.partial(place.__setitem__, 0)
+
+
+def behind_many_others():
+    held = [*(object() for _ in range(30_000)), torch.tensor(2.0)]
+    return (lambda: held[-1]), functools.partial(held.__setitem__, -1)
+
+
+def in_another_functions_cache():
+    value = [torch.tensor(2.0)]
+    build = functools.lru_cache(functools.partial(value.__getitem__, 0))
+
+    def change(other):
+        value[0] = other
+        build.cache_clear()
+
+    return build, change
+
+
+HIDDEN = [in_a_set, under_an_odd_key, deep_down, behind_many_others, in_another_functions_cache]
+
+
+@pytest.mark.parametrize("hide", HIDDEN)
+def test_a_tensor_that_cannot_be_found_again_is_used_as_it_is_now(hide):
+    find, change = hide()
+    mesh = ts.make_mesh((8,), ("i",))
+    functions = [
+        ts.jit(lambda x: x * find()),
+        ts.pmap(lambda x: x * find()),
+        ts.shard_map(lambda x: x * find(), mesh=mesh, in_specs=P("i"), out_specs=P("i")),
+        ts.jit(ts.pmap(lambda x: x * find())),
+        ts.grad(ts.jit(lambda x: (x * find()).sum())),
+    ]
+    x = torch.ones(8)
+    for value in (2.0, 5.0, 7.0):
+        change(torch.tensor(value))
+        for function in functions:
+            assert function(x).tolist() == [value] * 8
+
+
+def test_a_program_is_made_once_though_the_function_is_traced_at_each_call():
+    find, change = in_a_set()
+    f = ts.jit(lambda x: x * find())
+    for value in range(4):
+        change(torch.tensor(float(value)))
+        f(torch.ones(3))
+    assert f._cache_size() == 1
+    (entries,) = f._entries.values()
+    assert len(entries[0].recipes) == 1
+
+
+def test_an_explanation_names_the_tensor_that_hides(capsys):
+    find, _ = in_a_set()
+    f = ts.jit(lambda x: x * find())
+    f(torch.ones(3))
+    ts.config.update("explain_cache_misses", True)
+    try:
+        f(torch.ones(3))
+    finally:
+        ts.config.update("explain_cache_misses", False)
+    assert "a tensor of f32[] which it closes over, cannot be found again" in capsys.readouterr().err
+
+
+def test_a_cache_drops_what_was_used_longest_ago():
+    dropped = []
+    kept = Recent(3, dropped.append)
+    for number in range(3):
+        kept.put(number, str(number))
+    assert kept.get(0) == "0"
+    kept.put(3, "3")
+    assert dropped == ["1"]
+    assert [kept.get(n) for n in range(4)] == ["0", None, "2", "3"]
+    assert kept.put(3, "other") == "3"
+
+
+def test_programs_of_layouts_and_functions_that_are_gone_are_dropped_by_the_devices(monkeypatch):
+    monkeypatch.setattr(jitted, "MOST_PROGRAMS", 2)
+    forgotten = []
+    monkeypatch.setattr(platform.current(), "forget", lambda program: forgotten.append(program.number))
+    mesh = ts.make_mesh((2, 2, 2), ("a", "b", "c"))
+
+    def use():
+        f = ts.jit(lambda x: x * 3 + 1)
+        for spec in (P(), P("a"), P("b"), P("c"), P(("a", "b"))):
+            f(ts.device_put(torch.ones(8), ts.NamedSharding(mesh, spec)))
+        (entries,) = f._entries.values()
+        assert len(entries[0].recipes) == 2
+
+    use()
+    assert len(forgotten) >= 2
+    gc.collect()
+    ts.jit(lambda x: x - 1)(torch.ones(3))
+    assert len(forgotten) >= 5
+    assert len(set(forgotten)) == len(forgotten)
+
+
+def test_a_number_stands_for_an_object_as_long_as_its_handle_is_kept():
+    table = Handles()
+    first = table.handle(("a", 1))
+    assert table.handle(("a", 1)) is first
+    assert table.value(first.number) == ("a", 1)
+    number = first.number
+    del first
+    gc.collect()
+    with pytest.raises(KeyError):
+        table.value(number)
