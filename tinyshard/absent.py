@@ -25,8 +25,6 @@ NAMES: dict[str, dict[str, str]] = {
         "tree_map": "ts.tree.map",
         "experimental": "ts.shard_map and ts.mesh_utils, which need no experimental here",
         "jacobian": "ts.jacrev",
-        "checkpoint": "torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False)",
-        "remat": "torch.utils.checkpoint.checkpoint(f, x, use_reentrant=False)",
         "custom_vjp": "torch.autograd.Function, with setup_context",
         "custom_jvp": "torch.autograd.Function, with setup_context and jvp",
         "device_put_sharded": "ts.device_put(torch.stack(shards), sharding)",

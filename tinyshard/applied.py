@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.array import one_call
 from tinyshard.intercept import STOP
+from tinyshard.lifting import has_effect
 from tinyshard.mapped.derived import replayed
 from tinyshard.mapped.vectorized import vmap
 from tinyshard.trace import Traced
@@ -55,7 +56,8 @@ class Derived:
                 reached[node] = _is_continuous(node.meta["val"])
             elif node.op == "call_function":
                 passes = node.target is not STOP and any(reached.get(x, False) for x in node.all_input_nodes)
-                reached[node] = passes and any(_is_continuous(x) for x in tree_leaves(node.meta.get("val")))
+                made = [] if has_effect(node.target) else tree_leaves(node.meta["val"])
+                reached[node] = passes and any(_is_continuous(x) for x in made)
         return tuple(
             i for i, x in enumerate(self.traced.results) if reached.get(x, False) and _is_continuous(x.meta["val"])
         )

@@ -97,7 +97,7 @@ class Recorder:
         return known[1]
 
 
-_tracing = threading.RLock()  # torch's tracer is one for the process
+tracing_lock = threading.RLock()  # torch's tracer is one for the process
 _state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
 
 
@@ -134,7 +134,7 @@ def _ended_stand_in() -> type:
 @contextlib.contextmanager
 def recording(recorder: Recorder) -> Iterator[None]:
     """In this block this thread traces, alone in the process."""
-    with _tracing:
+    with tracing_lock:
         before, _state.recorder = current_recorder(), recorder
         try:
             yield

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from tinyshard.decompositions import Function, always, where_cut
+from tinyshard.lifting import tracing_lock
 from tinyshard.operators import AS_RESHAPE, needs_contiguous
 from tinyshard.plan import Plan, UnknownShape, gathered, known, plan
 from tinyshard.program import Builder, Meta, Reason, Value
@@ -132,7 +133,7 @@ def _graph(
         args, kwargs = tree_unflatten([next(given) if isinstance(x, Meta) else x for x in described], form)
         return function(*args, **kwargs)
 
-    with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
+    with tracing_lock, _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
         made: torch.fx.GraphModule = make_fx(flat)(*[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas])
     made.graph.eliminate_dead_code()
     return made
