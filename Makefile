@@ -49,7 +49,7 @@ unit: test-installed
 	@$(BIN)/python -m pytest -q -rs tests --ignore=tests/workers --ignore=tests/browser
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
-ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo test_replicated_check
+ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo test_replicated_check test_transfers_gloo
 ON_GLOO += test_failures test_faults_deaths test_faults_interrupts test_faults_memory test_faults_stalls
 
 workers: test-installed

@@ -27,7 +27,8 @@ def is_traced_index(x: Any) -> bool:
 
 
 def _is_integer(x: torch.Tensor) -> bool:
-    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+    # to torch a uint8 index is a mask, as one of bools is
+    return not (x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8))
 
 
 def getitem(x: torch.Tensor, index: Any) -> torch.Tensor:
@@ -83,7 +84,9 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         static.append(entry)
     part = x[tuple(static)].movedim(dims, list(range(len(dims))))
     places: list[Any] = [_from_front(i, n) for i, n in zip(at, part.shape, strict=False)]
-    value = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.full((), value, dtype=x.dtype)
+    value = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=x.dtype)
+    while value.dim() > part.dim() - len(dims) and value.shape[0] == 1:  # as torch's own assignment takes it
+        value = value.squeeze(0)
     part.index_put_(places, value)
 
 

@@ -17,7 +17,6 @@ from tinyshard.deferred import Deferred
 from tinyshard.errors import DtypeError, message
 from tinyshard.intercept import STOP
 from tinyshard.layout import Layout, coarsest
-from tinyshard.lifting import tracing_lock
 from tinyshard.mapped.region import MAPPED, Cut, Region, region_of, regions_in
 from tinyshard.mapped.splice import Axes, splice
 from tinyshard.placement import transfer

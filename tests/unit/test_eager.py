@@ -158,3 +158,13 @@ def test_the_operand_is_as_it_was_when_the_op_was_called(x: Tensor) -> None:
     y = x + host
     host.zero_()
     assert torch.equal(ts.device_get(y), VALUES + 1)
+
+
+def test_one_op_on_two_platforms_does_not_share_what_says_where_its_results_are():
+    from tinyshard import eager
+    from tinyshard.recipe import Home
+
+    x = torch.ones(4)
+    for name in ("cpu", "gpu"):
+        recipe = eager._recipe(torch.ops.aten.sin.default, (x,), {}, [x], Home((0,), name, None, False))
+        assert [layout.platform for layout, _ in recipe.results] == [name]

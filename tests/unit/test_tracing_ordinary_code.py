@@ -87,6 +87,14 @@ def test_a_ring_is_written_as_in_python():
     torch.testing.assert_close(ts.device_get(by_row(x, x)), wanted)
 
 
+def write_whole(y, x, i):
+    y = y * 2
+    y[i] = x[None, None, 0]
+    y[i, 1] = 3.0
+    y[..., 0, i - 1] = x[:, 1, 1]
+    return y
+
+
 def test_fresh_tensors_are_written_at_static_and_traced_places():
     def write(y, x, i, j):
         y = y.clone()
@@ -102,6 +110,12 @@ def test_fresh_tensors_are_written_at_static_and_traced_places():
     wanted = write(x, x, torch.tensor(2), torch.tensor(1))
     got = ts.jit(write)(x, x, torch.tensor(2), torch.tensor(1))
     torch.testing.assert_close(ts.device_get(got), wanted)
+    shaped = lambda y, x, i: write_whole(y, x, i).sum(0)  # noqa: E731
+    got = ts.jit(shaped)(x, x, torch.tensor(2))
+    torch.testing.assert_close(ts.device_get(got), shaped(x, x, 2))
+    slope = ts.jit(ts.grad(lambda y, x, i: (write_whole(y, x, i) ** 2).sum(), (0, 1)))(x, x + 1, torch.tensor(2))
+    wanted = torch.func.grad(lambda y, x: (write_whole(y, x, 2) ** 2).sum(), (0, 1))(x, x + 1)
+    torch.testing.assert_close(ts.device_get(slope), wanted)
     mixed = ts.jit(lambda x, i: torch.zeros(4, 3, 2).__setitem__(([0, 1], i), x[0]))
     with pytest.raises(TracedValueError, match="beside a list"):
         mixed(x, torch.tensor(1))

@@ -39,8 +39,9 @@ def vmap(
         axis_size: the number of examples, needed where no argument is mapped.
 
     Returns:
-        A function of the batched arguments. Plain tensors give plain tensors, Arrays give Arrays; a cut batch dim
-        stays cut where the ops allow it.
+        A function of the batched arguments. Plain tensors give plain tensors, which have no `.sharding` and no
+        `.block_until_ready()`; Arrays, as `ts.array` makes them, give Arrays. A cut batch dim stays cut where the ops
+        allow it.
 
     Raises:
         MappingError: sizes that differ, a dim that is not there, or in_axes that do not fit the arguments.
