@@ -5,6 +5,7 @@ import os
 import resource
 import types
 
+import numpy as np
 import pytest
 import torch
 
@@ -190,3 +191,45 @@ def test_a_full_region_says_so(members, monkeypatch):
     monkeypatch.setattr(room, "available_nbytes", lambda: None)
     with pytest.raises(MemoryError, match="no room for"):
         members[0].allocate(arena.REGION_NBYTES, [0])
+
+
+class ReadInSteps:
+    """A table of holders in which the first member's bytes are read before, all others after something happens."""
+
+    def __init__(self, table, stride, happen):
+        self._table, self._stride, self._happen = table, stride, happen
+
+    def __getitem__(self, where):
+        early = np.array(self._table[where])
+        self._happen()
+        late = np.array(self._table[where])
+        late.view(np.uint8).reshape(-1, self._stride)[:, 0] = early.view(np.uint8).reshape(-1, self._stride)[:, 0]
+        return late if late.ndim > 1 else late.data
+
+    def __setitem__(self, where, what):
+        self._table[where] = what
+
+
+@pytest.mark.parametrize("look", ["_take_back", "collect"])
+def test_a_block_that_goes_from_hand_to_hand_while_the_owner_looks_is_not_used_again(members, monkeypatch, look):
+    """As a permute hands it on: the new holder adopts it, then the old one lets go."""
+    owner, giver, taker = members[2], members[1], members[0]
+    block = owner.copied(torch.ones(10_000), [1])
+    held = [giver.hold(block, (10_000,), torch.float32)]
+
+    def hand_on():
+        if held:
+            taken.append(taker.adopt(block, (10_000,), torch.float32))
+            held.clear()
+            giver.let_go()
+
+    taken = []
+    tables = list(owner._tables)
+    tables[2] = ReadInSteps(tables[2], owner._stride, hand_on)
+    monkeypatch.setattr(owner, "_tables", tables)
+    monkeypatch.setattr(owner, "_own", ReadInSteps(owner._own, owner._stride, hand_on))
+    if look == "collect":
+        monkeypatch.setattr(owner, "_take_back", lambda size: False)
+    new = owner._allocate(40_000, [])
+    assert taken and new.offset != block.offset
+    assert taken[0].eq(1).all()

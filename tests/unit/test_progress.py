@@ -1,12 +1,14 @@
 """The controller sees how far devices are, and sleeps once for all of them; between threads here."""
 
+import linecache
+import sys
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, board, cores
+from tinyshard.runtime import arena, board, cores, progress
 from tinyshard.runtime.progress import Overview, Progress
 
 pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
@@ -132,3 +134,31 @@ def test_what_is_finished_counts_only_once_all_that_was_said_is_heard(ends):
     devices[0].tell()
     devices[0].finish(2)
     assert overview.wait_a_moment({0: 2}, heard.__eq__, 0.05) == [2, 0, 0]
+
+
+def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(ends):
+    overview, _ = ends
+    for line in range(1, 200):
+        lines = 0
+
+        def strike(frame, event, argument, line=line):
+            nonlocal lines
+            if frame.f_code.co_filename != progress.__file__:
+                return None
+            # Python looks for signals after calls; "with" is left in one step, though the line counts once more
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if event == "line" and not text.strip().startswith("with "):
+                lines += 1
+                if lines == line:
+                    raise KeyboardInterrupt
+            return strike
+
+        sys.settrace(strike)
+        try:
+            overview.wait_a_moment({0: 5}, lambda _: True, 0.001)
+            break
+        except KeyboardInterrupt:
+            assert not overview._waiting.locked(), line
+        finally:
+            sys.settrace(None)
+    assert 20 < line < 199

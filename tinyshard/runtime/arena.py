@@ -38,6 +38,8 @@ REGION_NBYTES = 1 << 36
 SLOTS = 1 << 15
 PAGE_NBYTES = 4096
 _LOOKED_AT = 16
+# how often it is looked for blocks that nobody holds, if members adopt some meanwhile
+_LOOKS = 4
 # who has taken so many new pages asks, before it takes more, whether there are so many
 _ASKED_NBYTES = 1 << 26
 # whoever waits for room of this size waits longer for its pages than for a finalizer
@@ -161,6 +163,7 @@ class Arena:
         starts = [first + m * REGION_NBYTES for m in range(count + 1)]
         self._tables = [self.bytes[start : start + SLOTS * stride].data for start in starts]
         self._stride = stride
+        self._adopted = self.board.adopted.data
         self._own = self.bytes[starts[member] : starts[member] + SLOTS * stride].view(np.uint64).reshape(SLOTS, -1)
         self._nobody = bytes(stride)
         self._start = first + member * REGION_NBYTES + _rounded(SLOTS * stride)
@@ -282,8 +285,17 @@ class Arena:
         return False
 
     def _is_idle(self, slot: int) -> bool:
-        at = slot * self._stride
-        return self._tables[self.member][at : at + self._stride] == self._nobody
+        at, before = slot * self._stride, self._adopted.tolist()
+        is_idle = self._tables[self.member][at : at + self._stride] == self._nobody
+        return is_idle and self._is_calm(before)
+
+    def _is_calm(self, before: Sequence[int]) -> bool:
+        """Whether no member has adopted a block since these counts were read.
+
+        Else a byte may have been read before its member adopted the block, and that of the member from which it came
+        after that had let go: nobody seems to hold a block that is never without a holder.
+        """
+        return self._adopted.tolist() == before and not any(count % 2 for count in before)
 
     def _recycle(self, slot: int) -> None:
         self._free[self._sizes[slot]][slot] = None
@@ -302,9 +314,13 @@ class Arena:
         used = len(self._offsets)
         if self._is_controller:
             self._let_go_of_lost(used)
-        idle = self._given[:used] & ~self._own[:used].any(1)
-        for slot in np.flatnonzero(idle).tolist():
-            self._recycle(slot)
+        for _ in range(_LOOKS):
+            before = self._adopted.tolist()
+            idle = self._given[:used] & ~self._own[:used].any(1)
+            if self._is_calm(before):
+                for slot in np.flatnonzero(idle).tolist():
+                    self._recycle(slot)
+                break
         for size, out in self._out.items():
             self._out[size] = deque(slot for slot in out if self._given[slot])
         self._give_back(self._most_kept_nbytes)
@@ -409,7 +425,9 @@ class Arena:
 
     def adopt(self, block: Block, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Hold a block that another member holds and will not let go of before this returns."""
+        self._adopted[self.member] += 1
         self._tables[block.owner][block.slot * self._stride + self.member] = 1
+        self._adopted[self.member] += 1
         return self.hold(block, shape, dtype)
 
     def _forget(self, watch: _Watch) -> None:
@@ -417,6 +435,11 @@ class Arena:
             return  # Ctrl-C struck after it was done
         block = watch.block
         key = block.key
+        if self._is_controller:  # it holds a block as one tensor, which Ctrl-C may have kept from being noted
+            self._places.pop(block.offset, None)
+            self._uses.pop(key, None)
+            self._release_own(block.slot)
+            return
         places = self._places[block.offset]
         places.remove(key)
         if not places:
@@ -424,10 +447,7 @@ class Arena:
         self._uses[key] -= 1
         if not self._uses[key]:
             del self._uses[key]
-            if self._is_controller:
-                self._release_own(block.slot)
-            else:
-                self.release(block)
+            self.release(block)
 
     def release(self, block: Block) -> None:
         """Let go of a block that this member holds and made no tensor of."""

@@ -41,6 +41,7 @@ class Board:
         claimed: of the last exchange with a crew, twice its number, and one more if the device found itself the last.
         adding: the exchange whose operands a device waits for to add them up (`adding`); 0 if it does not.
         pids: process ids.
+        adopted: how often a member has begun, or ended, to hold a block that another member held: odd in between.
         finished: the number of the last call that a device has finished.
         when: at what time it did, in nanoseconds of the system's monotonic clock.
         needed: by device, the call for which the controller sleeps; then, if it does, on which core it fell asleep:
@@ -73,7 +74,7 @@ class Board:
         self.finished, self.told, self.taken, self.read, self.made, self.when, self.claimed, self.adding = (
             lines[:, column] for column in range(8)
         )
-        self.pids = own[:, 0]
+        self.pids, self.adopted = own[:, 0], own[:, 1]
         self.letters = self._take(np.int64, members, NOTES, LETTER_WORDS)
         self._at = -(-self._at // _LINE_NBYTES) * _LINE_NBYTES
         self.note_offset = self._at

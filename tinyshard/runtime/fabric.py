@@ -60,8 +60,10 @@ class _Counting:
         self._handed = handed
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._group, name)
-        operand = _OPERANDS[name]
+        method: Callable[..., Any] = getattr(self._group, name)
+        operand = _OPERANDS.get(name)
+        if operand is None:
+            return method
 
         def call(*args: Any) -> Any:
             x = args[operand]
@@ -230,23 +232,25 @@ class Fabric:
         out = (
             torch.empty(made.shape, dtype=made.dtype, device=self._place) if any(m[1] == here for m in moves) else None
         )
-        waiting: list[tuple[Any, Any]] = []
+        sends: list[tuple[Tensor, int, int]] = []
+        receives: list[tuple[Tensor, int, int]] = []
+        parts = []
         for tag, (source, target, cut, place) in enumerate(moves):
             if source == target == here:
                 assert x is not None and out is not None
                 out[place] = x[cut]
             elif source == here:
                 assert x is not None
-                block = as_bytes(x[cut])
-                waiting.append((self._world().send([block], devices[target], tag), block))
-        for tag, (source, target, _, place) in enumerate(moves):
-            if target == here != source:
+                sends.append((as_bytes(x[cut]), devices[target], tag))
+            elif target == here:
                 assert out is not None
                 part = torch.empty_like(out[place], memory_format=torch.contiguous_format)
-                self._world().recv([as_bytes(part)], devices[source], tag).wait()
-                out[place] = part
-        for work, _ in waiting:  # the second of each pair keeps the bytes alive until they are sent
-            work.wait()
+                parts.append((place, part))
+                receives.append((as_bytes(part), devices[source], tag))
+        _send_and_receive(self._world(), sends, receives)
+        for place, part in parts:
+            assert out is not None
+            out[place] = part
         return out
 
     def _world(self) -> Any:
@@ -315,18 +319,41 @@ def _reduce_scatter(group: Any, place: int, count: int, x: Tensor, *, dim: int, 
 
 def _collective_permute(group: Any, place: int, count: int, x: Tensor, *, pairs: Any) -> Tensor:
     x = x.contiguous()
-    sent = as_bytes(x)
-    works = [group.send([sent], target, 0) for source, target in pairs if source == place != target]
+    sends = [(as_bytes(x), target, 0) for source, target in pairs if source == place != target]
     source = next((s for s, t in pairs if t == place), None)
-    out = x
+    out, receives = x, []
     if source is None:
         out = torch.zeros_like(x)
     elif source != place:
         out = torch.empty_like(x)
-        group.recv([as_bytes(out)], source, 0).wait()
+        receives = [(as_bytes(out), source, 0)]
+    _send_and_receive(group, sends, receives)
+    return out
+
+
+def _send_and_receive(
+    group: Any, sends: list[tuple[Tensor, int, int]], receives: list[tuple[Tensor, int, int]]
+) -> None:
+    """Send blocks to members and receive others, all at the same time.
+
+    NCCL begins them one after the other, each once its partner has begun: two devices that both send first would wait
+    for ever, unless what belongs together is grouped.
+
+    Args:
+        sends, receives: (bytes, the other member, tag).
+    """
+    if not sends and not receives:
+        return
+    is_grouped = group.name() == "nccl"
+    place = (sends or receives)[0][0].device
+    if is_grouped:
+        group._start_coalescing(place)
+    works = [group.send([block], member, tag) for block, member, tag in sends]
+    works += [group.recv([block], member, tag) for block, member, tag in receives]
+    if is_grouped:
+        works = [group._end_coalescing(place)]
     for work in works:
         work.wait()
-    return out
 
 
 _PERFORM: dict[str, Callable[..., Tensor]] = {

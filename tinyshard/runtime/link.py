@@ -55,6 +55,8 @@ class Link:
         is_watched: the I/O thread waits for room in its socket.
         lost: why it is gone; empty while it lives.
         sight: what was last seen of it, for whoever waits.
+        words: what is still to be written to the control line.
+        is_control_watched: the I/O thread waits for room in it.
         outbox: takes what is written to it in place of the socket, if it shares memory with the controller.
     """
 
@@ -73,6 +75,8 @@ class Link:
     lost: str = ""
     sight: Sight | None = None
     outbox: Outbox | None = None
+    words: bytearray = field(default_factory=bytearray)
+    is_control_watched: bool = False
 
     def __post_init__(self) -> None:
         self.sock.setblocking(False)
@@ -141,10 +145,20 @@ class Link:
                 sent = max(0, sent - piece.nbytes)
 
     def tell(self, *words: Any) -> None:
-        """Write to the control line. What is said there is short and mostly waits for an answer: there is room."""
+        """Write to the control line; what it has no room for now stays in `words` until `write_words`."""
         if not self.lost:
-            with contextlib.suppress(OSError):  # the worker is gone: the channel says so
-                self.control.send(b"".join(channel.frame(words)))
+            self.words += b"".join(channel.frame(words))
+            self.write_words()
+
+    def write_words(self) -> None:
+        """Write what the control line takes of what is still to be said there."""
+        try:
+            while self.words:
+                del self.words[: self.control.send(self.words)]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # the worker is gone: the channel says so
+            self.words.clear()
 
     def hear(self) -> list[channel.Message] | None:
         """What has come on the control line; None at the end."""

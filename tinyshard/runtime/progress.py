@@ -111,13 +111,11 @@ class Overview:
         comes_soon = partial(self._yielding.until, partial(self._have_finished, needed), partial(self._is_late, needed))
         if not self._have_finished(needed) and not comes_soon():
             # there is one place to say what the controller needs; another thread may have it
-            if not self._waiting.acquire(blocking=False):
+            if self._waiting.locked():
                 return None
-            try:
+            with self._waiting:  # taken and given back in C, where no Ctrl-C strikes
                 if not self._has_slept(needed, comes_soon, within_s):
                     return None
-            finally:
-                self._waiting.release()
         self._unseen[0] = 0
         seen = self._finished.tolist()  # before the look at what is said: later calls say more
         end_s = time.perf_counter() + HEARD_WITHIN_S

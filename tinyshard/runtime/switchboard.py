@@ -312,6 +312,9 @@ class Switchboard:
                 if link.has_output:
                     link.write()
                     self._watch(link)
+                if link.words or link.is_control_watched:
+                    link.write_words()
+                    self._watch_control(link)
             if self._bell is not None:
                 self._bell.ring()
         if was_busy or self._has_news:
@@ -351,6 +354,12 @@ class Switchboard:
             link.is_watched = link.awaits_socket
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.awaits_socket else 0)
             self._selector.modify(link.sock, events, link)
+
+    def _watch_control(self, link: Link) -> None:
+        if link.control.fileno() >= 0 and bool(link.words) != link.is_control_watched:
+            link.is_control_watched = bool(link.words)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.words else 0)
+            self._selector.modify(link.control, events, link)
 
     def _end(self) -> None:
         """Kill all workers, close everything, and wake all who wait."""
