@@ -9,7 +9,7 @@
     nobody is held up                                                    unit/test_shared, test_room and test_live, too
     Ctrl-C ends a cell within 2 s, cancels what is queued, and leaves the rest                    test_faults_interrupts
     wherever it strikes, the next call works and no memory    test_pool_endings, test_faults_handing_out, test_faults_
-    stays held                                                                                         interrupted_blocks
+    stays held                                                                                      interrupted_blocks
     A collective that cannot complete names who reached it; who computes for long is waited for       test_faults_stalls
     Shutdown, restart, crash: no process, port or file is left                      test_pool_endings, test_faults_walls
     Notebooks do not see each other; nobody else gets in; little or no /dev/shm does                   test_faults_walls

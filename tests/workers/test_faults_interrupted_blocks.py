@@ -8,7 +8,6 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.workers.limits import outcome
 from tests.workers.processes import wait_until
 from tinyshard import placement
 from tinyshard.runtime import arena, mapping
@@ -95,18 +94,17 @@ def test_an_interrupted_copy_of_a_large_value_gives_its_memory_back(pool, monkey
 @pytest.mark.xfail(
     strict=True, reason="issue 'The runtime, rebuilt': the calling thread's locks are plain ones, over more than a step"
 )
-@pytest.mark.parametrize("lock", ["_order", "_allocating"])
-def test_what_a_finalizer_or_a_signals_handler_calls_inside_a_call_is_over(pool, lock):
+@pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+@pytest.mark.parametrize("lock", ["_order", "_arena._allocating"])
+def test_what_a_finalizer_or_a_signals_handler_calls_inside_a_call_is_over(controller, lock):
     """Either may run between any two lines, so within the lock that a call of the same thread holds."""
-    if pool.collectives != "shared":
-        pytest.skip("gloo has no shared memory")
-    owner = pool if lock == "_order" else pool._arena
-
-    def call():
-        with getattr(owner, lock):
-            return ts.device_get(ts.array(torch.ones(20_000)) + 1).sum().item()
-
-    try:
-        assert outcome(call, 3)() == 40_000
-    finally:
-        ts.shutdown()  # of which a thread waits for ever
+    each = controller(
+        f"""
+ts.init(collectives="shared")
+x = ts.array(torch.ones(20_000)).block_until_ready()
+signal.alarm(5)  # ends what hangs
+with ts.platform.current().{lock}:
+    tell(ts.device_get(x + 1).sum().item())
+"""
+    )
+    assert each.line() == "40000.0"

@@ -40,6 +40,8 @@ PAGE_NBYTES = 4096
 _LOOKED_AT = 16
 # how often it is looked for blocks that nobody holds, if members adopt some meanwhile
 _LOOKS = 4
+# the end does not wait for a thread that hangs
+_LEAVES_AFTER_S = 1.0
 # who has taken so many new pages asks, before it takes more, whether there are so many
 _ASKED_NBYTES = 1 << 26
 # whoever waits for room of this size waits longer for its pages than for a finalizer
@@ -499,12 +501,16 @@ class Arena:
 
     def leave(self) -> None:
         """The other members are gone: likewise."""
-        with self._allocating:
+        has_lock = self._allocating.acquire(timeout=_LEAVES_AFTER_S)
+        try:
             if not self._has_left:
                 self._has_left = True
                 self._make_private(is_copied=False)
                 with contextlib.suppress(OSError):
                     self._mapping.leave()
+        finally:
+            if has_lock:
+                self._allocating.release()
 
     def copied(self, tensor: torch.Tensor, holders: Iterable[int]) -> Block:
         """A new block with the values of a tensor in row-major order."""
