@@ -313,7 +313,8 @@ def device_get(tree: Any) -> Any:
         tree: a tree with Arrays as leaves; other leaves are left as they are.
 
     Returns:
-        The tree with plain torch tensors (in JAX: NumPy arrays).
+        The tree with plain torch tensors (in JAX: NumPy arrays). They are this process's own: what a forked child, such
+        as a DataLoader's worker, writes into its copies is not seen here.
 
     Raises:
         RemoteError, DeviceLostError: a value could not be computed.
