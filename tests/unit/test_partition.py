@@ -94,7 +94,11 @@ TALKING: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[str]]] = {
     "max of all": (lambda x: x.amax(), ((X, 4, 2),), ["all_reduce"]),
     "any of all": (lambda x: (x > 1).any(), ((X, 4, 2),), ["all_reduce"]),
     "columns times rows": (torch.mm, ((X, 1, 8), (X, 8, 1)), ["all_reduce"]),
-    "softmax along cut rows": (lambda x: x.softmax(1), ((X, 1, 8),), ["all_gather"]),
+    "softmax along cut rows": (lambda x: x.softmax(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
+    "logsumexp along cut rows": (lambda x: x.logsumexp(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
+    "variance along cut rows": (lambda x: x.var(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
+    "argmax along cut rows": (lambda x: x.argmax(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
+    "norm along cut rows": (lambda x: torch.linalg.vector_norm(x, dim=1), ((X, 1, 8),), ["reduce_scatter"]),
     "flip of a cut dim": (lambda x: x.flip(0), ((X, 8, 1),), ["all_gather"]),
     "rows plus columns": (torch.add, ((X, 8, 1), (X, 1, 8)), ["all_to_all"]),
 }
