@@ -1,4 +1,5 @@
-"""Indexing by numbers that only the devices know: `x[i]`, `x[(i + 1) % n]`, `y[i] = v`, `x.narrow(0, i, 3)` in a trace.
+"""Indexing by numbers that only the devices know: `x[i]`, `x[(i + 1) % n]`, `y[i] = v`, `x.narrow(0, i, 3)` in a trace,
+and under vmap, where `i` differs between examples.
 
 torch would ask such an index for its value. Here it becomes an operand of the program:
 
@@ -11,10 +12,12 @@ A negative index counts from the end, and one that is out of range is an error o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from tinyshard.errors import message
 from tinyshard.lifting import TracedValueError
@@ -90,18 +93,22 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     part.index_put_(places, value)
 
 
-def select(x: torch.Tensor, dim: int, index: torch.Tensor) -> torch.Tensor:
-    """`x.select(dim, index)` for a traced number."""
+def select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    """`x.select(dim, index)`, where the index may be a traced number."""
+    if not is_traced_index(index):
+        return x.select(dim, index)
     return x.index_select(dim, _from_front(index, x.shape[dim]).reshape(1)).squeeze(dim)
 
 
-def narrow(x: torch.Tensor, dim: int, start: torch.Tensor, length: int) -> torch.Tensor:
-    """`x.narrow(dim, start, length)` for a traced start.
+def narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
+    """`x.narrow(dim, start, length)`, where the start may be a traced number.
 
     Example:
         >>> narrow(torch.arange(5), 0, torch.tensor(2), 2)
         tensor([2, 3])
     """
+    if not isinstance(start, torch.Tensor):
+        return x.narrow(dim, start, length)
     return x.index_select(dim, _from_front(start, x.shape[dim]) + torch.arange(length))
 
 
@@ -141,3 +148,30 @@ def _dims_taken(entry: Any) -> int:
     if entry is None or entry is Ellipsis or isinstance(entry, bool):
         return 0
     return entry.dim() if isinstance(entry, torch.Tensor) and entry.dtype == torch.bool else 1
+
+
+# functions of torch that take an index -> what takes a traced one
+BY_TRACED_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__getitem__: getitem,
+    torch.Tensor.__setitem__: setitem,
+    torch.Tensor.narrow: narrow,
+    torch.narrow: narrow,
+    torch.Tensor.select: select,
+    torch.select: select,
+}
+
+
+class IndexedByExamples(TorchFunctionMode):
+    """Under vmap: an index may be a number that differs between examples."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        instead = BY_TRACED_NUMBERS.get(func)
+        if instead is not None and any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
+            func = instead
+        return func(*args, **kwargs)
+
+
+def _is_of_examples(x: Any) -> bool:
+    functorch = torch._C._functorch
+    return isinstance(x, torch.Tensor) and functorch.is_functorch_wrapped_tensor(x)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
-from tinyshard.indexing import getitem, is_traced_index, narrow, select, setitem
+from tinyshard.indexing import BY_TRACED_NUMBERS
 from tinyshard.lifting import current_recorder, is_tracing, lift_outer, traced_value_error
 from tinyshard.program import Meta
 from tinyshard.runtime.runs import users_line
@@ -76,14 +76,6 @@ def _get_data(x: torch.Tensor, *_: Any) -> torch.Tensor:
 def _detach_in_place(x: torch.Tensor) -> torch.Tensor:
     _note("Tensor.detach_")
     return x.detach_()
-
-
-def _narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
-    return narrow(x, dim, start, length) if isinstance(start, torch.Tensor) else x.narrow(dim, start, length)
-
-
-def _select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
-    return select(x, dim, index) if is_traced_index(index) else x.select(dim, index)
 
 
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -168,12 +160,7 @@ def _note(what: str) -> None:
 
 
 _INSTEAD: dict[Any, Callable[..., Any]] = {
-    torch.Tensor.__getitem__: getitem,
-    torch.Tensor.__setitem__: setitem,
-    torch.Tensor.narrow: _narrow,
-    torch.narrow: _narrow,
-    torch.Tensor.select: _select,
-    torch.select: _select,
+    **BY_TRACED_NUMBERS,
     torch.nn.functional.one_hot: _one_hot,
     torch.tensor: _tensor,
     torch.Tensor.__repr__: _repr,

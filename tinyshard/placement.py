@@ -89,6 +89,8 @@ def _put(value: Any, device: Any) -> Any:
     sharding = as_sharding(device)
     value = value if isinstance(value, torch.Tensor) else as_tensor(value)
     if not is_transformed(value):
+        if not isinstance(value, Array):
+            check_holdable(value)
         return put_plain(value, sharding, device is not None)
     sharding.checked_layout(tuple(value.shape))
     return placed_at(value, Target(sharding, device is not None, put_plain), returns=True)

@@ -49,8 +49,18 @@ def test_a_traced_index_out_of_range_is_an_error():
 
 
 def test_each_example_of_vmap_may_have_an_index_of_its_own():
-    got = ts.jit(ts.vmap(lambda x, i: x[i], in_axes=(None, 0)))(table(), torch.tensor([3, 0, -1]))
-    torch.testing.assert_close(ts.device_get(got), table()[[3, 0, 3]])
+    x, i = table(), torch.tensor([3, 0, -1])
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    for placed in (x, ts.array(x), ts.device_put(x, ts.NamedSharding(mesh, P("a", None, "b")))):
+        for wrap in (lambda f: f, ts.jit):
+            got = wrap(ts.vmap(lambda x, i: x[i], in_axes=(None, 0)))(placed, i)
+            torch.testing.assert_close(ts.device_get(got), x[[3, 0, 3]])
+            own = wrap(ts.vmap(lambda x, i: x[1:, i % 2] + x.narrow(0, i, 1)[0, i % 2], in_axes=(2, 0)))(placed, i[:2])
+            wanted = torch.stack([x[1:, 1, 0] + x[3, 1, 0], x[1:, 0, 1] + x[0, 0, 1]])
+            torch.testing.assert_close(ts.device_get(own), wanted)
+            slope = wrap(ts.vmap(ts.grad(lambda x, i: (x[i] ** 2).sum()), in_axes=(None, 0)))(placed, i)
+            wanted = torch.stack([torch.func.grad(lambda x: (x[k] ** 2).sum())(x) for k in (3, 0, 3)])  # noqa: B023
+            torch.testing.assert_close(ts.device_get(slope), wanted)
 
 
 def test_narrow_and_select_take_a_traced_start():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,8 +12,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard import names
 from tinyshard.errors import DtypeError, MappingError, message
+from tinyshard.indexing import IndexedByExamples
 from tinyshard.leaves import shapes_of
-from tinyshard.lifting import lift_outer
+from tinyshard.lifting import is_tracing, lift_outer
 from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.mapped.refused import told_as_ours
 from tinyshard.placement import as_tensor
@@ -106,7 +108,8 @@ def _run(
 
     if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
-    with one_transform(), told_as_ours():
+    by_examples = contextlib.nullcontext() if is_tracing() else IndexedByExamples()
+    with one_transform(), told_as_ours(), by_examples:
         index = torch.arange(size or 1, dtype=torch.int32)
         mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
