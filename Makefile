@@ -10,23 +10,25 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test fast format lint types unit workers faults doctests notebooks browser course-installed test-installed
+.PHONY: help lab test fast format lint types unit sweeps sweep workers faults doctests notebooks browser
+.PHONY: course-installed test-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
 help:
 	@echo 'make lab         open JupyterLab on a working copy of the lessons (LAB_ARGS=--no-browser passes on)'
-	@echo 'make test        everything: lint types unit workers doctests notebooks browser'
+	@echo 'make test        everything: lint types unit sweeps workers doctests notebooks browser'
 	@echo 'make fast        lint, types and unit: what to run while editing'
 	@echo 'make format      rewrite the code in the one format'
+	@echo 'make sweep       the sweeps whole: all samples, 10,000 random programs; more than an hour on two cores'
 	@echo 'make faults      the fault suite alone, TIMES=20 times in a row, up to the first failure'
-	@echo 'make lint | types | unit | workers | doctests | notebooks | browser    one step of make test, in this order'
+	@echo 'make lint | types | unit | sweeps | workers | doctests | notebooks | browser    one step of make test, in this order'
 	@echo 'The first of them creates .venv. PYTHON=python3.12 chooses another Python (3.11 or newer).'
 
 lab: course-installed
 	@$(BIN)/python -m course lab $(LAB_ARGS)
 
-test: lint types unit workers doctests notebooks browser
+test: lint types unit sweeps workers doctests notebooks browser
 	@echo; echo '== everything passed'
 
 fast: lint types unit
@@ -46,7 +48,18 @@ types: test-installed
 
 unit: test-installed
 	$(call heading,unit tests: no worker processes)
-	@$(BIN)/python -m pytest -q -rs tests --ignore=tests/workers --ignore=tests/browser
+	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile tests --ignore=tests/workers --ignore=tests/browser --ignore=tests/sweeps
+
+# torch's op database, torch.nn, random programs, held against plain torch: a drawn part, on two cores at once.
+SWEEP := -m pytest -q -n 2 --dist worksteal tests/sweeps
+
+sweeps: test-installed
+	$(call heading,sweeps: a drawn part; make sweep runs them whole)
+	@$(BIN)/python $(SWEEP)
+
+sweep: test-installed
+	$(call heading,sweeps: whole)
+	@TINYSHARD_SWEEP=whole $(BIN)/python $(SWEEP)
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
 ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo test_replicated_check test_transfers_gloo

@@ -53,6 +53,7 @@ class Recorder:
         self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
         self.rescales_weights = False  # whether an embedding with max_norm was met
+        self.statistics = ""  # which call of batch norm, if any, wrote running statistics
         self._made: list[weakref.ref[torch.Tensor]] = []
 
     def note_made(self, tree: Any) -> None:
@@ -188,7 +189,10 @@ class Watch(TorchDispatchMode):
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
         recorder.rescales_weights |= op is aten.embedding_renorm_.default
         if op in BATCH_NORMS and writes_statistics(args):
-            raise statistics_error(f"running_mean and running_var of a call in {users_line()}, under jit")
+            got = f"running_mean and running_var of a call in {users_line()}, under jit"
+            if any(_is_closed_over(x, FunctionalTensor) for x in args[3:5]):
+                raise statistics_error(got)
+            recorder.statistics = recorder.statistics or got
         if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in written(op, args, kwargs)):
             if runs_in_batch_norm():
                 raise statistics_error(f"num_batches_tracked of a module called in {users_line()}, under jit")
@@ -270,20 +274,20 @@ def _is_of_this_trace(x: Any) -> bool:
 
 
 def lift_outer(tree: Any) -> Any:
-    """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
+    """During a trace: every tensor from outside of it as an input of the graph, before a transformation wraps it."""
     recorder = current_recorder()
     if recorder is None:
         return tree
     with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
-        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_wrapped_outside(x) else x, tree)
+        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_from_outside(x) else x, tree)
 
 
-def _is_wrapped_outside(x: torch.Tensor) -> bool:
+def _is_from_outside(x: torch.Tensor) -> bool:
     from torch._subclasses.functional_tensor import FunctionalTensor
 
     functorch = torch._C._functorch
     if not functorch.is_functorch_wrapped_tensor(x):
-        return False
+        return _is_closed_over(x, FunctionalTensor)
     while functorch.is_functorch_wrapped_tensor(x):
         x = functorch.get_unwrapped(x)
     return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))

@@ -28,6 +28,8 @@ _CONTIGUOUS = {
     aten.searchsorted.Tensor,
     aten.bucketize.Tensor,
 }
+# torch does not say so: residuals are empty where a matrix has not its full rank
+SHAPED_BY_VALUES = {aten.linalg_lstsq.default}
 NEEDS_WHOLE = {aten.as_strided.default}
 # (input, weight, bias, running_mean, running_var, training, momentum, eps); the first does not say that it writes
 BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
@@ -75,10 +77,40 @@ BATCHED = {
     aten._linalg_check_errors.default: Batch(),  # each device looks at what it computed
 }
 
-# a rule holds for an op but for some arguments: op -> (argument, its value)
-NOT_BY_RULE = {
-    aten.embedding_dense_backward.default: ("scale_grad_by_freq", True),  # counts the words of its own block alone
+
+def has_no_meta(op: Any, args: tuple[Any, ...]) -> bool:
+    """Whether torch's meta kernel says other shapes than the CPU's kernel makes, of results that hold nothing there."""
+    return op is aten._embedding_bag.default or (op in BATCH_NORMS and not args[5])
+
+
+# they pair an element of the index with the element of the tensor at the same place along the other dims
+_INDEXED = {
+    aten.gather.default,
+    aten.scatter.src,
+    aten.scatter.value,
+    aten.scatter.reduce,
+    aten.scatter.value_reduce,
+    aten.scatter_add.default,
+    aten.scatter_reduce.two,
 }
+
+
+def not_by_rule(op: Any, args: tuple[Any, ...]) -> str:
+    """Why this call of an op is not one for the op's rule, which holds for other arguments; empty where it is.
+
+    Args:
+        op: the op.
+        args: its arguments; tensors among them have a `shape`.
+    """
+    if op is aten.embedding_dense_backward.default and len(args) > 4 and args[4]:
+        return "with scale_grad_by_freq each word is counted in all blocks"
+    if op in _INDEXED:
+        x, dim, index = args[:3]
+        others = [d for d in range(len(index.shape)) if d != dim % max(len(x.shape), 1)]
+        if any(index.shape[d] != x.shape[d] for d in others) or getattr(args[-1], "shape", index.shape) != index.shape:
+            return "the index is smaller than the tensor: their blocks do not lie beside each other"
+    return ""
+
 
 _DIMS = {"dim", "dims", "dim0", "dim1", "dim2"}
 _ONE_DIM_MORE = {"aten::unsqueeze", "aten::stack"}

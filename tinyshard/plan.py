@@ -19,7 +19,16 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.holdable import check_makes_holdable, check_result
 from tinyshard.layout import Axes
-from tinyshard.operators import AS_RESHAPE, BATCHED, INSTEAD, NEEDS_WHOLE, NOT_BY_RULE, with_positive_dims
+from tinyshard.operators import (
+    AS_RESHAPE,
+    BATCHED,
+    INSTEAD,
+    NEEDS_WHOLE,
+    SHAPED_BY_VALUES,
+    has_no_meta,
+    not_by_rule,
+    with_positive_dims,
+)
 from tinyshard.planning_axes import planning_axes
 from tinyshard.program import Meta
 from tinyshard.reshard import Cuts, Placed
@@ -76,10 +85,9 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     quick = _pointwise(op, args, kwargs, whole, axes, insist=not has_rule)
     if quick is not None:
         return quick
-    name, value = NOT_BY_RULE.get(op, ("", None))
-    names = [a.name for a in op._schema.arguments]
-    if name and ({**dict(zip(names, args, strict=False)), **kwargs}).get(name) is value:
-        return _everywhere(op, args, kwargs, whole, f"with {name}={value} each element needs all others")
+    other = not_by_rule(op, args)
+    if other:
+        return _everywhere(op, args, kwargs, whole, other)
     if not has_rule:
         return _everywhere(op, args, kwargs, whole, "no rule for it has passed the sweep")
     from tinyshard import rules
@@ -291,10 +299,35 @@ def _run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) ->
     if "device" in meta_kwargs:
         meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
     op = aten.reshape.default if op in AS_RESHAPE else op
+    if has_no_meta(op, args):
+        return _run_on_zeros(op, args, kwargs, axes, local=local)
     try:
         out = op(*meta_args, **meta_kwargs)
-    except NotImplementedError as error:
+    except NotImplementedError:  # torch has no meta kernel for it
+        return _run_on_zeros(op, args, kwargs, axes, local=local)
+    return _metas(op, out)
+
+
+def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
+    """As `_run_on_meta`, with the kernel of the CPU: the only other way to learn the shapes.
+
+    Raises:
+        UnknownShape: the shape depends on values, or the kernel does not take zeros.
+    """
+    if op in SHAPED_BY_VALUES:
+        raise UnknownShape(str(op))
+
+    def zeros(x: Placed) -> torch.Tensor:
+        return torch.zeros(x.local(axes).shape if local else x.shape, dtype=x.dtype)
+
+    zero_args, zero_kwargs = tree_map_only(Placed, zeros, (args, kwargs))
+    try:
+        return _metas(op, op(*zero_args, **zero_kwargs))
+    except RuntimeError as error:
         raise UnknownShape(str(op)) from error
+
+
+def _metas(op: Any, out: Any) -> tuple[Meta | None, ...]:
     flat = out if isinstance(out, list | tuple) else (out,)
     for t in flat:
         if isinstance(t, torch.Tensor):

@@ -24,7 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 import tinyshard.branch  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.closure import Step, follow, reachable, spelled
 from tinyshard.errors import ImmutableError, message
-from tinyshard.hidden_writes import max_norm_error
+from tinyshard.hidden_writes import max_norm_error, statistics_error
 from tinyshard.intercept import Intercept, methods_replaced
 from tinyshard.lifting import (
     Recorder,
@@ -205,6 +205,8 @@ def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]], re
         if _is_changed(x):
             if recorder.rescales_weights:
                 raise max_norm_error()
+            if recorder.statistics:
+                raise statistics_error(recorder.statistics)
             raise ImmutableError(
                 message(
                     "a traced function changes its argument in place",

@@ -23,6 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tinyshard.array import _DEFAULT_ORIGIN, Array, _remembered, one_call
+from tinyshard.host_draws import refuse_host_draw
 from tinyshard.lifting import is_tracing
 from tinyshard.operators import AS_RESHAPE
 from tinyshard.program import Meta
@@ -137,10 +138,11 @@ _MAY_COPY = {
 }
 
 
-class _Doubt(TorchFunctionMode):
-    """Marks what a user's function treats so that torch copies it or not, as its strides are."""
+class _Watch(TorchFunctionMode):
+    """Marks what a user's function treats so that torch copies it or not, as its strides are; refuses hidden draws."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refuse_host_draw(func, args, kwargs or {})
         if func in _MAY_COPY and args:
             x = args[0]
             while torch._C._functorch.is_functorch_wrapped_tensor(x):
@@ -153,15 +155,15 @@ class _Doubt(TorchFunctionMode):
 class one_transform(one_call):
     """One call of a transformation: a user's function runs inside, whose values the transformation's are."""
 
-    __slots__ = ("_doubt",)
+    __slots__ = ("_watch",)
 
     def __enter__(self) -> None:
         super().__enter__()
-        self._doubt = None if is_tracing() else _Doubt()
-        if self._doubt is not None:
-            self._doubt.__enter__()
+        self._watch = None if is_tracing() else _Watch()
+        if self._watch is not None:
+            self._watch.__enter__()
 
     def __exit__(self, *args: object) -> None:
-        if self._doubt is not None:
-            self._doubt.__exit__(*args)
+        if self._watch is not None:
+            self._watch.__exit__(*args)
         super().__exit__(*args)

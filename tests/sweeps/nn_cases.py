@@ -24,12 +24,14 @@ class Case:
         inputs: a tree of tensors for each argument.
         kwargs: arguments by name, the same in every layout.
         fixed: numbers of the tensors among the inputs that torch cannot differentiate by.
+        buffers_on_host: whether the module's buffers stay plain tensors.
     """
 
     make: Callable[[], nn.Module]
     inputs: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     fixed: tuple[int, ...] = ()
+    buffers_on_host: bool = False
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -49,9 +51,16 @@ def below(most: int, *shape: int, seed: int = 0) -> Tensor:
 CASES: dict[str, Case] = {}
 
 
-def row(name: str, make: Callable[[], nn.Module], *inputs: Any, fixed: tuple[int, ...] = (), **kwargs: Any) -> None:
+def row(
+    name: str,
+    make: Callable[[], nn.Module],
+    *inputs: Any,
+    fixed: tuple[int, ...] = (),
+    buffers_on_host: bool = False,
+    **kwargs: Any,
+) -> None:
     assert name not in CASES
-    CASES[name] = Case(make, inputs, kwargs, fixed)
+    CASES[name] = Case(make, inputs, kwargs, fixed, buffers_on_host)
 
 
 def causal(n: int) -> Tensor:
@@ -88,12 +97,14 @@ row("ConvTranspose3d", lambda: nn.ConvTranspose3d(4, 2, 2), normal(8, 4, 2, 2, 2
 
 # ---- norms ---------------------------------------------------------------------------------------------------------
 
-row("BatchNorm1d training", lambda: nn.BatchNorm1d(8), ROWS)
+row("BatchNorm1d training in Arrays", lambda: nn.BatchNorm1d(8), ROWS)
 row("BatchNorm1d training, three dims", lambda: nn.BatchNorm1d(8), SEQUENCE)
+row("BatchNorm1d training on the host", lambda: nn.BatchNorm1d(8), ROWS, buffers_on_host=True)
+row("BatchNorm2d training on the host", lambda: nn.BatchNorm2d(8), IMAGE, buffers_on_host=True)
 row("BatchNorm1d eval", lambda: nn.BatchNorm1d(8).eval(), ROWS)
 row("BatchNorm1d no statistics", lambda: nn.BatchNorm1d(8, track_running_stats=False), ROWS)
 row("BatchNorm1d no affine, averages", lambda: nn.BatchNorm1d(8, affine=False, momentum=None), ROWS)
-row("BatchNorm2d training", lambda: nn.BatchNorm2d(8), IMAGE)
+row("BatchNorm2d training in Arrays", lambda: nn.BatchNorm2d(8), IMAGE)
 row("BatchNorm2d eval", lambda: nn.BatchNorm2d(8).eval(), IMAGE)
 row("BatchNorm3d training", lambda: nn.BatchNorm3d(4), normal(8, 4, 2, 2, 2))
 row("LayerNorm", lambda: nn.LayerNorm(16), SEQUENCE)

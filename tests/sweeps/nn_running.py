@@ -41,14 +41,16 @@ class Call:
         self.order = [*moving, *resting]
         params = {name: x.detach().clone() for name, x in self.module.named_parameters()}
         buffers = {name: x.clone() for name, x in self.module.named_buffers()}
-        self.operands = (params, [leaves[i] for i in moving]), ([leaves[i] for i in resting], buffers)
+        self.on_host = buffers if case.buffers_on_host else {}
+        given = {} if case.buffers_on_host else buffers
+        self.operands = (params, [leaves[i] for i in moving]), ([leaves[i] for i in resting], given)
 
     def __call__(self, by: Any, others: Any) -> Any:
         """The sum of the results, each with a weight of its own; and the results and the buffers as they are then."""
         (params, moving), (resting, buffers) = by, others
         given = dict(zip(self.order, [*moving, *resting], strict=True))
         inputs = tree_unflatten([given[i] for i in range(len(given))], self.form)
-        written = {name: x.clone() for name, x in buffers.items()}
+        written = {name: x.clone() for name, x in {**self.on_host, **buffers}.items()}
         out = functional_call(self.module, {**params, **written}, inputs, self.kwargs)
         total: Any = 0.0
         for x in tree_leaves(out):

@@ -3,6 +3,8 @@ import functools
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 import tinyshard as ts
 from tinyshard import P
@@ -364,3 +366,13 @@ def test_jacobians_of_arrays_are_arrays_also_for_linear_functions():
     x = ts.array(torch.ones(3))
     assert isinstance(ts.jacrev(lambda a: a * 2)(x), ts.Array)
     assert isinstance(ts.jacfwd(lambda a: a * 2)(x), ts.Array)
+
+
+@pytest.mark.parametrize("function", [F.dropout, F.dropout2d, nn.AlphaDropout(0.2), nn.Dropout(0.3)])
+def test_dropout_of_an_array_is_refused_under_grad_and_vmap_too(local, function):
+    x = ts.array(torch.ones(2, 3, 4, 4))
+    with pytest.raises(ts.StatefulRandomError, match="training mode"):
+        ts.grad(lambda v: function(v).sum())(x)
+    with pytest.raises(ts.StatefulRandomError, match="stateful random op"):
+        ts.vmap(lambda v: function(v))(x)
+    assert torch.equal(ts.device_get(ts.grad(lambda v: F.dropout(v, training=False).sum())(x)), torch.ones(2, 3, 4, 4))

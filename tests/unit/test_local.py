@@ -40,3 +40,11 @@ def test_values_are_ready_at_once(local):
 
 def test_no_device_has_a_process(local):
     assert [d.pid for d in ts.devices()] == [None] * 8
+
+
+def test_a_kernel_made_of_other_ops_conjugates_what_it_makes() -> None:
+    ts.init(devices=2, runtime="local")
+    x = torch.complex(torch.arange(25.0).sin(), torch.arange(25.0).cos() ** 3).reshape(5, 5)
+    inverse = ts.device_get(torch.linalg.pinv(ts.array(x)))
+    assert torch.allclose(inverse, torch.linalg.pinv(x), atol=1e-4)
+    ts.shutdown()

@@ -25,6 +25,11 @@ from tinyshard.runtime.runs import Buffer, Run, Where, ancestry, input_runs, set
 
 MOST_HANDED = 1000  # what `handed` remembers of each device
 
+# An op on Arrays gets here from inside torch's dispatcher, which by then skips lazy conjugation, negation and more. A
+# program's ops are dispatched as from anywhere else, so that kernels made of other ops (`linalg.pinv`) are right.
+_INCLUDED = torch._C._dispatch_tls_local_include_set()
+_EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
+
 
 class LocalRuntime:
     """All devices in one process.
@@ -66,7 +71,7 @@ class LocalRuntime:
             ready = self._programs[program.number] = make_ready(program)
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self) for _ in program.outputs]
-        with torch.no_grad():
+        with torch.no_grad(), torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED):
             self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
         settle(run)
         if guards:

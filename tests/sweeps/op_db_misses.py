@@ -1,0 +1,60 @@
+"""What torch's op database does on plain tensors and tinyshard refuses on Arrays, by op, with the reason in a word.
+
+Nothing here gives another number than torch: a refusal is an error. In `make sweep` an op that passes is an error too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A row of the table.
+
+    Attributes:
+        reason: "random" (it draws from torch's own generator), "shape" (of the result, depends on values, under jit),
+            "sparse" (the result), "written" (an operand that is an Array: resized, overwritten, or given new running
+            statistics), "refused" (none of these).
+        modes: how it is called when it is refused.
+    """
+
+    reason: str
+    modes: tuple[str, ...]
+
+
+def _rows(reason: str, modes: tuple[str, ...], names: str) -> dict[str, Refusal]:
+    return {name: Refusal(reason, modes) for name in names.split()}
+
+
+_DROPOUTS = """
+nn.functional.dropout nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout
+nn.functional.feature_alpha_dropout.with_train nn.functional.multi_head_attention_forward nn.functional.rrelu
+nn.functional.scaled_dot_product_attention normal normal.number_mean bernoulli
+"""
+_DRAWS = "cauchy exponential geometric log_normal multinomial rand_like randint_like randn_like uniform"
+_SHAPES = """
+argwhere bincount combinations linalg.lstsq linalg.lstsq.grad_oriented masked_select nn.functional.ctc_loss
+nonzero tensor_split unique unique_consecutive nn.functional.one_hot
+"""
+
+MISSES: dict[str, Refusal] = {
+    **_rows("random", ("eager", "jit", "gradient", "vmap"), _DROPOUTS),
+    **_rows("random", ("eager", "jit"), _DRAWS),
+    **_rows("random", ("jit",), "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d"),
+    **_rows("shape", ("jit",), _SHAPES),
+    **_rows("sparse", ("eager", "jit", "gradient"), "to_sparse"),
+    **_rows("written", ("eager", "gradient"), "resize_ resize_as_ zero_"),
+    **_rows("written", ("eager", "jit", "gradient"), "nn.functional.embedding"),  # with max_norm
+    **_rows(
+        "written",
+        ("eager", "jit", "gradient", "vmap"),
+        "nn.functional.batch_norm nn.functional.batch_norm.without_cudnn nn.functional.instance_norm native_batch_norm "
+        "_native_batch_norm_legit _batch_norm_with_update",
+    ),
+    **_rows("refused", ("jit",), "allclose equal item"),  # a Python value is asked for
+    **_rows("refused", ("jit",), "cov corrcoef istft nn.functional.gaussian_nll_loss"),  # torch reads a value
+    **_rows("refused", ("gradient",), "nn.functional.linear_cross_entropy.chunked_none"),  # out= of its own tensors
+}
+# what torch.empty holds: there is no right number
+NOT_RUN: dict[str, str] = dict.fromkeys(("empty_like", "new_empty", "new_empty_strided"), "uninitialized")

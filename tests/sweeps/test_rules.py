@@ -1,0 +1,58 @@
+"""Each rule by which the partitioner keeps operands in parts, held against torch's values; the other ops as well."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+
+import tinyshard as ts
+from tests.sweeps import aten_calls
+from tinyshard.verified import ANY_STRIDES, RULES
+
+WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
+DRAWS = 60 if WHOLE else 5
+SAMPLES = 12 if WHOLE else 2
+# kernels that make sparse tensors
+SPARSE = {
+    "aten._sparse_coo_tensor_with_dims_and_tensors.default",
+    "aten._to_sparse.default",
+    "aten._to_sparse.sparse_dim",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def local_devices() -> Iterator[None]:
+    ts.init(devices=10, runtime="local")
+    yield
+    ts.shutdown()
+
+
+@cache
+def found() -> dict[str, tuple[Any, list[aten_calls.Call]]]:
+    return {str(op): (op, calls) for op, calls in aten_calls.collect(SAMPLES).items()}
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_an_op_partitioned_in_random_layouts_gives_what_torch_gives(part: int) -> None:
+    wrong = []
+    for name in sorted(found())[part::8]:
+        if name in SPARSE:
+            continue
+        op, calls = found()[name]
+        for seed, outcome in aten_calls.outcomes(op, calls, DRAWS):
+            if isinstance(outcome, Exception):
+                wrong.append(f"{seed}: {type(outcome).__name__}: {outcome}")
+            elif outcome.wrong is not None:
+                wrong.append(f"{seed}: {outcome.wrong}; {outcome.case}; {outcome.steps}")
+    assert not wrong, "\n".join(wrong[:10])
+
+
+def test_every_verified_rule_and_kernel_is_of_an_op_that_the_sweep_meets() -> None:
+    if not WHOLE:
+        pytest.skip("a drawn part meets a part of the ops; `make sweep` meets all")
+    assert set(found()) >= RULES
+    assert set(found()) >= ANY_STRIDES
