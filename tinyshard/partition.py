@@ -20,6 +20,7 @@ from tinyshard.operators import AS_RESHAPE, needs_contiguous
 from tinyshard.plan import Plan, UnknownShape, gathered, known, plan
 from tinyshard.program import Builder, Meta, Reason, Value
 from tinyshard.reshard import Cuts, Placed, reduce_pending, reshard
+from tinyshard.whole_blocks import joined
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]
 
@@ -53,6 +54,9 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
         function = where_cut(op)
         if function is not None:
             return _apply_function(builder, function, args, kwargs)
+        moved = None if kwargs else joined(builder, op, args)
+        if moved is not None:
+            return moved
     leaves: list[Any] = []
     for leaf in wanted:
         if isinstance(leaf, Placed):

@@ -99,6 +99,11 @@ TALKING: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[str]]] = {
     "variance along cut rows": (lambda x: x.var(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
     "argmax along cut rows": (lambda x: x.argmax(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
     "norm along cut rows": (lambda x: torch.linalg.vector_norm(x, ord=1, dim=1), ((X, 1, 8),), ["all_reduce"]),
+    "cat of arrays cut alike": (lambda x: torch.cat([x, x + 1]), ((X, 8, 1),), ["transfer"]),
+    "cat along the last of two cut dims": (lambda x: torch.cat([x, x, x + 1], -1), ((X, 2, 4),), ["transfer"]),
+    "halves of cut rows": (lambda x: x.chunk(2), ((X, 8, 1),), ["transfer"]),
+    "unequal parts of cut columns": (lambda x: x.split([4, 8, 4], 1), ((X, 2, 4),), ["transfer"]),
+    "parts that are no whole blocks": (lambda x: x.split(5), ((X, 8, 1),), ["all_gather"]),
     "flip of a cut dim": (lambda x: x.flip(0), ((X, 8, 1),), ["all_gather"]),
     "rows plus columns": (torch.add, ((X, 8, 1), (X, 1, 8)), ["all_to_all"]),
 }
