@@ -2,6 +2,7 @@
 
 x[i], y[i] = v, narrow, select      with a traced number: `tinyshard.indexing`
 one_hot                             a comparison: torch's own reads the values
+cov, gaussian_nll_loss              without the check for which torch's own reads a value: `tinyshard.unchecked`
 print(x), f"{x}"                    Traced f32[8, 4]
 copy.deepcopy(x)                    x.clone()
 x.detach(), x.data                  the op `stop`, so that gradients of the trace stop there too
@@ -25,6 +26,7 @@ from tinyshard.indexing import BY_TRACED_NUMBERS
 from tinyshard.lifting import current_recorder, is_tracing, lift_outer, traced_value_error
 from tinyshard.program import Meta
 from tinyshard.runtime.runs import users_line
+from tinyshard.unchecked import corrcoef, cov, gaussian_nll_loss
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")
 _library.define("stop(Tensor x) -> Tensor")
@@ -162,6 +164,11 @@ def _note(what: str) -> None:
 _INSTEAD: dict[Any, Callable[..., Any]] = {
     **BY_TRACED_NUMBERS,
     torch.nn.functional.one_hot: _one_hot,
+    torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+    torch.cov: cov,
+    torch.Tensor.cov: cov,
+    torch.corrcoef: corrcoef,
+    torch.Tensor.corrcoef: corrcoef,
     torch.tensor: _tensor,
     torch.Tensor.__repr__: _repr,
     torch.Tensor.__format__: _format,

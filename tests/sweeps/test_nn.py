@@ -38,8 +38,6 @@ MISSES: dict[str, tuple[tuple[str, ...], str]] = {
     "CTCLoss zero_infinity": (("jit",), "shape from values"),
     "Dropout training": (ANY_WAY, "random"),
     "Dropout2d training": (ANY_WAY, "random"),
-    "GaussianNLLLoss": (("jit",), "values read"),
-    "GaussianNLLLoss one variance a row, full": (("jit",), "values read"),
     "RReLU training": (ANY_WAY, "random"),
 }
 
