@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflat
 
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
-from tinyshard.lifting import lift_outer
+from tinyshard.lifting import lift_arguments
 from tinyshard.placement import array
 from tinyshard.tangents import as_tensors, checked_values, fitted
 from tinyshard.views import one_transform
@@ -76,7 +76,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = lift_outer((args, kwargs))
+        args, kwargs = lift_arguments((args, kwargs))
         args = _with_tensors(args, numbers)
         alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
         with one_transform():
@@ -112,14 +112,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     """
     _check_function(fun, "vjp")
     alone, whole = _aux_apart(fun, has_aux)
-    primals = checked_values("vjp", lift_outer(primals))
+    primals = checked_values("vjp", lift_arguments(primals))
     with one_transform():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
     one = len(primals) == 1
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        out = back(fitted("vjp", "cotangent", lift_outer(cotangent), value))
+        out = back(fitted("vjp", "cotangent", lift_arguments(cotangent), value))
         return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
 
     return (value, pull, whole(found[2])) if has_aux else (value, pull)
@@ -161,7 +161,7 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
     alone, whole = _aux_apart(fun, has_aux)
-    primals, tangents = lift_outer((primals, tangents))
+    primals, tangents = lift_arguments((primals, tangents))
     primals = checked_values("jvp", primals)
     tangents = tuple(fitted("jvp", "tangent", tangents, primals))
     primals = tuple(primals)
@@ -185,7 +185,7 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         tensors, whole = _aux_apart(fun, has_aux)
-        args, kwargs = lift_outer((args, kwargs))
+        args, kwargs = lift_arguments((args, kwargs))
         alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
         with one_transform():
             found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
@@ -214,7 +214,7 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         _load_jvp_rules()
         tensors, whole = _aux_apart(fun, has_aux)
-        args, kwargs = lift_outer((args, kwargs))
+        args, kwargs = lift_arguments((args, kwargs))
         alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
         basis, _ = _basis(chosen)
 

@@ -13,7 +13,7 @@ import contextlib
 import functools
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -274,22 +274,38 @@ def _is_of_this_trace(x: Any) -> bool:
 
 
 def lift_outer(tree: Any) -> Any:
+    """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
+    return _lifted(tree, _is_wrapped_outside)
+
+
+def lift_arguments(tree: Any) -> Any:
     """During a trace: every tensor from outside of it as an input of the graph, before a transformation wraps it."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return _lifted(
+        tree, lambda x: _is_wrapped_outside(x) or (not _is_wrapped(x) and _is_closed_over(x, FunctionalTensor))
+    )
+
+
+def _lifted(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
     recorder = current_recorder()
     if recorder is None:
         return tree
     with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
-        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if _is_from_outside(x) else x, tree)
+        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if is_outer(x) else x, tree)
 
 
-def _is_from_outside(x: torch.Tensor) -> bool:
+def _is_wrapped(x: torch.Tensor) -> bool:
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def _is_wrapped_outside(x: torch.Tensor) -> bool:
     from torch._subclasses.functional_tensor import FunctionalTensor
 
-    functorch = torch._C._functorch
-    if not functorch.is_functorch_wrapped_tensor(x):
-        return _is_closed_over(x, FunctionalTensor)
-    while functorch.is_functorch_wrapped_tensor(x):
-        x = functorch.get_unwrapped(x)
+    if not _is_wrapped(x):
+        return False
+    while _is_wrapped(x):
+        x = torch._C._functorch.get_unwrapped(x)
     return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))
 
 

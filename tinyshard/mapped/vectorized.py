@@ -14,7 +14,7 @@ from tinyshard import names
 from tinyshard.errors import DtypeError, MappingError, message
 from tinyshard.indexing import IndexedByExamples
 from tinyshard.leaves import shapes_of
-from tinyshard.lifting import is_tracing, lift_outer
+from tinyshard.lifting import is_tracing, lift_arguments
 from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.mapped.refused import told_as_ours
 from tinyshard.placement import as_tensor
@@ -81,7 +81,7 @@ def vmap(
 def _operand(x: Any) -> Any:
     """A leaf of the arguments: tensors as they are known here, anything without a shape as it is."""
     if isinstance(x, torch.Tensor):
-        return lift_outer(x)
+        return lift_arguments(x)
     return as_tensor(x) if hasattr(x, "shape") else x
 
 
