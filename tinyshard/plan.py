@@ -92,6 +92,12 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
         return _everywhere(op, args, kwargs, whole, "no rule for it has passed the sweep")
     from tinyshard import rules
 
+    led = _led(args[0], whole[0]) if op in AS_RESHAPE else None
+    if led is not None:
+        try:
+            return _by_rule(op, (led, *args[1:]), kwargs, whole, axes, set())
+        except rules.NoRule:
+            pass  # then as it lies
     hidden: set[int] = set()  # axes whose cuts are gathered because no rule can keep them
     used = {a for x in operands for cut in x.dims for a in cut} | {a for x in operands for a, _ in x.pending}
     reason = ""
@@ -174,6 +180,7 @@ def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], ax
         return len(x.shape) == len(first.shape) or x.shape[:count] == batch
 
     cuts = next((x.dims[:count] for x in operands if has_batch(x) and any(x.dims[:count])), ())
+    cuts = cuts or next(filter(None, (_on_batch(x, count, axes) for x in operands if has_batch(x))), ())
     summed = {i for i in row.sums if whole[i] is not None}
     if not cuts or any(m is not None and i not in summed and m.shape[:count] != batch for i, m in enumerate(whole)):
         return None
@@ -198,6 +205,42 @@ def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], ax
     if _run_on_meta(op, args, kwargs, axes, local=True) != promised:
         return None
     return Plan(op, args, kwargs, results, promised, whole)
+
+
+def _on_batch(x: Placed, count: int, axes: Axes) -> Cuts:
+    """The cuts of an operand's items, on a dim of its batch instead: an all_to_all in place of a gather; () if none."""
+    inner = tuple(a for cut in x.dims[count:] for a in cut)
+    parts = math.prod(axes[a] for a in inner)
+    fitting = next((d for d in range(count) if inner and x.shape[d] and x.shape[d] % parts == 0), None)
+    return () if fitting is None else tuple(inner if d == fitting else () for d in range(count))
+
+
+def _led(x: Placed, made: Meta | None) -> Placed | None:
+    """The operand of a view that joins dims, with the cuts of the later dims on the first one: there they stay.
+
+    A block of [8, 4 in two parts] is not a block of [32]; one of [8 in two parts, 4] is. To swap dims by all_to_all
+    moves a block of each device; to gather would bring all blocks to all. None where no later dim is cut.
+    """
+    shape, want = list(x.shape), list(known(made).shape)
+    dims = list(x.dims)
+    first = target = 0
+    while first < len(shape) and target < len(want):
+        last, have, goal = first, shape[first], want[target]
+        while have != goal and last + 1 < len(shape) + 1:
+            if have < goal and last + 1 < len(shape):
+                last += 1
+                have *= shape[last]
+            elif have > goal and target + 1 < len(want):
+                target += 1
+                goal *= want[target]
+            else:
+                return None
+        later = tuple(a for d in range(first + 1, last + 1) for a in dims[d])
+        if later:
+            dims[first : last + 1] = [dims[first] + later, *[()] * (last - first)]
+        first, target = last + 1, target + 1
+    led = replace(x, dims=tuple(dims), pending=x.pending)
+    return None if led.dims == x.dims else led
 
 
 def _promised(whole: Sequence[Meta | None], results: Sequence[Any], axes: Axes) -> tuple[Meta | None, ...]:

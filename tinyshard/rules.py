@@ -102,9 +102,14 @@ def ask(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int
     spec: Any = sharding.output_spec
     specs = spec if isinstance(spec, list | tuple) else (spec,)
     results = tuple(None if s is None else _placements(s.placements) for s in specs)
+    answered = _in_form_of(args, schema.args_schema)
+    if (
+        schema.op is torch.ops.aten.squeeze.dims and len(answered) > 1 and isinstance(answered[1], int)
+    ):  # what it answers for squeeze.dim
+        answered = (answered[0], [answered[1]])
     return Answer(
         schema.op,
-        _in_form_of(args, schema.args_schema),
+        answered,
         _in_form_of(kwargs, schema.kwargs_schema or asked.kwargs_schema),
         results,
     )
@@ -117,8 +122,7 @@ def _in_form_of(given: Any, answered: Any) -> Any:
     old, form = tree_flatten(given)
     if len(leaves) != len(old):
         if isinstance(given, tuple) and sum(isinstance(x, Operand) for x in old) == 1:
-            # a variant with other arguments, as squeeze.dims for squeeze, whose dims may be one
-            return (leaves[0], *([x] if isinstance(x, int) else x for x in answered[1:]))
+            return (leaves[0], *answered[1:])  # a variant with other arguments, as squeeze.dims for squeeze
         raise NoRule("DTensor answered with other arguments than it was asked about")
     if [isinstance(x, Operand) for x in old] != [isinstance(x, Operand) for x in leaves]:
         raise NoRule("DTensor answered with other operands than it was asked about")

@@ -55,6 +55,7 @@ def exchanges(function: Callable[..., Any], *operands: Tensor, monkeypatch: pyte
 
 X = torch.arange(256.0).reshape(16, 16) / 100
 CUBE = torch.arange(512.0).reshape(8, 8, 8) / 100
+HEADS = torch.arange(2048.0).reshape(8, 4, 16, 4).sin()
 
 SILENT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "sin of tiles": (torch.sin, ((X, 4, 2),)),
@@ -99,6 +100,12 @@ TALKING: dict[str, tuple[Callable[..., Any], tuple[Any, ...], list[str]]] = {
     "variance along cut rows": (lambda x: x.var(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
     "argmax along cut rows": (lambda x: x.argmax(1), ((X, 1, 8),), ["all_reduce", "all_reduce"]),
     "norm along cut rows": (lambda x: torch.linalg.vector_norm(x, ord=1, dim=1), ((X, 1, 8),), ["all_reduce"]),
+    "scores of attention, heads cut": (lambda q: q @ q.mT, ((HEADS, 2, 4, 1, 1),), ["all_to_all"] * 2),
+    "attention whose length is cut": (
+        lambda q: F.scaled_dot_product_attention(q, q, q),
+        ((HEADS, 1, 1, 8, 1),),
+        ["all_to_all"] * 3,
+    ),
     "cat of arrays cut alike": (lambda x: torch.cat([x, x + 1]), ((X, 8, 1),), ["transfer"]),
     "cat along the last of two cut dims": (lambda x: torch.cat([x, x, x + 1], -1), ((X, 2, 4),), ["transfer"]),
     "halves of cut rows": (lambda x: x.chunk(2), ((X, 8, 1),), ["transfer"]),
