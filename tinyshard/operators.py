@@ -131,8 +131,9 @@ def is_random(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     given = {a.name: a.default_value for a in op._schema.arguments}
     given.update(zip(given, args, strict=False))
     given.update(kwargs)
-    if "train" in given:
-        return given["train"] is not False
+    for name in ("train", "training"):
+        if name in given:
+            return given[name] is not False
     return given.get("dropout_p") != 0
 
 

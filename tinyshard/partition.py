@@ -179,7 +179,7 @@ def bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
 def _keep_pending(builder: Builder, have: Placed, want: Placed) -> Placed:
     """The op wants some axes pending as they are: combine only the others."""
     rest = replace(have, pending=tuple(p for p in have.pending if p not in want.pending))
-    done = reshard(builder, rest, want.dims)
+    done = reshard(builder, rest, want.dims, stays_partial=True)
     return replace(done, pending=want.pending)
 
 

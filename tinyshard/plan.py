@@ -92,7 +92,7 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
         return _everywhere(op, args, kwargs, whole, "no rule for it has passed the sweep")
     from tinyshard import rules
 
-    led = _led(args[0], whole[0]) if op in AS_RESHAPE else None
+    led = _led(args[0], whole[0]) if op in AS_RESHAPE and not args[0].pending else None
     if led is not None:
         try:
             return _by_rule(op, (led, *args[1:]), kwargs, whole, axes, set())

@@ -76,25 +76,32 @@ def _all_reduced(builder: Builder, x: Placed) -> Placed:
     return replace(x, number=number, pending=())
 
 
-def reshard(builder: Builder, x: Placed, dims: Cuts) -> Placed:
+def reshard(builder: Builder, x: Placed, dims: Cuts, *, stays_partial: bool = False) -> Placed:
     """Emit what brings `x` to `dims`, pending parts combined.
+
+    Args:
+        builder: the program.
+        x: the value.
+        dims: the axes that are to cut each dim.
+        stays_partial: whether it is partial along further axes, which are left so: then blocks that look like copies
+            are parts of a sum, and must not change places.
 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
-    key = (x, dims)  # x with what is pending: an op may want some axes combined and others not
+    key = (x, dims, stays_partial)  # x with what is pending: an op may want some axes combined and others not
     if key not in builder.copies:
-        builder.copies[key] = _moved(builder, x, dims)
+        builder.copies[key] = _moved(builder, x, dims, stays_partial)
     return builder.copies[key]
 
 
-def _moved(builder: Builder, x: Placed, dims: Cuts) -> Placed:
+def _moved(builder: Builder, x: Placed, dims: Cuts, stays_partial: bool) -> Placed:
     if (x, "combined") not in builder.copies:
         x = _scatter_pending(builder, x, dims)
     x = reduce_pending(builder, x)
     while x.dims != dims:
         x = (
             _take_own_block(builder, x, dims)
-            or _permute(builder, x, dims)
+            or (None if stays_partial else _permute(builder, x, dims))
             or _swap(builder, x, dims)
             or _gather(builder, x, dims)
         )

@@ -80,7 +80,7 @@ RULES: frozenset[str] = frozenset(
     squeeze_copy.default squeeze_copy.dim stack.default std.correction std_mean.correction sub.Scalar sub.Tensor
     sum.default sum.dim_IntList t.default t_copy.default take.default tan.default tanh.default tanh_backward.default
     threshold.default threshold_backward.default topk.default trace.default transpose.int transpose_copy.int
-    triangular_solve.default trunc.default  unbind_copy.int unfold_backward.default unsafe_split.Tensor
+    triangular_solve.default trunc.default unbind_copy.int unfold_backward.default
     unsqueeze.default unsqueeze_copy.default upsample_bicubic2d.default upsample_bicubic2d_backward.default
     upsample_bilinear2d.default upsample_bilinear2d_backward.default upsample_linear1d.default
     upsample_linear1d_backward.default upsample_nearest1d.default upsample_nearest1d_backward.default

@@ -27,7 +27,7 @@ from tinyshard.layout import Layout
 from tinyshard.program import Builder, Meta, Program
 from tinyshard.reshard import Placed
 
-AXES = ((5, 2), (2, 5), (2, 2))
+AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
 LARGEST = 4_000
 MOST = 40  # calls kept of one op
 

@@ -32,7 +32,7 @@ DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
 LARGEST = 40_000  # elements of one operand; samples of the database are smaller but for a few
 
 OPS: dict[str, OpInfo] = {}
-for _info in op_db:
+for _info in (each for each in op_db if "jiterator" not in each.name):  # those are for CUDA alone
     OPS.setdefault(_info.full_name if _info.full_name not in OPS else f"{_info.full_name}-{len(OPS)}", _info)
 
 

@@ -34,7 +34,9 @@ _DRAWS_WITH_GRADIENT = """
 bernoulli nn.functional.feature_alpha_dropout.with_train nn.functional.multi_head_attention_forward
 nn.functional.rrelu nn.functional.scaled_dot_product_attention normal normal.number_mean
 """
-_DRAWS = "cauchy exponential geometric log_normal multinomial rand_like randint_like randn_like uniform"
+_DRAWS = """
+cauchy exponential geometric log_normal multinomial normal.in_place rand_like randint_like randn_like uniform
+"""
 _SHAPES = """
 argwhere bincount combinations linalg.lstsq linalg.lstsq.grad_oriented masked_select nn.functional.ctc_loss
 nonzero tensor_split unique unique_consecutive nn.functional.one_hot
@@ -46,6 +48,7 @@ MISSES: dict[str, Refusal] = {
     **_rows("random", ("eager", "jit", "gradient"), _DRAWS_WITH_GRADIENT),
     **_rows("random", ("eager", "jit"), _DRAWS),
     **_rows("random", ("jit",), "nn.functional.fractional_max_pool2d nn.functional.fractional_max_pool3d"),
+    **_rows("random", ("jit",), "svd_lowrank pca_lowrank"),
     **_rows("shape", ("jit",), _SHAPES),
     **_rows("sparse", ("eager", "jit", "gradient"), "to_sparse"),
     **_rows("resizes", ("eager",), "resize_ resize_as_"),

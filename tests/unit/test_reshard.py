@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.expressions import device_orders, shapes, shardings
+from tinyshard import partition
 from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduce_stack
 from tinyshard.layout import Layout, coarsest
 from tinyshard.placement import move_program
@@ -271,3 +273,28 @@ def test_a_layout_of_permuted_devices_cuts_in_their_order() -> None:
     order = [ts.devices()[i] for i in layout.devices]
     x = ts.device_put(torch.arange(4), ts.sharding.PositionalSharding(order))
     assert [(s.device.id, s.data.item()) for s in x.addressable_shards] == [(3, 0), (0, 1), (2, 2), (1, 3)]
+
+
+def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(local: None) -> None:
+    builder = Builder(tuple(range(8)), (2, 2, 2))
+    runtime = ts.platform.current()
+    whole, operands, buffers = [], [], []
+    for dims, pending in ((((), (0,)), (1, 2)), (((), ()), (1, 2)), (((), (2,)), (1,))):
+        x = torch.arange(16.0).reshape(4, 4) + 100 * len(whole)
+        value = Placed(0, (4, 4), torch.float32, dims, tuple((a, "sum") for a in pending))
+        value = replace(value, number=builder.input(value.local((2, 2, 2))))
+        layout = Layout(tuple(range(8)), (2, 2, 2), dims)
+        first = {d for d in range(8) if all(d // (4, 2, 1)[a] % 2 == 0 for a in pending)}
+        blocks = {d: (x if d in first else torch.zeros(4, 4))[layout.index(d, (4, 4))].clone() for d in range(8)}
+        whole.append(x)
+        operands.append(value)
+        buffers.append(runtime.put(blocks, None))
+    (made,) = partition.finish(builder, partition.apply(builder, torch.ops.aten.cat.default, (operands,), {}))
+    (buffer,) = runtime.run(builder.finish([made.number]), buffers, None)
+    layout = Layout(tuple(range(8)), (2, 2, 2), made.dims)
+    expected = torch.cat(whole)
+    for device in range(8):
+        index = layout.index(device, (12, 4))
+        shape = expected[index].shape
+        got = runtime.gather(buffer, {device: tuple(slice(0, n) for n in shape)}, tuple(shape), torch.float32)
+        assert torch.equal(got, expected[index]), device
