@@ -74,6 +74,13 @@ def origin() -> tuple[int, int, int]:
     return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
 
 
+def innermost(x: Any) -> Any:
+    """What transformations of torch.func have wrapped, without their wrappers; anything else as it is."""
+    while isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 def meta_of(x: Any) -> Meta:
     """Shape and dtype of a tensor. An Array knows them itself: through torch each is a call of `__torch_function__`."""
     return x._meta if isinstance(x, Array) else Meta(tuple(x.shape), x.dtype)

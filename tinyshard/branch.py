@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from tinyshard.array import Array
+from tinyshard.array import Array, innermost
 from tinyshard.errors import DtypeError, message
 from tinyshard.lifting import is_tracing
 
@@ -38,7 +38,7 @@ def cond(
     """
     if is_tracing():
         return choose(pred, true_fn, false_fn, operands)
-    if not any(isinstance(_innermost(x), Array) for x in tree_leaves((pred, operands))):
+    if not any(isinstance(innermost(x), Array) for x in tree_leaves((pred, operands))):
         return _cond_of_torch(pred, true_fn, false_fn, operands)
     if torch._C._functorch.maybe_current_level() is not None:
         return choose(pred, true_fn, false_fn, operands)
@@ -46,13 +46,6 @@ def cond(
 
 
 torch.cond = cond
-
-
-def _innermost(x: Any) -> Any:
-    functorch = torch._C._functorch
-    while isinstance(x, torch.Tensor) and functorch.is_functorch_wrapped_tensor(x):
-        x = functorch.get_unwrapped(x)
-    return x
 
 
 def choose(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:

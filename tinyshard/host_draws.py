@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from tinyshard.array import Array
+from tinyshard.array import Array, innermost
 from tinyshard.errors import StatefulRandomError, message
 
 _DRAWS = {
@@ -44,7 +44,7 @@ def refuse_host_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     Raises:
         StatefulRandomError: it is a dropout in training mode.
     """
-    if func not in _DRAWS or not isinstance(_innermost(args[0] if args else kwargs.get("input")), Array):
+    if func not in _DRAWS or not isinstance(innermost(args[0] if args else kwargs.get("input")), Array):
         return
     given = _signature(func).bind(*args, **kwargs)
     given.apply_defaults()
@@ -57,9 +57,3 @@ def refuse_host_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
                 try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
             )
         )
-
-
-def _innermost(x: Any) -> Any:
-    while isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tinyshard.array import _DEFAULT_ORIGIN, Array, _remembered, one_call
+from tinyshard.array import _DEFAULT_ORIGIN, Array, _remembered, innermost, one_call
 from tinyshard.host_draws import refuse_host_draw
 from tinyshard.lifting import is_tracing
 from tinyshard.operators import AS_RESHAPE
@@ -144,9 +144,7 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_host_draw(func, args, kwargs or {})
         if func in _MAY_COPY and args:
-            x = args[0]
-            while torch._C._functorch.is_functorch_wrapped_tensor(x):
-                x = torch._C._functorch.get_unwrapped(x)
+            x = innermost(args[0])
             if isinstance(x, Array):
                 root_of(x)._viewed = x._viewed = True
         return func(*args, **(kwargs or {}))

@@ -24,7 +24,7 @@ from tests.sweeps import aten_extra
 from tests.sweeps.op_db import DTYPES, OPS, samples
 from tinyshard import partition, plan
 from tinyshard.layout import Layout
-from tinyshard.program import Builder, Meta, Program
+from tinyshard.program import Builder, Meta
 from tinyshard.reshard import Placed
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
@@ -304,4 +304,4 @@ def outcomes(op: Any, calls: Sequence[Call], count: int) -> Iterator[tuple[str, 
                 yield seed, outcome
 
 
-__all__ = ["Outcome", "Program", "collect", "hold", "outcomes"]
+__all__ = ["Outcome", "collect", "hold", "outcomes"]
