@@ -17,7 +17,7 @@ from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
 from tinyshard import platform
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 
 N = DEVICES
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Program, Step, values_in
-from tinyshard.runtime.execute import find_op
+from tinyshard.runtime.worker.executor import find_op
 
 __all__ = ["MemoryLine", "Moment", "memory_line"]
 

@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tinyshard.runtime import arena
-from tinyshard.runtime.arena import Arena
-from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.collectives.shm import SharedFabric
+from tinyshard.runtime.shm import allocator
+from tinyshard.runtime.shm.allocator import Arena
 
 
 def fabrics_of(count: int, kept: Sequence[int] = ()) -> list[SharedFabric]:
     """The ends of `count` devices; `kept` is the core of each."""
-    fd = arena.create(count)
+    fd = allocator.create(count)
     made = [SharedFabric(Arena(fd, count, member), kept) for member in range(count)]
     os.close(fd)
     return made

@@ -19,7 +19,7 @@ from tinyshard.errors import DtypeError, ImmutableError, message
 from tinyshard.layout import Layout
 from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
-from tinyshard.runtime.runs import Buffer
+from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding, express
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from tinyshard.collectives import COLLECTIVES, group_size
 from tinyshard.program import Program, Step, Value
-from tinyshard.runtime.execute import find_op
+from tinyshard.runtime.worker.executor import find_op
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from tinyshard.cost import bytes_sent
 from tinyshard.lowered import axis_names
 from tinyshard.program import Value
 from tinyshard.recipe import Home, Recipe
-from tinyshard.runtime.runs import Where, users_line
+from tinyshard.runtime.controller.lineage import Where, users_line
 
 _explained: set[tuple[int, str]] = set()
 MOST = 4096  # remembered; then all are forgotten, and may be explained again

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.errors import message
 from tinyshard.lifting import TracedValueError
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 
 
 def is_traced_index(x: Any) -> bool:

@@ -25,7 +25,7 @@ from tinyshard.errors import DtypeError, message
 from tinyshard.indexing import BY_TRACED_NUMBERS
 from tinyshard.lifting import current_recorder, is_tracing, lift_outer, traced_value_error
 from tinyshard.program import Meta
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.unchecked import corrcoef, cov, gaussian_nll_loss
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")

@@ -37,7 +37,7 @@ from tinyshard.prefix import spread
 from tinyshard.program import Meta
 from tinyshard.recent import Recent, forget_released, release
 from tinyshard.recipe import Home, Recipe, Slot, call, home_of, slot_of
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.signature import Bound, Signature, bind, static_both_ways
 from tinyshard.spmd import constraints_of, partition_graph

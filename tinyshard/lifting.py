@@ -27,7 +27,7 @@ from tinyshard.errors import DtypeError, ImmutableError, StatefulRandomError, Ti
 from tinyshard.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.holdable import check_holdable, check_makes_holdable
 from tinyshard.operators import BATCH_NORMS, is_random
-from tinyshard.runtime.runs import Where, users_line
+from tinyshard.runtime.controller.lineage import Where, users_line
 
 aten = torch.ops.aten
 

@@ -22,7 +22,7 @@ from tinyshard.names import device_names
 from tinyshard.program import Builder, Meta, Program, Value
 from tinyshard.recent import Recent, forget_released, release
 from tinyshard.reshard import Placed, reshard
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
 

@@ -13,8 +13,8 @@ from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 
 if TYPE_CHECKING:
+    from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.local import LocalRuntime
-    from tinyshard.runtime.pool import ProcessPool
 
 RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu", "gpu")
@@ -82,7 +82,7 @@ def init(
             _end_runtime()
             _runtime = _pool_on_hosts(address, wanted, where, between)
     elif where == "gpu":
-        from tinyshard.runtime.pool import ProcessPool
+        from tinyshard.runtime.controller.pool import ProcessPool
 
         joined, seats = _on_gpus(wanted, collectives)
         with _choosing:
@@ -98,23 +98,23 @@ def init(
 
                 _runtime = LocalRuntime(count, where)
             else:
-                from tinyshard.runtime.pool import ProcessPool
+                from tinyshard.runtime.controller.pool import ProcessPool
 
                 _runtime = ProcessPool(count, where, joined)
     _load_rules()
 
 
 def _check_address(address: str) -> None:
-    from tinyshard.runtime import lines
+    from tinyshard.runtime.launch import connect
 
-    lines.parse(address)
+    connect.parse(address)
 
 
 def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
     from tinyshard import config
-    from tinyshard.runtime import gpus, hosts
-    from tinyshard.runtime.party import Party
-    from tinyshard.runtime.pool import ProcessPool
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch import gpus, hosts
+    from tinyshard.runtime.launch.party import Party
 
     joined = hosts.join(address)
     agents = joined.gather(devices, config.read("hosts_timeout_s"), lambda words: print(words, file=sys.stderr))
@@ -130,7 +130,7 @@ def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[i
     """What joins the devices, and the GPU of each."""
     import torch
 
-    from tinyshard.runtime import gpus
+    from tinyshard.runtime.launch import gpus
 
     there = torch.cuda.device_count()
     machines = [("this machine", there)] * (devices or there or 1)
@@ -160,11 +160,11 @@ def _count(devices: int | None) -> int:
 
 def _collectives(given: str | None, count: int) -> str:
     """What joins so many processes."""
-    from tinyshard.runtime import arena
+    from tinyshard.runtime.shm import allocator
 
     _check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
-    name = given or ("shared" if arena.is_possible(count) else "gloo")
-    if name == "shared" and not arena.is_possible(count):
+    name = given or ("shared" if allocator.is_possible(count) else "gloo")
+    if name == "shared" and not allocator.is_possible(count):
         raise RuntimeStateError(
             message(
                 "the workers cannot share memory here",
@@ -190,13 +190,13 @@ def shutdown() -> None:
 
     Communication: none.
     """
-    from tinyshard.runtime import zygote
+    from tinyshard.runtime.launch import forkserver
 
     with _choosing:
         _end_runtime()
-        zygote.stop()
-        if "tinyshard.runtime.hosts" in sys.modules:
-            sys.modules["tinyshard.runtime.hosts"].leave()
+        forkserver.stop()
+        if "tinyshard.runtime.launch.hosts" in sys.modules:
+            sys.modules["tinyshard.runtime.launch.hosts"].leave()
 
 
 def _end_runtime() -> None:

@@ -24,7 +24,7 @@ from tinyshard.mesh import Mesh
 from tinyshard.placement import move, put_tensor
 from tinyshard.program import Builder, Meta, Program
 from tinyshard.reshard import Placed
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import Sharding
 
 

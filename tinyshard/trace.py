@@ -35,7 +35,7 @@ from tinyshard.lifting import (
     traced_value_error,
 )
 from tinyshard.program import Meta
-from tinyshard.runtime.runs import Where
+from tinyshard.runtime.controller.lineage import Where
 
 
 @dataclass(frozen=True, slots=True)

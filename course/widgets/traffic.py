@@ -23,7 +23,7 @@ from tinyshard.collectives import COLLECTIVES, all_gather, group_positions, redu
 from tinyshard.mapped.pmapped import pmap
 from tinyshard.platform import devices
 from tinyshard.program import Program
-from tinyshard.runtime.execute import make_ready
+from tinyshard.runtime.worker.executor import make_ready
 
 __all__ = ["Held", "Message", "Moment", "Pair", "Recording", "held_by", "in_lockstep", "record"]
 

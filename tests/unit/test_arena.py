@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from tinyshard.runtime import arena, room
-from tinyshard.runtime.arena import Arena
+from tinyshard.runtime.shm import allocator, memory_limit
+from tinyshard.runtime.shm.allocator import Arena
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 
 
 @pytest.fixture
 def members():
     """Both devices of two and the controller."""
-    fd = arena.create(2)
+    fd = allocator.create(2)
     made = [Arena(fd, 2, member) for member in range(3)]
     os.close(fd)
     return made
@@ -53,7 +53,7 @@ def _maps_at_once():
     """Whether this Linux (5.14 or later) does."""
     with mmap.mmap(-1, 4096) as pages:
         try:
-            pages.madvise(arena._MADV_POPULATE_READ)
+            pages.madvise(allocator._MADV_POPULATE_READ)
         except OSError:
             return False
     return True
@@ -67,9 +67,9 @@ def test_what_was_mapped_long_ago_is_mapped_anew(members, monkeypatch):
     monkeypatch.setattr(members[1], "_map", types.SimpleNamespace(madvise=lambda *args: asked.append(args)))
     members[1].map_at_once(block.offset, 4000)
     assert not asked
-    monkeypatch.setattr(arena, "_MAPPED_FOR_S", 0.0)
+    monkeypatch.setattr(allocator, "_MAPPED_FOR_S", 0.0)
     members[1].map_at_once(block.offset, 4000)
-    assert asked == [(arena._MADV_POPULATE_READ, block.offset, 4000)]
+    assert asked == [(allocator._MADV_POPULATE_READ, block.offset, 4000)]
 
 
 def test_a_block_is_used_again_only_when_its_last_holder_has_let_go(members):
@@ -118,7 +118,7 @@ def test_a_large_block_is_let_go_of_at_once(members):
 
 
 def test_the_controller_lets_go_of_nothing_in_a_finalizer():
-    fd = arena.create(1)
+    fd = allocator.create(1)
     controller = Arena(fd, 1, 1, is_controller=True)
     os.close(fd)
     x = controller.hold(controller.allocate(4 << 20, [1]), (1 << 20,), torch.float32)
@@ -182,15 +182,15 @@ def test_what_is_kept_is_given_back_before_anything_is_refused(members, monkeypa
     blocks = freed(member)
     member.collect()
     available = iter([0, 1 << 40])
-    monkeypatch.setattr(room, "available_nbytes", lambda: next(available))
+    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: next(available))
     assert member.allocate(1 << 30, [0]).offset
     assert kept_pages(member, blocks) == 0
 
 
 def test_a_full_region_says_so(members, monkeypatch):
-    monkeypatch.setattr(room, "available_nbytes", lambda: None)
+    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: None)
     with pytest.raises(MemoryError, match="no room for"):
-        members[0].allocate(arena.REGION_NBYTES, [0])
+        members[0].allocate(allocator.REGION_NBYTES, [0])
 
 
 class ReadInSteps:

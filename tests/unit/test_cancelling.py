@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinyshard.runtime.cancelling import left_out
-from tinyshard.runtime.runs import Run, Where
+from tinyshard.runtime.controller.cancellation import left_out
+from tinyshard.runtime.controller.lineage import Run, Where
 
 HERE = Where("file.py", 1)
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 import torch
 
-from tinyshard.runtime import channel
+from tinyshard.runtime import wire
 
 
 @pytest.fixture
@@ -26,15 +26,15 @@ def read_all(reader, count):
 def test_many_messages_come_with_one_read(ends):
     ours, theirs = ends
     for i in range(5):
-        channel.send(ours, ("run", i))
-    assert channel.Reader(theirs).read() == [(("run", i), None) for i in range(5)]
+        wire.send(ours, ("run", i))
+    assert wire.Reader(theirs).read() == [(("run", i), None) for i in range(5)]
 
 
 @pytest.mark.parametrize("values", [((), (), (), ()), ((1,), (2, 3), (4, 5, 6), (7,)), ((2**62,), (), (), (8, 9))])
 def test_a_call_comes_as_it_was_sent_between_other_messages(ends, values):
     ours, theirs = ends
-    sent = b"".join([*channel.frame(("a",)), channel.frame_of_call(7, 3, *values), *channel.frame(("b",))])
-    reader, got = channel.Reader(theirs), []
+    sent = b"".join([*wire.frame(("a",)), wire.frame_of_call(7, 3, *values), *wire.frame(("b",))])
+    reader, got = wire.Reader(theirs), []
     for i in range(len(sent)):
         ours.send(sent[i : i + 1])
         got.extend(reader.read())
@@ -46,8 +46,8 @@ def test_a_call_comes_as_it_was_sent_between_other_messages(ends, values):
 def test_messages_are_put_together_from_single_bytes(ends):
     ours, theirs = ends
     payload = memoryview(b"abcdefgh")
-    sent = b"".join(bytes(p) for m in (("put", 1), ("put", 2)) for p in channel.frame(m, payload))
-    reader, got = channel.Reader(theirs), []
+    sent = b"".join(bytes(p) for m in (("put", 1), ("put", 2)) for p in wire.frame(m, payload))
+    reader, got = wire.Reader(theirs), []
     for i in range(len(sent)):
         ours.send(sent[i : i + 1])
         got.extend(reader.read())
@@ -59,9 +59,9 @@ def test_a_long_payload_and_a_long_head_arrive_between_short_messages(ends):
     theirs.setblocking(False)
     payload = bytes(range(256)) * 4096
     messages = [(("a",), None), (("b", "x" * 300_000), payload), (("c",), None)]
-    pieces = [p for head, body in messages for p in channel.frame(head, memoryview(body) if body else None)]
+    pieces = [p for head, body in messages for p in wire.frame(head, memoryview(body) if body else None)]
     ours.setblocking(False)
-    reader, got = channel.Reader(theirs), []
+    reader, got = wire.Reader(theirs), []
     for piece in pieces:
         while piece:
             try:
@@ -74,9 +74,9 @@ def test_a_long_payload_and_a_long_head_arrive_between_short_messages(ends):
 
 def test_what_was_said_before_the_end_is_read_before_the_end(ends):
     ours, theirs = ends
-    channel.send(ours, ("failed", 1))
+    wire.send(ours, ("failed", 1))
     ours.close()
-    reader = channel.Reader(theirs)
+    reader = wire.Reader(theirs)
     assert reader.read() == [(("failed", 1), None)]
     assert reader.read() is None
 
@@ -84,7 +84,7 @@ def test_what_was_said_before_the_end_is_read_before_the_end(ends):
 def test_nothing_to_read_is_not_the_end(ends):
     _, theirs = ends
     theirs.setblocking(False)
-    assert channel.Reader(theirs).read() == []
+    assert wire.Reader(theirs).read() == []
 
 
 @pytest.mark.parametrize(
@@ -102,14 +102,14 @@ def test_nothing_to_read_is_not_the_end(ends):
     ],
 )
 def test_a_tensor_comes_back_from_its_bytes(tensor):
-    nbytes = bytearray(channel.tensor_bytes(tensor))
+    nbytes = bytearray(wire.tensor_bytes(tensor))
     assert len(nbytes) == tensor.nbytes
-    assert torch.equal(channel.tensor_of(nbytes or None, tuple(tensor.shape), tensor.dtype), tensor)
+    assert torch.equal(wire.tensor_of(nbytes or None, tuple(tensor.shape), tensor.dtype), tensor)
 
 
 def test_a_payload_for_which_there_is_no_memory_is_dropped_and_the_next_messages_come(ends, monkeypatch):
     ours, theirs = ends
-    reader = channel.Reader(theirs)
+    reader = wire.Reader(theirs)
     big = torch.ones(100_000)
 
     class Full(bytearray):
@@ -118,13 +118,13 @@ def test_a_payload_for_which_there_is_no_memory_is_dropped_and_the_next_messages
                 raise MemoryError
             return bytearray.__new__(cls)
 
-    monkeypatch.setattr(channel, "bytearray", Full, raising=False)
+    monkeypatch.setattr(wire, "bytearray", Full, raising=False)
     got = []
     sender = threading.Thread(
         target=lambda: [
-            channel.send(ours, ("put", 1), channel.tensor_bytes(big)),
-            channel.send(ours, ("put", 2), channel.tensor_bytes(torch.arange(3))),
-            channel.send(ours, ("run", 3)),
+            wire.send(ours, ("put", 1), wire.tensor_bytes(big)),
+            wire.send(ours, ("put", 2), wire.tensor_bytes(torch.arange(3))),
+            wire.send(ours, ("run", 3)),
         ]
     )
     sender.start()

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tinyshard.collectives import reduced
-from tinyshard.runtime.combining import add_rows, adds_by_rows, combine, combine_rows
+from tinyshard.runtime.collectives.reduction import add_rows, adds_by_rows, combine, combine_rows
 
 DTYPES = [torch.float32, torch.float64, torch.int32, torch.int64, torch.float16, torch.complex64, torch.uint8]
 

@@ -9,14 +9,15 @@ import torch
 
 from tests.fabrics import fabrics_of, of_each
 from tinyshard.program import Meta
-from tinyshard.runtime import arena, signals
-from tinyshard.runtime.board import NOTES
-from tinyshard.runtime.cores import core_of
+from tinyshard.runtime import signals
+from tinyshard.runtime.collectives.base import group_of
 from tinyshard.runtime.crews import crews_of
-from tinyshard.runtime.group import group_of
+from tinyshard.runtime.launch.cores import core_of
+from tinyshard.runtime.shm import allocator
+from tinyshard.runtime.shm.control_block import NOTES
 from tinyshard.runtime.signals import PeerLostError
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 
 KEPT = (7, 7, 3, 7, 3, 3)
 ALL = (0, 1, 2, 3, 4, 5)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from tinyshard.program import Builder, Meta
-from tinyshard.runtime import board, channel
-from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.lineage import Run, Where
+from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.errand import plan
-from tinyshard.runtime.runs import Run, Where
+from tinyshard.runtime.shm import control_block
 from tinyshard.runtime.stream import Bell, Streams
 
 
@@ -31,9 +32,9 @@ def test_small_values_are_let_go_of_after_a_small_call_and_others_before(size):
     builder = Builder((0,), (1,))
     builder.input(Meta((size,), torch.float32))
     program = builder.finish([])
-    memory = board.Board(np.zeros(board.nbytes(1), np.uint8), 1)
+    memory = control_block.Board(np.zeros(control_block.nbytes(1), np.uint8), 1)
     item = ("run", 0, Run(2, (0,), False, where), program, (), ())
     errand = plan(item, [Reachable()], {0}, buffers.released(), Streams(memory, 1, Bell(memory)))
     late = numbers[: size == 8]
-    sent = channel.frame_of_call(2, program.number, (), (), numbers[len(late) :], late)
+    sent = wire.frame_of_call(2, program.number, (), (), numbers[len(late) :], late)
     assert errand.message == sent

@@ -9,8 +9,8 @@ import torch
 
 import tinyshard as ts
 from tinyshard.program import Builder, Meta, Step, Value
-from tinyshard.runtime.execute import find_op, make_ready
-from tinyshard.runtime.shortcuts import quickest, written_in
+from tinyshard.runtime.worker.executor import find_op, make_ready
+from tinyshard.runtime.worker.kernels import quickest, written_in
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {

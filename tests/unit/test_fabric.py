@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime import fabric
+from tinyshard.runtime.collectives import gloo
 
 
 class Group:
@@ -44,7 +44,7 @@ GROUPED = [("group",), *SWAP, ("end of group",), ("wait",)]
 @pytest.mark.parametrize("name, calls", [("nccl", GROUPED), ("gloo", [*SWAP, ("wait",), ("wait",)])])
 def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait_and_on_nccl_in_one_group(name, calls):
     group, x = Group(name), torch.tensor([7, 7], dtype=torch.uint8)
-    out = fabric._collective_permute(fabric._Counting(group, 2, []), 0, 2, x, pairs=((0, 1), (1, 0)))
+    out = gloo._collective_permute(gloo._Counting(group, 2, []), 0, 2, x, pairs=((0, 1), (1, 0)))
     assert out.tolist() == [1, 1]
     assert group.calls == calls
 
@@ -52,8 +52,8 @@ def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait_and
 @pytest.mark.parametrize("name, calls", [("nccl", GROUPED), ("gloo", [*SWAP, ("wait",), ("wait",)])])
 def test_a_transfer_both_ways_is_one_group_on_nccl(name, calls):
     group, x = Group(name), torch.tensor([7, 7], dtype=torch.uint8)
-    here = fabric.Fabric.__new__(fabric.Fabric)
-    here._device, here._place, here._groups = 0, None, {(0, 1): fabric._Counting(group, 2, [])}
+    here = gloo.Fabric.__new__(gloo.Fabric)
+    here._device, here._place, here._groups = 0, None, {(0, 1): gloo._Counting(group, 2, [])}
     whole = (slice(0, 2),)
     meta = Meta((2,), torch.uint8)
     out = here.transfer(x, meta, (0, 1), meta, moves=((0, 1, whole, whole), (1, 0, whole, whole)))
@@ -63,7 +63,7 @@ def test_a_transfer_both_ways_is_one_group_on_nccl(name, calls):
 
 def test_a_device_that_takes_no_part_hands_nothing_over():
     group, x = Group("nccl"), torch.tensor([7, 7], dtype=torch.uint8)
-    assert fabric._collective_permute(group, 2, 3, x, pairs=((0, 1), (1, 0))).tolist() == [0, 0]
+    assert gloo._collective_permute(group, 2, 3, x, pairs=((0, 1), (1, 0))).tolist() == [0, 0]
     assert group.calls == []
 
 
@@ -73,7 +73,7 @@ def test_a_device_that_takes_no_part_hands_nothing_over():
 def test_an_abort_leaves_the_sockets_of_others_alone():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as mine, listener.accept()[0] as theirs:
-        here = fabric.Fabric.__new__(fabric.Fabric)
+        here = gloo.Fabric.__new__(gloo.Fabric)
         here._meeting = None
         here.abort()
         mine.sendall(b"still there")

@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from tinyshard.runtime.group import group_of, step_of
+from tinyshard.runtime.collectives.base import group_of, step_of
 
 
 @pytest.mark.parametrize("count", range(1, 5))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tinyshard.errors import RuntimeStateError
-from tinyshard.runtime import handshake
+from tinyshard.runtime.launch import authentication as auth
 
 SECRET = b"a secret of enough characters"
 
@@ -41,54 +41,57 @@ def both(worker: Callable[[socket.socket], Any], controller: Callable[[socket.so
 
 
 def test_two_that_know_the_secret_believe_each_other() -> None:
-    assert both(lambda s: handshake.ask(s, SECRET, 20), lambda s: handshake.answer(s, SECRET, 20)) == (None, None)
+    assert both(lambda s: auth.ask(s, SECRET, 20), lambda s: auth.answer(s, SECRET, 20)) == (
+        None,
+        None,
+    )
 
 
 def test_a_worker_refuses_a_controller_that_does_not_know_the_secret() -> None:
-    worker, controller = both(lambda s: handshake.ask(s, SECRET, 20), lambda s: handshake.answer(s, b"another", 20))
-    assert isinstance(worker, handshake.RefusedError) and "controller does not know" in str(worker)
+    worker, controller = both(lambda s: auth.ask(s, SECRET, 20), lambda s: auth.answer(s, b"another", 20))
+    assert isinstance(worker, auth.RefusedError) and "controller does not know" in str(worker)
     assert isinstance(controller, ConnectionError)
 
 
 def test_a_controller_refuses_a_worker_that_does_not_know_the_secret() -> None:
     def lie(sock: socket.socket) -> bytes:
-        sock.sendall(handshake.MAGIC + b"n" * handshake.NONCE_NBYTES)
+        sock.sendall(auth.MAGIC + b"n" * auth.NONCE_NBYTES)
         said = sock.recv(1000)
         sock.sendall(b"p" * 32)
         assert sock.recv(1000) == b""
         return said
 
-    said, controller = both(lie, lambda s: handshake.answer(s, SECRET, 20))
-    assert isinstance(controller, handshake.RefusedError) and "does not know the secret" in str(controller)
+    said, controller = both(lie, lambda s: auth.answer(s, SECRET, 20))
+    assert isinstance(controller, auth.RefusedError) and "does not know the secret" in str(controller)
     assert SECRET not in said
 
 
 def test_what_the_controller_proves_cannot_be_played_back_to_it() -> None:
     def reflect(sock: socket.socket) -> None:
-        sock.sendall(handshake.MAGIC + b"n" * handshake.NONCE_NBYTES)
+        sock.sendall(auth.MAGIC + b"n" * auth.NONCE_NBYTES)
         said = sock.recv(1000)
-        sock.sendall(said[handshake.NONCE_NBYTES :])
+        sock.sendall(said[auth.NONCE_NBYTES :])
 
-    _, controller = both(reflect, lambda s: handshake.answer(s, SECRET, 20))
-    assert isinstance(controller, handshake.RefusedError)
+    _, controller = both(reflect, lambda s: auth.answer(s, SECRET, 20))
+    assert isinstance(controller, auth.RefusedError)
 
 
 def test_who_sends_a_byte_now_and_then_is_refused_in_time() -> None:
     def dawdle(sock: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            for byte in handshake.MAGIC * 100:
+            for byte in auth.MAGIC * 100:
                 sock.sendall(bytes([byte]))
                 sock.settimeout(0.05)
                 with contextlib.suppress(TimeoutError):
                     if not sock.recv(1):
                         return
 
-    _, controller = both(dawdle, lambda s: handshake.answer(s, SECRET, 0.3))
+    _, controller = both(dawdle, lambda s: auth.answer(s, SECRET, 0.3))
     assert isinstance(controller, OSError)
 
 
 def test_a_proof_holds_for_its_own_nonces_alone() -> None:
-    worker = [handshake.proof(SECRET, "worker", n, m) for n in (b"1" * 32, b"2" * 32) for m in (b"1" * 32, b"2" * 32)]
+    worker = [auth.proof(SECRET, "worker", n, m) for n in (b"1" * 32, b"2" * 32) for m in (b"1" * 32, b"2" * 32)]
     assert len(set(worker)) == 4
 
 
@@ -101,27 +104,27 @@ def test_who_speaks_another_language_gets_no_answer(words: bytes) -> None:
         except ConnectionResetError:
             return b""
 
-    got, controller = both(speak, lambda s: handshake.answer(s, SECRET, 20))
+    got, controller = both(speak, lambda s: auth.answer(s, SECRET, 20))
     assert got == b""
-    assert isinstance(controller, handshake.RefusedError) and "language" in str(controller)
+    assert isinstance(controller, auth.RefusedError) and "language" in str(controller)
 
 
 def test_the_controller_makes_a_secret_that_only_its_user_can_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(handshake.SECRET, raising=False)
+    monkeypatch.delenv(auth.SECRET, raising=False)
     path = tmp_path / "folder" / "secret"
-    monkeypatch.setenv(handshake.SECRET_FILE, str(path))
-    made = handshake.read_secret(may_make=True)
+    monkeypatch.setenv(auth.SECRET_FILE, str(path))
+    made = auth.read_secret(may_make=True)
     assert len(made) == 64
     assert path.stat().st_mode & 0o777 == 0o600
-    assert handshake.read_secret() == handshake.read_secret(may_make=True) == made
+    assert auth.read_secret() == auth.read_secret(may_make=True) == made
 
 
 def test_a_secret_in_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(handshake.SECRET, "x" * 20)
-    monkeypatch.setenv(handshake.SECRET_FILE, str(tmp_path / "none"))
-    assert handshake.read_secret() == b"x" * 20
+    monkeypatch.setenv(auth.SECRET, "x" * 20)
+    monkeypatch.setenv(auth.SECRET_FILE, str(tmp_path / "none"))
+    assert auth.read_secret() == b"x" * 20
 
 
 @pytest.mark.parametrize(
@@ -131,11 +134,11 @@ def test_a_secret_in_the_environment_comes_first(tmp_path: Path, monkeypatch: py
 def test_a_secret_that_is_none_is_refused_with_the_reason(
     text: str | None, mode: int, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(handshake.SECRET, raising=False)
+    monkeypatch.delenv(auth.SECRET, raising=False)
     path = tmp_path / "secret"
     if text is not None:
         path.write_text(text)
         os.chmod(path, mode)
     with pytest.raises(RuntimeStateError, match=words) as raised:
-        handshake.read_secret(str(path))
+        auth.read_secret(str(path))
     assert text is None or text not in str(raised.value)

@@ -31,7 +31,7 @@ RUNTIME_MAY_IMPORT = (
 
 
 def is_within(module: str, package: str) -> bool:
-    """tinyshard.runtime.pool is within tinyshard.runtime; tinyshard.layouts is not in tinyshard.layout."""
+    """tinyshard.runtime.controller.pool is within tinyshard.runtime; tinyshard.layouts is not in tinyshard.layout."""
     return module == package or module.startswith(package + ".")
 
 

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from tinyshard.runtime import channel
-from tinyshard.runtime.link import Link
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.connection import Link
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_what_the_control_line_has_no_room_for_is_said_later_whole_and_in_order(
     for words in said:
         link.tell(*words)
     assert link.words, "it is longer than the line takes"
-    heard, reader = [], channel.Reader(theirs)
+    heard, reader = [], wire.Reader(theirs)
     while len(heard) < len(said):
         heard += [head for head, _ in reader.read()]
         link.write_words()

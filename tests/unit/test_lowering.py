@@ -184,7 +184,7 @@ import threading
 import psutil, torch, tinyshard as ts
 before = {p.pid for p in psutil.Process().children(recursive=True)}  # the helper that the import starts
 from tinyshard import P, platform
-from tinyshard.runtime import zygote
+from tinyshard.runtime.launch import forkserver
 mesh = ts.AbstractMesh((64, 64), ("data", "model"))
 def predict(params, inputs):
     for W, b in params:

@@ -12,9 +12,9 @@ import torch
 
 import tinyshard as ts
 from tinyshard.program import Program
-from tinyshard.runtime.execute import make_ready, zeros_for
+from tinyshard.runtime.collectives.nccl import StagedFabric
 from tinyshard.runtime.local import LocalRuntime
-from tinyshard.runtime.on_gpu import StagedFabric
+from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
 ELSEWHERE = torch.device("meta")
 

@@ -8,10 +8,12 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, board, cores, progress
+from tinyshard.runtime import progress
+from tinyshard.runtime.launch import cores
 from tinyshard.runtime.progress import Overview, Progress
+from tinyshard.runtime.shm import allocator, control_block
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 COUNT = 3
 
 
@@ -22,7 +24,7 @@ def kept():
 
 @pytest.fixture
 def ends(kept):
-    shared = board.Board(np.zeros(board.nbytes(COUNT), np.uint8), COUNT)
+    shared = control_block.Board(np.zeros(control_block.nbytes(COUNT), np.uint8), COUNT)
     return Overview(shared), [Progress(shared, device, kept) for device in range(COUNT)]
 
 

@@ -5,24 +5,24 @@ import os
 import pytest
 import torch
 
-from tinyshard.runtime import arena, room
+from tinyshard.runtime.shm import allocator, memory_limit
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="memory cannot be shared so on this system")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="memory cannot be shared so on this system")
 
 
 def test_what_is_available_is_what_the_system_says():
     with open("/proc/meminfo") as file:
         kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    available = room.available_nbytes()
+    available = memory_limit.available_nbytes()
     assert available is not None and 0 < available <= kibibytes["MemTotal"] * 1024
 
 
 @pytest.fixture
 def system(tmp_path, monkeypatch):
     """Writes what the system says: files by their path."""
-    monkeypatch.setattr(room, "_MACHINE", tmp_path / "meminfo")
-    monkeypatch.setattr(room, "_MINE", tmp_path / "mine")
-    monkeypatch.setattr(room, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(memory_limit, "_MACHINE", tmp_path / "meminfo")
+    monkeypatch.setattr(memory_limit, "_MINE", tmp_path / "mine")
+    monkeypatch.setattr(memory_limit, "_GROUPS", tmp_path / "groups")
 
     def write(texts):
         for path, text in texts.items():
@@ -53,11 +53,11 @@ def test_a_container_with_less_than_the_machine_counts_and_its_cached_files_give
     at = folder.format(path="/")
     system({**MACHINE, "mine": mine.format(path="/unseen/from/within")})
     system({at + limit: "5000000\n", at + used: "3000000\n", at + "memory.stat": f"anon 1\n{cached} 1000\n"})
-    assert room.available_nbytes() == 2_001_000
-    assert room.limit_nbytes() == 5_000_000
+    assert memory_limit.available_nbytes() == 2_001_000
+    assert memory_limit.limit_nbytes() == 5_000_000
     system({at + limit: "max\n"})
-    assert room.available_nbytes() == 8000 * 1024
-    assert room.limit_nbytes() == machine_nbytes()
+    assert memory_limit.available_nbytes() == 8000 * 1024
+    assert memory_limit.limit_nbytes() == machine_nbytes()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -69,18 +69,18 @@ def test_the_narrowest_of_the_groups_around_a_process_counts(system, version, na
         at = folder.format(path=path)
         left = {narrow: 2_000_000, "/jobs/another": 1}.get(path, 4_000_000)
         system({at + limit: f"{left + 500}\n", at + used: "500\n", at + "memory.stat": "anon 1\n"})
-    assert room.available_nbytes() == 2_000_000
+    assert memory_limit.available_nbytes() == 2_000_000
 
 
 def test_a_system_that_does_not_tell_is_not_believed_to_be_full(system):
-    assert room.available_nbytes() is None
+    assert memory_limit.available_nbytes() is None
 
 
 def test_a_block_larger_than_what_is_left_is_refused_and_small_ones_go_on(monkeypatch):
-    fd = arena.create(1)
-    mine = arena.Arena(fd, 1, 0)
+    fd = allocator.create(1)
+    mine = allocator.Arena(fd, 1, 0)
     os.close(fd)
-    monkeypatch.setattr(room, "available_nbytes", lambda: 100 << 20)
+    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: 100 << 20)
     with pytest.raises(MemoryError, match=f"this machine has {100 << 20} left"):
         mine.allocate(200 << 20, [0])
     held = mine.hold(mine.allocate(1 << 20, [0]), (1 << 18,), torch.float32)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.runtime.failures import ending, failure_of, gone, remote_error, short
-from tinyshard.runtime.runs import Run, Where, ancestry, settle, users_line, users_line_of
+from tinyshard.runtime.controller.lineage import Run, Where, ancestry, settle, users_line, users_line_of
+from tinyshard.runtime.controller.remote_errors import ending, failure_of, gone, remote_error, short
 
 HERE = Where("<cell>", 2)
 
@@ -116,7 +116,7 @@ def test_the_users_line_is_the_innermost_outside_of_tinyshard_and_torch():
 
 @pytest.mark.parametrize(
     ("file", "module"),
-    [("zmq/backend/cython/_zmq.py", "_zmq"), ("<string>", "tinyshard.runtime.runs")],
+    [("zmq/backend/cython/_zmq.py", "_zmq"), ("<string>", "tinyshard.runtime.controller.lineage")],
     ids=["zmq's own frames name their file from the folder in which they were built", "what dataclasses write"],
 )
 def test_an_interrupt_in_a_line_that_nobody_wrote_there_is_told_of_the_users_line(file, module):

@@ -9,12 +9,13 @@ import torch
 from tests.fabrics import fabrics_of, of_each
 from tinyshard.collectives import COLLECTIVES as TABLE
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime import adding, arena, futex, signals
-from tinyshard.runtime.board import NOTES
-from tinyshard.runtime.execute import make_ready, zeros_for
+from tinyshard.runtime import adding, futex, signals
+from tinyshard.runtime.shm import allocator
+from tinyshard.runtime.shm.control_block import NOTES
 from tinyshard.runtime.signals import PeerLostError
+from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 
 DEVICES = (0, 1)
 SHAPE = (200, 100)  # too much for a note

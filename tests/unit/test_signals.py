@@ -9,11 +9,12 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, futex, signals
-from tinyshard.runtime.group import group_of
+from tinyshard.runtime import futex, signals
+from tinyshard.runtime.collectives.base import group_of
+from tinyshard.runtime.shm import allocator
 from tinyshard.runtime.signals import PeerLostError, Signals
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 
 
 ALL = (0, 1, 2)

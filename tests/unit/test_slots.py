@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tinyshard.errors import RuntimeStateError
-from tinyshard.runtime import gpus, lines, meeting, slots
+from tinyshard.runtime.launch import connect, gpus, rendezvous, slots
 
 
 def test_torchrun_and_srun_name_the_slot() -> None:
@@ -30,12 +30,12 @@ def test_ids_are_told_in_runs() -> None:
 @pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:", ":29400", "host:port", "host:0", "host:70000", ""])
 def test_an_address_without_host_or_port_is_refused(address: str) -> None:
     with pytest.raises(RuntimeStateError, match="host and a port"):
-        lines.parse(address)
+        connect.parse(address)
 
 
 def test_addresses_of_both_families_are_read() -> None:
-    assert lines.parse("alpha:1") == ("alpha", 1)
-    assert lines.parse("[fd00::1]:29400") == ("fd00::1", 29400)
+    assert connect.parse("alpha:1") == ("alpha", 1)
+    assert connect.parse("[fd00::1]:29400") == ("fd00::1", 29400)
 
 
 def test_each_device_has_a_gpu_of_its_own_where_there_are_enough_and_nccl_joins_them() -> None:
@@ -68,7 +68,7 @@ def test_gpus_share_no_memory() -> None:
 
 
 def test_a_board_answers_when_somebody_has_set_what_is_asked() -> None:
-    board, answers = meeting.Board(), []
+    board, answers = rendezvous.Board(), []
 
     def note(who: str) -> Any:
         return lambda value: answers.append((who, value))

@@ -11,13 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tinyshard.runtime import arena, board, channel, stream
-from tinyshard.runtime.board import STREAM_NBYTES
-from tinyshard.runtime.link import Link
+from tinyshard.runtime import stream, wire
+from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.progress import Overview, Progress
+from tinyshard.runtime.shm import allocator, control_block
+from tinyshard.runtime.shm.control_block import STREAM_NBYTES
 from tinyshard.runtime.stream import Bell, Inbox, Outbox, Streams
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 
 
 @pytest.fixture(params=[0, stream.YIELD_BETWEEN_CALLS_FOR_NS], ids=["sleeping", "yielding"], autouse=True)
@@ -31,7 +32,7 @@ class Ends:
     """Both ends of the rings of some devices."""
 
     def __init__(self, count=1):
-        self.board = board.Board(np.zeros(board.nbytes(count), np.uint8), count)
+        self.board = control_block.Board(np.zeros(control_block.nbytes(count), np.uint8), count)
         self.bell = Bell(self.board)
         self.room = threading.Semaphore(0)
         self.outboxes = [Outbox(self.board, d, self.bell) for d in range(count)]
@@ -140,13 +141,13 @@ def test_nothing_is_published_where_one_device_has_no_room():
 
 def test_messages_with_payloads_are_put_together_from_a_ring():
     ends = Ends()
-    reader = channel.Reader(ends.inboxes[0])
+    reader = wire.Reader(ends.inboxes[0])
     payload = torch.arange(100_000)
-    sent = [(("run", 1), None), (("put", 2), channel.tensor_bytes(payload)), (("run", 3), None)]
+    sent = [(("run", 1), None), (("put", 2), wire.tensor_bytes(payload)), (("run", 3), None)]
 
     def send():
         for head, block in sent:
-            for piece in channel.frame(head, block):
+            for piece in wire.frame(head, block):
                 ends.write(piece)
 
     writer = threading.Thread(target=send)
@@ -156,7 +157,7 @@ def test_messages_with_payloads_are_put_together_from_a_ring():
         got.extend(reader.read())
     writer.join(20)
     assert [head for head, _ in got] == [head for head, _ in sent]
-    assert torch.equal(channel.tensor_of(got[1][1], (100_000,), torch.int64), payload)
+    assert torch.equal(wire.tensor_of(got[1][1], (100_000,), torch.int64), payload)
 
 
 # read from the middle, the numbers of these calls look like the beginnings of others
@@ -176,14 +177,14 @@ def take_next(inbox, reader):
 @given(messages=st.lists(MESSAGES, max_size=40))
 def test_calls_come_in_their_order_between_other_messages_wherever_they_lie_in_a_ring(messages):
     ends = Ends()
-    reader, got = channel.Reader(ends.inboxes[0]), []
+    reader, got = wire.Reader(ends.inboxes[0]), []
 
     def send():
         for message in messages:
             if message[0] == "run":
-                ends.write(channel.frame_of_call(*message[1:]))
+                ends.write(wire.frame_of_call(*message[1:]))
             else:
-                for piece in channel.frame(("put",), memoryview(bytes(message[1]))):
+                for piece in wire.frame(("put",), memoryview(bytes(message[1]))):
                     ends.write(piece)
 
     writer = threading.Thread(target=send)
@@ -196,14 +197,14 @@ def test_calls_come_in_their_order_between_other_messages_wherever_they_lie_in_a
 
 def test_of_calls_in_a_ring_that_is_nearly_full_a_device_says_when_there_is_room():
     ends = Ends()
-    call = channel.frame_of_call(1, 2, tuple(range(1000)), (3,), (), ())
+    call = wire.frame_of_call(1, 2, tuple(range(1000)), (3,), (), ())
     count = STREAM_NBYTES // len(call)
     for _ in range(count):
         assert ends.outboxes[0].takes([call])
     begun = ends.outboxes[0].sendmsg([call])
     with pytest.raises(BlockingIOError):
         ends.outboxes[0].sendmsg([call[begun:]])
-    reader, got = channel.Reader(ends.inboxes[0]), []
+    reader, got = wire.Reader(ends.inboxes[0]), []
     while len(got) < count:
         got.extend(take_next(ends.inboxes[0], reader)[0])
     ends.write(call[begun:])
@@ -211,7 +212,7 @@ def test_of_calls_in_a_ring_that_is_nearly_full_a_device_says_when_there_is_room
     assert len(got) == count + 1
     assert ends.room.acquire(blocking=False)
     assert {head[1:3] for head, _ in got} == {(1, 2)}
-    for data in (channel.frame_of_call(3, 2, (), (), (), ()), *channel.frame(("held",))):
+    for data in (wire.frame_of_call(3, 2, (), (), (), ()), *wire.frame(("held",))):
         ends.write(data)
     assert take_next(ends.inboxes[0], reader) == ([(("run", 3, 2, (), (), (), ()), None)], True)
     assert take_next(ends.inboxes[0], reader) == ([(("held",), None)], False)
@@ -226,11 +227,11 @@ def test_a_link_keeps_the_order_of_messages_when_the_ring_is_full():
     try:
         numbers = range(300)
         for number in numbers:
-            link.queue(channel.frame(("run", number, b" " * (number % 7) * 1000)))
+            link.queue(wire.frame(("run", number, b" " * (number % 7) * 1000)))
             link.write()
         assert link.has_output
         assert not link.awaits_socket
-        reader, got = channel.Reader(ends.inboxes[0]), []
+        reader, got = wire.Reader(ends.inboxes[0]), []
         while len(got) < len(numbers):
             got.extend(reader.read())
             while ends.room.acquire(blocking=False):
@@ -281,8 +282,8 @@ def test_a_device_soon_sleeps_while_the_controller_has_not_seen_the_end_of_a_cal
 
 @pytest.mark.parametrize("count", range(1, 41))
 def test_a_board_fits_its_memory_and_its_numbers_lie_on_whole_words(count):
-    made = board.Board(np.zeros(board.nbytes(count), np.uint8), count)
-    assert made._at <= board.nbytes(count)
+    made = control_block.Board(np.zeros(control_block.nbytes(count), np.uint8), count)
+    assert made._at <= control_block.nbytes(count)
     base = made._memory.ctypes.data
     arrays = [x for x in vars(made).values() if isinstance(x, np.ndarray) and x.dtype == np.int64]
     assert len(arrays) >= 10

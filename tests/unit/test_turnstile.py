@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tinyshard.runtime.turnstile import Turnstile
+from tinyshard.runtime.worker.control import Turnstile
 
 
 def spin(seconds: float) -> None:

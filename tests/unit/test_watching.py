@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 import tinyshard as ts
-from tinyshard.runtime.stalls import check_progress
-from tinyshard.runtime.watching import Sight, look_again, stalled, who_reached
+from tinyshard.runtime.controller.stalls import check_progress
+from tinyshard.runtime.controller.watchdog import Sight, look_again, stalled, who_reached
 
 REDUCE = (7, 3, "all_reduce", (0, 1, 2))
 PAIR = (5, 1, "all_gather", (2, 3))

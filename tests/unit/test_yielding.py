@@ -5,10 +5,11 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime import arena, yielding
+from tinyshard.runtime import yielding
+from tinyshard.runtime.shm import allocator
 from tinyshard.runtime.yielding import Yielding
 
-pytestmark = pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 
 FOR_NS = 3_000_000
 

@@ -9,7 +9,7 @@ import pytest
 import tinyshard as ts
 from tests.workers.processes import Controller
 from tinyshard import platform
-from tinyshard.runtime.pool import ProcessPool
+from tinyshard.runtime.controller.pool import ProcessPool
 
 
 @pytest.fixture(scope="module")

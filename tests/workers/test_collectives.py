@@ -13,8 +13,8 @@ from tests.workers.processes import JOINED, stopped
 from tinyshard import platform
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Builder, Meta, Value
+from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.local import LocalRuntime
-from tinyshard.runtime.runs import users_line
 
 # name, parameters, and the shape of a device's operand for a group of n and a size k
 CALLS = {

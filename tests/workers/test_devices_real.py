@@ -8,14 +8,14 @@ import torch
 
 import tinyshard as ts
 from tests.workers.processes import stopped
-from tinyshard.runtime import zygote
+from tinyshard.runtime.launch import forkserver
 
 
 def test_devices_are_eight_processes_and_none_is_the_controller(pool):
     pids = [d.pid for d in ts.devices()]
     assert len(set(pids)) == 8
     assert os.getpid() not in pids
-    assert all(psutil.Process(pid).ppid() == zygote.start().pid for pid in pids)
+    assert all(psutil.Process(pid).ppid() == forkserver.start().pid for pid in pids)
 
 
 def test_devices_are_of_the_controllers_session_and_not_of_its_process_group(pool):
@@ -61,7 +61,7 @@ def test_a_value_is_never_ready_before_its_device_has_said_so(rows):
 
 def test_all_listening_sockets_are_on_the_loopback(pool):
     ts.array(1).block_until_ready()
-    helper = psutil.Process(zygote.start().pid)
+    helper = psutil.Process(forkserver.start().pid)
     family = [psutil.Process(), helper, *helper.children(recursive=True)]
     listening = [c for p in family for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
     assert {c.laddr.ip for c in listening} == ({"127.0.0.1"} if pool.collectives == "gloo" else set())

@@ -8,7 +8,7 @@ import pytest
 from course import check, checking
 from course.exercises import exercises_of
 from course.solutions.answers import Answers, Made, Wrong
-from tinyshard.runtime.pool import ProcessPool
+from tinyshard.runtime.controller.pool import ProcessPool
 
 # The lessons whose checks run the answer on the devices that the lesson has started.
 LESSONS = ("01", "02", "03", "04", "05", "06", "07", "08")

@@ -12,7 +12,7 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import is_gone, stop, wait_until
 from tinyshard import platform
-from tinyshard.runtime import zygote
+from tinyshard.runtime.launch import forkserver
 
 
 @pytest.fixture(params=["process", "local"])
@@ -166,7 +166,7 @@ def test_after_a_death_init_gives_a_fresh_pool_and_old_arrays_say_so(pool, rows,
 def test_after_the_helper_is_killed_init_gives_a_fresh_pool(pool):
     x = ts.array([1.0]).block_until_ready()
     workers = [psutil.Process(d.pid) for d in ts.devices()]
-    os.kill(zygote.start().pid, signal.SIGKILL)
+    os.kill(forkserver.start().pid, signal.SIGKILL)
     wait_until(lambda: all(map(is_gone, workers)), "the workers ended with it")
     with pytest.raises(ts.DeviceLostError, match="together with the helper process"):
         (x + 1).block_until_ready()

@@ -188,7 +188,7 @@ def test_what_was_saved_before_a_death_is_loaded_whole_under_any_sharding(rows, 
 CONNECTING = """
 import sys, threading, torch.distributed as dist
 from tests.workers.processes import wait_until
-from tinyshard.runtime.fabric import Fabric
+from tinyshard.runtime.collectives.gloo import Fabric
 path = sys.argv[1]
 fabric = Fabric(path, 0, 1)
 dist.PrefixStore("0-1", dist.FileStore(path, 2)).set("here 1", "")  # it was there, and died before it connected

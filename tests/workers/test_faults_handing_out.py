@@ -9,14 +9,15 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.runtime import buffers, errand, stream, switchboard
+from tinyshard.runtime import errand, stream
+from tinyshard.runtime.controller import dispatcher, refs
 
 
 def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands(pool, rows, monkeypatch):
     if pool.collectives != "shared":
         pytest.skip("on gloo the I/O thread alone hands out")
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
-    monkeypatch.setattr(switchboard, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
+    monkeypatch.setattr(dispatcher, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
     values = {"v": x + 1}
     (values["v"] * 3).block_until_ready()
     called = []
@@ -50,8 +51,8 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
     pool.handed()  # what others have exchanged before
     assert (x.sum() + x)[0, 0].item() == 17
     calm = pool.handed()
-    files = {module.__file__ for module in (switchboard, stream, errand, buffers)}
-    monkeypatch.setattr(switchboard, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
+    files = {module.__file__ for module in (dispatcher, stream, errand, refs)}
+    monkeypatch.setattr(dispatcher, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
     struck, lines = [], 0
     for _ in range(1000):
         lines = 0

@@ -10,10 +10,10 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import wait_until
 from tinyshard import placement
-from tinyshard.runtime import arena, mapping
-from tinyshard.runtime import pool as pool_module
+from tinyshard.runtime.controller import pool as pool_module
+from tinyshard.runtime.shm import allocator, segment
 
-FILES = {module.__file__ for module in (arena, mapping, placement, pool_module)}
+FILES = {module.__file__ for module in (allocator, segment, placement, pool_module)}
 HOST = torch.arange(8.0 * 16_384).reshape(8, -1)
 
 
@@ -94,7 +94,7 @@ def test_an_interrupted_copy_of_a_large_value_gives_its_memory_back(pool, monkey
 @pytest.mark.xfail(
     strict=True, reason="issue 'The runtime, rebuilt': the calling thread's locks are plain ones, over more than a step"
 )
-@pytest.mark.skipif(not arena.is_possible(), reason="shared memory needs Linux on x86-64")
+@pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
 @pytest.mark.parametrize("lock", ["_order", "_arena._allocating"])
 def test_what_a_finalizer_or_a_signals_handler_calls_inside_a_call_is_over(controller, lock):
     """Either may run between any two lines, so within the lock that a call of the same thread holds."""

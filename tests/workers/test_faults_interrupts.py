@@ -15,7 +15,7 @@ from jupyter_client.manager import start_new_kernel
 import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
 from tests.workers.processes import PATIENCE_S, ROOT, stopped, wait_until
-from tinyshard.runtime.runs import Where
+from tinyshard.runtime.controller.lineage import Where
 
 INTERRUPT = Where("cell.py", 3)
 

@@ -17,7 +17,8 @@ import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome
 from tests.workers.processes import JOINED, PATIENCE_S, ROOT, is_gone, stopped, wait_until
 from tinyshard import platform
-from tinyshard.runtime import switchboard, zygote
+from tinyshard.runtime.controller import dispatcher
+from tinyshard.runtime.launch import forkserver
 
 SETUP = """
 import tinyshard as ts, torch, os
@@ -56,7 +57,7 @@ def test_the_only_listening_sockets_are_gloos_and_on_the_loopback(joined):
     x = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b")))
     ts.block_until_ready([x.sum(0), x.sum(1), x.sum()])  # groups along both axes
     controller, helper, *workers = family_of(os.getpid())
-    assert helper.pid == zygote.start().pid and len(workers) == 8
+    assert helper.pid == forkserver.start().pid and len(workers) == 8
     mine = {c.laddr.port for c in listening([controller])}  # of other libraries in this process
     assert listening([helper]) == []
     found = listening(workers)
@@ -112,7 +113,7 @@ def test_command_lines_and_environments_of_helper_and_workers_hold_no_secret(poo
     assert words[:2] == [sys.executable, "-c"] and len(words) == 3
     code = words[2]
     start, _, rest = code.partition("sys.path[:] = ")
-    paths, _, call = rest.partition("; from tinyshard.runtime.zygote import serve; ")
+    paths, _, call = rest.partition("; from tinyshard.runtime.launch.forkserver import serve; ")
     assert start == "import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
     assert all(os.path.isabs(p) for p in json.loads(paths.replace("'", '"')))
     assert call.startswith("serve(") and call[6:-1].isdigit()
@@ -219,7 +220,7 @@ def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_me
     assert end() == 16 * 20_001.0
     peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     grown = [p - b for p, b in zip(peak, before, strict=True)]
-    assert max(grown) < 2 * switchboard.MAX_NBYTES_AHEAD, grown
+    assert max(grown) < 2 * dispatcher.MAX_NBYTES_AHEAD, grown
 
 
 def can_mount():

@@ -265,7 +265,7 @@ def test_a_spawned_worker_that_imports_tinyshard_starts_no_helper_process(contro
     each = controller(
         """
 import multiprocessing, lesson
-import tinyshard.runtime.zygote
+import tinyshard.runtime.launch.forkserver
 with multiprocessing.get_context("spawn").Pool(1) as pool:
     tell(pool.map(lesson.helpers, [0]))
 """

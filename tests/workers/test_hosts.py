@@ -134,8 +134,8 @@ def test_strangers_are_refused_and_change_nothing(start: Callable[[str], Control
     assert controller.line() == "up", machines.said()
     stranger = """
 import socket, struct, pickle, sys
-from tinyshard.runtime import handshake, lines
-address = lines.parse(sys.argv[1])
+from tinyshard.runtime.launch import authentication, connect
+address = connect.parse(sys.argv[1])
 class Boom:
     def __reduce__(self): return (print, ("owned",))
 def attempt(words):
@@ -149,11 +149,11 @@ def attempt(words):
 pickled = pickle.dumps(Boom())
 print(len(attempt(b"GET / HTTP/1.1\\r\\n\\r\\n" + b" " * 64)))
 print(len(attempt(struct.pack("<IQ", len(pickled), 0) + pickled + b" " * 64)))
-got = attempt(handshake.MAGIC + b"n" * 32 + b"p" * 32)
+got = attempt(authentication.MAGIC + b"n" * 32 + b"p" * 32)
 print(len(got))
 try:
-    lines.connect(address, b"a wrong secret, long enough", ("agent", 0, 8, 0, {}))
-except handshake.RefusedError as error:
+    connect.connect(address, b"a wrong secret, long enough", ("agent", 0, 8, 0, {}))
+except authentication.RefusedError as error:
     print(error)
 """
     tried = subprocess.run(

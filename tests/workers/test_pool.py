@@ -10,9 +10,9 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime import switchboard
-from tinyshard.runtime.cores import core_of
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller import dispatcher
+from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.runtime.launch.cores import core_of
 
 
 def test_a_thousand_dependent_ops_come_out_right(rows):
@@ -85,7 +85,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
 
     def dispatch():
         y = x
-        for _ in range(2 * switchboard.MAX_RUNS_AHEAD):
+        for _ in range(2 * dispatcher.MAX_RUNS_AHEAD):
             y = y + 1
             made.append(y)
 
@@ -94,9 +94,9 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
-        assert count <= switchboard.MAX_RUNS_AHEAD + 1
+        assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
-    assert made[-1].addressable_shards[2].data.tolist() == [[2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2]
+    assert made[-1].addressable_shards[2].data.tolist() == [[2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2]
 
 
 def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a_quick_one(pool):
@@ -107,7 +107,7 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
 
     def dispatch():
         nonlocal a, b, count
-        for _ in range(2 * switchboard.MAX_RUNS_AHEAD):
+        for _ in range(2 * dispatcher.MAX_RUNS_AHEAD):
             a, b = a + 1, b + 1
             count += 1
 
@@ -115,13 +115,13 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
     with stopped(slow.pid):
         thread.start()
         wait_until(lambda: bool(pool._board._held_back), "the loop waits")
-        assert count <= switchboard.MAX_RUNS_AHEAD + 1
+        assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
-    assert a.tolist() == b.tolist() == [2 * switchboard.MAX_RUNS_AHEAD + 1.0] * 2
+    assert a.tolist() == b.tolist() == [2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2
 
 
 def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
-    monkeypatch.setattr(switchboard, "MAX_NBYTES_AHEAD", 4 << 20)
+    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
     block = torch.ones(1 << 18)
     made = []
 
@@ -143,7 +143,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
 def test_bytes_in_the_queue_and_bytes_for_the_socket_count_together(pool, monkeypatch):
     board = pool._board
     ts.array(1.0).block_until_ready()
-    monkeypatch.setattr(switchboard, "MAX_NBYTES_AHEAD", 4 << 20)
+    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
     with stopped(ts.devices()[2].pid):
         handles = [ts.device_put(torch.ones(1 << 18), ts.devices()[2]) for _ in range(3)]
         wait_until(lambda: not board._queue and board._is_idle, "all is handed out")
@@ -163,7 +163,7 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_socket(pool, monke
         send(*item)
 
     monkeypatch.setattr(board, "_send_put", look_then_send)
-    monkeypatch.setattr(switchboard, "MAX_NBYTES_AHEAD", 1 << 20)
+    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 1 << 20)
     assert ts.device_put(torch.ones(1 << 19), ts.devices()[2])[0].item() == 1
     assert seen == [True]
 
@@ -171,7 +171,7 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_socket(pool, monke
 def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     for _ in range(3):
-        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(switchboard.MAX_RUNS_AHEAD)]
+        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(dispatcher.MAX_RUNS_AHEAD)]
         del handles
     assert not pool._board._has_too_much(range(8))
     assert (x + 1).sum().item() == 32

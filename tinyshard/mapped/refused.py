@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from tinyshard.errors import DtypeError, StatefulRandomError, TinyshardError, message
 from tinyshard.lifting import TracedValueError
-from tinyshard.runtime.runs import users_line, users_line_of
+from tinyshard.runtime.controller.lineage import users_line, users_line_of
 
 _A_VALUE = (
     "Python asks for a value that differs between examples",

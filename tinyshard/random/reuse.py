@@ -14,7 +14,7 @@ from torch import Tensor
 from tinyshard import config
 from tinyshard.errors import TinyshardError, message
 from tinyshard.lifting import is_tracing
-from tinyshard.runtime.runs import users_line
+from tinyshard.runtime.controller.lineage import users_line
 
 _used: dict[tuple[int, ...], Any] = {}  # the words of a key -> the line that used it
 

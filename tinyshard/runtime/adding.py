@@ -16,10 +16,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tinyshard.runtime.board import Board
-from tinyshard.runtime.combining import add_rows
+from tinyshard.runtime.collectives.base import Group
+from tinyshard.runtime.collectives.reduction import add_rows
 from tinyshard.runtime.futex import fence
-from tinyshard.runtime.group import Group
+from tinyshard.runtime.shm.control_block import Board
 from tinyshard.runtime.signals import Signals
 
 

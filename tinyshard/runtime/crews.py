@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.runtime.board import Board
+from tinyshard.runtime.collectives.base import Group
 from tinyshard.runtime.futex import fence
-from tinyshard.runtime.group import Group
+from tinyshard.runtime.shm.control_block import Board
 from tinyshard.runtime.signals import Signals
 
 

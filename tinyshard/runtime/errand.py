@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tinyshard.runtime import channel
-from tinyshard.runtime.board import NOTE_NBYTES
-from tinyshard.runtime.buffers import Watch
-from tinyshard.runtime.link import Link
-from tinyshard.runtime.runs import Run
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.lineage import Run
+from tinyshard.runtime.controller.refs import Watch
+from tinyshard.runtime.shm.control_block import NOTE_NBYTES
 from tinyshard.runtime.stream import Streams
 
 
@@ -65,6 +65,6 @@ def plan(
             return None
         is_small = has_time and watch.block is not None and watch.block.nbytes <= NOTE_NBYTES
         (late if is_small else free).append(watch.number)
-    message = channel.frame_of_call(run.number, program.number, inputs, outputs, free, late)
+    message = wire.frame_of_call(run.number, program.number, inputs, outputs, free, late)
     counts = streams.counts_after(devices, len(message))
     return None if counts is None else Errand(item, run, message, counts, released)

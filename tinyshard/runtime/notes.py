@@ -20,11 +20,11 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES, own_block, reduced
 from tinyshard.program import Meta
 from tinyshard.runtime.adding import Adding
-from tinyshard.runtime.arena import Arena
-from tinyshard.runtime.board import NOTE_NBYTES, NOTES
-from tinyshard.runtime.combining import add_rows, adds_by_rows
-from tinyshard.runtime.group import Group
+from tinyshard.runtime.collectives.base import Group
+from tinyshard.runtime.collectives.reduction import add_rows, adds_by_rows
 from tinyshard.runtime.readers import NOBODY, Readers
+from tinyshard.runtime.shm.allocator import Arena
+from tinyshard.runtime.shm.control_block import NOTE_NBYTES, NOTES
 from tinyshard.runtime.signals import Signals
 
 _MOST_VIEWS = 1000

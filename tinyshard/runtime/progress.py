@@ -18,9 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from operator import ge
 
-from tinyshard.runtime import cores
-from tinyshard.runtime.board import Board
 from tinyshard.runtime.futex import Futex, fence, fenced, timespec
+from tinyshard.runtime.launch import cores
+from tinyshard.runtime.shm.control_block import Board
 from tinyshard.runtime.yielding import CONTROLLER_YIELDS_FOR_NS, LATE_AFTER_NS, Yielding, let_others_run
 
 # how long what a device has said may be on its way to the I/O thread

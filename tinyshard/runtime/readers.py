@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyshard.runtime.board import NOTES
+from tinyshard.runtime.shm.control_block import NOTES
 from tinyshard.runtime.signals import Signals
 
 NOBODY: tuple[tuple[int, ...], list[int]] = ((), [])

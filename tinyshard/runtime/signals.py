@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from tinyshard.runtime.collectives.base import Group
 from tinyshard.runtime.futex import Futex, fenced, timespec
-from tinyshard.runtime.group import Group
 from tinyshard.runtime.yielding import YIELD_IN_EXCHANGE_FOR_NS, Yielding
 
 # how long to sleep before looking whether the others still live; more often would look like work (`watching`)

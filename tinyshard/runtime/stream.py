@@ -15,9 +15,9 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from tinyshard.runtime.board import STREAM_NBYTES, Board
-from tinyshard.runtime.channel import first_call
 from tinyshard.runtime.futex import Futex, fence
+from tinyshard.runtime.shm.control_block import STREAM_NBYTES, Board
+from tinyshard.runtime.wire import first_call
 from tinyshard.runtime.yielding import LATE_AFTER_NS, YIELD_BETWEEN_CALLS_FOR_NS, YIELD_UNSEEN_FOR_NS, Yielding
 
 # who waits for room is told when there is this much: not at every byte

@@ -23,18 +23,19 @@ from typing import Any
 import torch
 
 from tinyshard.program import Meta, Program
-from tinyshard.runtime import channel, cores, lines
-from tinyshard.runtime.arena import Arena, Block
-from tinyshard.runtime.execute import ReadyProgram, make_ready, zeros_for
-from tinyshard.runtime.fabric import Fabric, nothing
-from tinyshard.runtime.failures import NO_MEMORY, Failure, failure_of, short
-from tinyshard.runtime.meeting import Meeting
-from tinyshard.runtime.memory import is_out_of_memory
+from tinyshard.runtime import wire
+from tinyshard.runtime.collectives.gloo import Fabric, nothing
+from tinyshard.runtime.collectives.shm import SharedFabric
+from tinyshard.runtime.controller.memory import is_out_of_memory
+from tinyshard.runtime.controller.remote_errors import NO_MEMORY, Failure, failure_of, short
+from tinyshard.runtime.launch import connect, cores
+from tinyshard.runtime.launch.rendezvous import Meeting
 from tinyshard.runtime.progress import Progress
-from tinyshard.runtime.shared import SharedFabric
+from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.signals import PeerLostError
 from tinyshard.runtime.stream import Inbox
-from tinyshard.runtime.turnstile import Turnstile, listen
+from tinyshard.runtime.worker.control import Turnstile, listen
+from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
 
 _LIBC = ctypes.CDLL(None)
 # that a worker keeps of what it has freed, beyond what lies between used pieces: more than a tensor of 32 MiB, with the
@@ -93,7 +94,7 @@ class Worker:
         self._finish: Callable[..., None] = nothing  # lets the controller see that a part of a call is done
         self._fabric: Any  # with the methods of Fabric
         if self._place is not None:
-            from tinyshard.runtime.on_gpu import fabric_on
+            from tinyshard.runtime.collectives.nccl import fabric_on
 
             torch.cuda.set_device(self._place)
             self._fabric = fabric_on(self._place, collectives, store, device, count)
@@ -103,7 +104,7 @@ class Worker:
             os.close(fd)
             self._progress = Progress(self._arena.board, device, kept)
             self._finish = self._progress.finish
-            self._source = Inbox(self._arena.board, device, lambda: channel.send(sock, ("room",)))
+            self._source = Inbox(self._arena.board, device, lambda: wire.send(sock, ("room",)))
             self._fabric = SharedFabric(self._arena, kept)
         else:
             self._fabric = Fabric(store, device, count)
@@ -117,8 +118,8 @@ class Worker:
 
         What it has no time for yet stays in the controller's queue, which is bounded.
         """
-        channel.send(self._sock, ("ready",))
-        reader = channel.Reader(self._source)
+        wire.send(self._sock, ("ready",))
+        reader = wire.Reader(self._source)
         next_call = getattr(self._source, "next_call", nothing)
         while True:
             call = next_call() if reader.is_between else None
@@ -202,8 +203,8 @@ class Worker:
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
         _flush()
         if self._is_remote:
-            lines.wait_until_there(1)
-        channel.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
+            connect.wait_until_there(1)
+        wire.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
 
     def _put(
         self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
@@ -217,10 +218,10 @@ class Worker:
             failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
             self._values[value] = self._fail(number, failure)
         else:
-            self._values[value] = channel.tensor_of(payload, shape, dtype).to(self._place)
+            self._values[value] = wire.tensor_of(payload, shape, dtype).to(self._place)
 
     def _fail(self, number: int, failure: Failure) -> Failed:
-        channel.send(self._sock, ("failed", number, failure))
+        wire.send(self._sock, ("failed", number, failure))
         if self._progress is not None:
             self._progress.tell()
         return Failed(failure)
@@ -235,7 +236,7 @@ class Worker:
         payload = None
         try:
             if wanted is None:
-                payload = channel.tensor_bytes(tensor.cpu())
+                payload = wire.tensor_bytes(tensor.cpu())
             else:
                 assert self._arena is not None
                 block, shape, places = wanted

@@ -42,7 +42,7 @@ class Zygote:
             # a terminal may stop who writes to it out of another group: so first of all SIGTTOU
             code = (
                 f"import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); sys.path[:] = {path!r}; "
-                f"from tinyshard.runtime.zygote import serve; serve({theirs.fileno()})"
+                f"from tinyshard.runtime.launch.forkserver import serve; serve({theirs.fileno()})"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
@@ -182,7 +182,7 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
-    from tinyshard.runtime import worker
+    from tinyshard.runtime.worker import loop as worker
 
     torch.set_num_threads(1)
     gc.freeze()  # a collection in a worker would write to every page that it shares with the others

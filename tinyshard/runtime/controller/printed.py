@@ -6,7 +6,7 @@ import select
 import threading
 from collections.abc import Callable
 
-from tinyshard.runtime.link import Link
+from tinyshard.runtime.controller.connection import Link
 
 
 class Printed:

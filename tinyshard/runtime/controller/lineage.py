@@ -14,6 +14,7 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
@@ -21,9 +22,9 @@ from typing import Any
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime.failures import Failure
+from tinyshard.runtime.controller.remote_errors import Failure
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
 _NOT_THE_USERS = (_PACKAGE, os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
 

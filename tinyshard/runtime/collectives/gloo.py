@@ -23,8 +23,8 @@ from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
 from tinyshard.program import Meta
-from tinyshard.runtime.channel import as_bytes
-from tinyshard.runtime.meeting import Meeting
+from tinyshard.runtime.launch.rendezvous import Meeting
+from tinyshard.runtime.wire import as_bytes
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault
 TIMEOUT = timedelta(days=7)

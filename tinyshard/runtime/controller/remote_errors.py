@@ -9,6 +9,7 @@ import signal
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,8 +20,8 @@ from tinyshard.program import Meta
 # with it a device ends that has no memory for its part of an exchange which others wait in
 NO_MEMORY = errno.ENOMEM
 _MAX_FRAMES = 4
-_OWN_LOOP = ("worker.py", "local.py", "execute.py")
-_RUNTIME = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OWN_LOOP = ("loop.py", "local.py", "executor.py")
+_RUNTIME = str(Path(__file__).resolve().parents[1]) + os.sep
 _FOLDERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep,
     os.path.dirname(os.__file__) + os.sep,

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
-from tinyshard.runtime import channel
-from tinyshard.runtime.failures import lost_error
-from tinyshard.runtime.hosts import Agent, Hosts
-from tinyshard.runtime.link import Link
-from tinyshard.runtime.meeting import Board
-from tinyshard.runtime.slots import ids_text
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.remote_errors import lost_error
+from tinyshard.runtime.launch.hosts import Agent, Hosts
+from tinyshard.runtime.launch.rendezvous import Board
+from tinyshard.runtime.launch.slots import ids_text
 
 ROLES = ("channel", "control", "output", "store")
 # a fork, and four connections; on a machine that is busy
@@ -122,10 +122,10 @@ class Party:
         self._lines[device][role] = sock
         self._pids[device] = pid
         if role == "store":
-            reader = channel.Reader(sock)
+            reader = wire.Reader(sock)
             self._hosts.hear(sock, lambda: self._hear_store(sock, reader))
 
-    def _hear_store(self, sock: socket.socket, reader: channel.Reader) -> None:
+    def _hear_store(self, sock: socket.socket, reader: wire.Reader) -> None:
         messages = reader.read()
         if messages is None:
             self._hosts.drop(sock)
@@ -167,4 +167,4 @@ class Party:
 
 def _answer(sock: socket.socket, value: Any) -> None:
     with contextlib.suppress(OSError):  # it is gone: its other lines say so
-        channel.send(sock, ("value", value))
+        wire.send(sock, ("value", value))

@@ -1,7 +1,7 @@
 """Interrupts on their way to the devices, one after the other.
 
 The devices are asked how far they are, and hold still until all have answered. Then each is told what to leave out
-(`tinyshard.runtime.cancelling`), and goes on.
+(`tinyshard.runtime.controller.cancellation`), and goes on.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tinyshard.runtime.cancelling import left_out
-from tinyshard.runtime.failures import interrupted
-from tinyshard.runtime.link import Link
-from tinyshard.runtime.runs import Run
+from tinyshard.runtime.controller.cancellation import left_out
+from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.lineage import Run
+from tinyshard.runtime.controller.remote_errors import interrupted
 
 
 @dataclass

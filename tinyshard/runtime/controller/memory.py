@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from tinyshard.runtime.failures import Failure
-from tinyshard.runtime.runs import Buffer
+from tinyshard.runtime.controller.lineage import Buffer
+from tinyshard.runtime.controller.remote_errors import Failure
 
 _MOST_SHOWN = 5
 _SIGNS = ("MemoryError", "can't allocate memory", "not enough memory", "CUDA out of memory")

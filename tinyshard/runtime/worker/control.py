@@ -22,11 +22,11 @@ from functools import partial
 from typing import NamedTuple
 
 from tinyshard.collectives import group_positions
-from tinyshard.runtime import channel
-from tinyshard.runtime.execute import ReadyProgram, ReadyStep
-from tinyshard.runtime.failures import Failure, gone, interrupted
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.remote_errors import Failure, gone, interrupted
+from tinyshard.runtime.controller.watchdog import Spotted
 from tinyshard.runtime.signals import PeerLostError
-from tinyshard.runtime.watching import Spotted
+from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 
 # a peer's end breaks the connection at once; how it ended is the controller's news, and comes a moment later
 NEWS_WITHIN_S = 10
@@ -150,17 +150,17 @@ def listen(sock: socket.socket, device: int, turnstile: Turnstile, abort: Callab
         turnstile: shared with the loop.
         abort: ends every exchange with other devices.
     """
-    reader = channel.Reader(sock)
+    reader = wire.Reader(sock)
     while (messages := reader.read()) is not None:
         for head, _ in messages:
             if head[0] == "freeze":
-                channel.send(sock, ("frozen", turnstile.freeze()))
+                wire.send(sock, ("frozen", turnstile.freeze()))
             elif head[0] == "cancel":
                 turnstile.cancel(*head[1:])
             elif head[0] == "look":
                 spot = turnstile.spot
                 told = Spot(*spot).told(device) if spot is not None else None
-                channel.send(sock, ("seen", turnstile.done, told, turnstile.processor_s()))
+                wire.send(sock, ("seen", turnstile.done, told, turnstile.processor_s()))
             elif head[0] == "lost":
                 turnstile.lose(gone(*head[1:]))
                 abort()

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tinyshard.runtime import channel
+from tinyshard.runtime import wire
 
 
 class LineStore(dist.Store):
@@ -38,7 +38,7 @@ class LineStore(dist.Store):
 
     def set(self, key: str, value: bytes | str) -> None:
         """Set a value for all to read."""
-        channel.send(self._sock, ("set", key, value.encode() if isinstance(value, str) else bytes(value)))
+        wire.send(self._sock, ("set", key, value.encode() if isinstance(value, str) else bytes(value)))
 
     def get(self, key: str) -> bytes:
         """Wait until a value is set."""
@@ -62,8 +62,8 @@ class LineStore(dist.Store):
         self._sock.shutdown(socket.SHUT_RDWR)
 
     def _ask(self, *question: Any) -> Any:
-        channel.send(self._sock, question)
-        return channel.receive(self._sock)[1]
+        wire.send(self._sock, question)
+        return wire.receive(self._sock)[1]
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,12 @@ from typing import Any
 
 import torch
 
-from tinyshard.runtime import channel, lines, worker
-from tinyshard.runtime.handshake import RefusedError
-from tinyshard.runtime.meeting import LineStore, Meeting
-from tinyshard.runtime.slots import Slot
+from tinyshard.runtime import wire
+from tinyshard.runtime.launch import connect
+from tinyshard.runtime.launch.authentication import RefusedError
+from tinyshard.runtime.launch.rendezvous import LineStore, Meeting
+from tinyshard.runtime.launch.slots import Slot
+from tinyshard.runtime.worker import loop as worker
 
 LOOK_AGAIN_S = 0.2
 
@@ -66,7 +68,7 @@ def serve(address: tuple[str, int], secret: bytes, slot: Slot, wait_s: float, sa
     hello = ("agent", slot.rank, slot.count, slot.local_rank, facts())
     while True:
         try:
-            sock = lines.connect(address, secret, hello)
+            sock = connect.connect(address, secret, hello)
         except RefusedError as error:
             say(f"the controller at {address[0]}:{address[1]} and this worker do not get together: {error}")
             return 1
@@ -76,7 +78,7 @@ def serve(address: tuple[str, int], secret: bytes, slot: Slot, wait_s: float, sa
                 return 1
             time.sleep(LOOK_AGAIN_S)
             continue
-        lines.watch(sock)
+        connect.watch(sock)
         with sock:
             if _attend(sock, waker, address, secret):
                 return 0
@@ -96,7 +98,7 @@ def _notice_children() -> socket.socket:
 def _attend(sock: socket.socket, waker: socket.socket, address: tuple[str, int], secret: bytes) -> bool:
     """Do what the controller says until it is gone; whether it said that this is over."""
     child: _Child | None = None
-    reader = channel.Reader(sock)
+    reader = wire.Reader(sock)
     try:
         while True:
             ready, _, _ = select.select([sock, waker], [], [])
@@ -127,7 +129,7 @@ def _report(sock: socket.socket, child: _Child | None, status: int | None) -> _C
     """Tell the controller how a child ended, if it did; the child that is left."""
     if child is None or status is None:
         return child
-    channel.send(sock, ("ended", child.pool, status))
+    wire.send(sock, ("ended", child.pool, status))
     return None
 
 
@@ -175,7 +177,7 @@ def _work(address: tuple[str, int], secret: bytes, pool: str, given: dict[str, A
     """What the child does: connect its lines, and be a worker."""
     agent, device = os.getppid(), given["device"]
     made = {
-        role: lines.connect(address, secret, (role, pool, device, os.getpid()))
+        role: connect.connect(address, secret, (role, pool, device, os.getpid()))
         for role in ("channel", "control", "output", "store")
     }
     own = made["channel"]

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
-from tinyshard.runtime import channel, handshake, lines
-from tinyshard.runtime.agent import versions
-from tinyshard.runtime.failures import ending
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import abandon_in_child
-from tinyshard.runtime.slots import ids_text
+from tinyshard.runtime.launch import authentication, connect
+from tinyshard.runtime.launch.agent import versions
+from tinyshard.runtime.launch.slots import ids_text
 
 MOST_GREETED_AT_ONCE = 64
 # who is expected soon gets no instructions
@@ -52,13 +53,13 @@ class Agent:
     ended: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.reader = channel.Reader(self.sock)
+        self.reader = wire.Reader(self.sock)
         self._lock = threading.Lock()
 
     def tell(self, *words: Any) -> None:
         """Write to it; that it is gone is seen elsewhere."""
         with self._lock, contextlib.suppress(OSError):
-            channel.send(self.sock, words)
+            wire.send(self.sock, words)
 
     @property
     def place(self) -> str:
@@ -249,15 +250,15 @@ class Hosts:
     def _greet(self, sock: socket.socket, host: str) -> None:
         """Let in who proves that it knows the secret; whoever does not has changed nothing but the list of refused."""
         try:
-            sock.settimeout(lines.SPEAK_WITHIN_S)
-            handshake.answer(sock, self._secret, lines.SPEAK_WITHIN_S)
-            hello = channel.receive(sock)
+            sock.settimeout(connect.SPEAK_WITHIN_S)
+            authentication.answer(sock, self._secret, connect.SPEAK_WITHIN_S)
+            hello = wire.receive(sock)
             with self._greeting:
                 refusal = self._objection(hello, host)
-                channel.send(sock, refusal or lines.WELCOME)
+                wire.send(sock, refusal or connect.WELCOME)
                 if refusal:
-                    raise handshake.RefusedError(refusal[1])
-                lines.tune(sock)
+                    raise authentication.RefusedError(refusal[1])
+                connect.tune(sock)
                 sock.settimeout(None)
                 self._let_in(sock, hello, host)
         except Exception as error:  # whatever a stranger sends ends here
@@ -271,24 +272,24 @@ class Hosts:
         role, *what = hello
         if role != "agent":
             party = self._party
-            return None if party is not None and party.expects(role, *what) else (lines.REFUSED, "its pool has ended")
+            return None if party is not None and party.expects(role, *what) else (connect.REFUSED, "its pool has ended")
         rank, count, _, told = what
         there = self.agents
         for name, own in versions().items():
             if told[name] != own:
-                return lines.REFUSED, f"it has {name} {told[name]}, the controller {own}; they must be the same"
+                return connect.REFUSED, f"it has {name} {told[name]}, the controller {own}; they must be the same"
         if rank in there:
-            return lines.LATER, f"worker {rank} is there already, on {there[rank].place}"
+            return connect.LATER, f"worker {rank} is there already, on {there[rank].place}"
         other = next((agent.count for agent in there.values() if agent.count != count), count)
         if other != count:
-            return lines.LATER, f"it is one of {count} workers, those that are there are of {other}"
+            return connect.LATER, f"it is one of {count} workers, those that are there are of {other}"
         return None
 
     def _let_in(self, sock: socket.socket, hello: tuple[Any, ...], host: str) -> None:
         role, *what = hello
         with self.changed:
             if role == "agent":
-                lines.watch(sock)
+                connect.watch(sock)
                 agent = Agent(sock, host, *what)
                 self.agents = {**self.agents, agent.rank: agent}
                 self.hear(sock, lambda: self._hear_agent(agent))
@@ -304,7 +305,7 @@ def _why_lost(agent: Agent) -> str:
 
 
 def _listen(address: str) -> socket.socket:
-    host, port = lines.parse(address)
+    host, port = connect.parse(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=MOST_GREETED_AT_ONCE)
@@ -336,7 +337,7 @@ def join(address: str) -> Hosts:
     if _hosts is not None and (_hosts.address != address or _hosts.is_closed):
         leave()
     if _hosts is None:
-        _hosts = Hosts(address, handshake.read_secret(may_make=True))
+        _hosts = Hosts(address, authentication.read_secret(may_make=True))
     return _hosts
 
 

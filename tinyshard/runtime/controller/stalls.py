@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from tinyshard import config
 from tinyshard.errors import CollectiveTimeoutError, message
-from tinyshard.runtime.link import Link
-from tinyshard.runtime.runs import Run
-from tinyshard.runtime.watching import FORGET_S, Sight, stalled, who_reached
+from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.lineage import Run
+from tinyshard.runtime.controller.watchdog import FORGET_S, Sight, stalled, who_reached
 
 # who was asked a moment ago may still answer, on a busy machine seconds after its peers
 ANSWERS_WITHIN_S = 10

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from tinyshard.runtime import cores
-from tinyshard.runtime.failures import ending
+from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import held_off
-from tinyshard.runtime.link import Link
-from tinyshard.runtime.zygote import Zygote
+from tinyshard.runtime.launch import cores
+from tinyshard.runtime.launch.forkserver import Zygote
 
 
 class Starter(Protocol):

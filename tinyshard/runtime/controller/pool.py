@@ -18,19 +18,21 @@ import torch
 from tinyshard.devices import Device
 from tinyshard.errors import OutOfMemoryError, RemoteError, RuntimeStateError, message
 from tinyshard.program import Meta, Program
-from tinyshard.runtime import arena, channel, zygote
-from tinyshard.runtime.buffers import Buffers, put_together
-from tinyshard.runtime.cells import after_interrupted_cells
-from tinyshard.runtime.failures import Failure, lost_error, remote_error
-from tinyshard.runtime.gate import Gate
-from tinyshard.runtime.launch import Forked, Starter
-from tinyshard.runtime.link import Link, Request
-from tinyshard.runtime.memory import alive_text, is_out_of_memory
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.cells import after_interrupted_cells
+from tinyshard.runtime.controller.connection import Link, Request
+from tinyshard.runtime.controller.dispatcher import Switchboard
+from tinyshard.runtime.controller.latch import Gate
+from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
+from tinyshard.runtime.controller.memory import alive_text, is_out_of_memory
+from tinyshard.runtime.controller.refs import Buffers, put_together
+from tinyshard.runtime.controller.remote_errors import Failure, lost_error, remote_error
+from tinyshard.runtime.controller.stalls import check_progress
+from tinyshard.runtime.controller.watchdog import Patience
+from tinyshard.runtime.launch import forkserver
+from tinyshard.runtime.launch.local import Forked, Starter
 from tinyshard.runtime.progress import Overview
-from tinyshard.runtime.runs import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
-from tinyshard.runtime.stalls import check_progress
-from tinyshard.runtime.switchboard import Switchboard
-from tinyshard.runtime.watching import Patience
+from tinyshard.runtime.shm import allocator
 
 # whoever waits longer than this looks whether the devices get on
 LOOK_EVERY_S = 0.5
@@ -74,10 +76,10 @@ class ProcessPool:
         self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
         self._numbers = itertools.count(1)
         self._buffers = Buffers()
-        self._arena = arena.of_controller(count) if collectives == "shared" else None
+        self._arena = allocator.of_controller(count) if collectives == "shared" else None
         fd = -1 if self._arena is None else self._arena.fd
         self._overview = None if self._arena is None else Overview(self._arena.board)
-        self._starter = starter or Forked(zygote.start(), count, collectives, fd, gpus)
+        self._starter = starter or Forked(forkserver.start(), count, collectives, fd, gpus)
         shared = () if self._arena is None else (self._arena.board, self._arena.trim, self._arena.lend)
         self._board = Switchboard(self._starter, platform, self._buffers, *shared)
         self._stop_hearing = after_interrupted_cells(self.cancel)
@@ -86,7 +88,7 @@ class ProcessPool:
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
         """A copy for `put`, where the devices can see it."""
         self._board.check_open()  # a process that the user has forked from this one must not hand out blocks
-        if self._arena is None or host.nbytes < arena.SMALLEST_NBYTES:
+        if self._arena is None or host.nbytes < allocator.SMALLEST_NBYTES:
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         try:
             return self._arena.new(host.shape, host.dtype).copy_(host)
@@ -145,7 +147,7 @@ class ProcessPool:
         self._wait([*asked, fetched])
         self._raise_failures(buffer, device_ids)
         metas = self._answered(fetched, buffer)
-        return {d: channel.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
+        return {d: wire.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
 
     def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, Meta]:
         """Shape and dtype of what each device has brought; raises if one could not."""
@@ -170,7 +172,7 @@ class ProcessPool:
             shape, dtype: of the whole.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if self._arena is None or nbytes < arena.SMALLEST_NBYTES:
+        if self._arena is None or nbytes < allocator.SMALLEST_NBYTES:
             return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
         self.wait(buffer, list(places))
         try:
@@ -346,7 +348,7 @@ class ProcessPool:
         kind: str,
         device_ids: Iterable[int],
         what: Any = None,
-        lent: tuple[torch.Tensor, arena.Block] | None = None,
+        lent: tuple[torch.Tensor, allocator.Block] | None = None,
     ) -> Request:
         """Ask devices something.
 

@@ -17,7 +17,8 @@ import time
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
-from tinyshard.runtime import channel, handshake
+from tinyshard.runtime import wire
+from tinyshard.runtime.launch import authentication
 
 # the controller's answer to a hello, before which nothing else is said on a line. The others are (LATER, why), after
 # which it may be tried again, and (REFUSED, why)
@@ -46,17 +47,17 @@ def connect(
 
     Raises:
         OSError: it cannot be reached.
-        handshake.RefusedError: it is not the controller, or it refuses.
+        authentication.RefusedError: it is not the controller, or it refuses.
     """
     sock = socket.create_connection(address, timeout=timeout_s)
     try:
-        handshake.ask(sock, secret, timeout_s)
-        channel.send(sock, hello)
-        word, *why = channel.receive(sock)
+        authentication.ask(sock, secret, timeout_s)
+        wire.send(sock, hello)
+        word, *why = wire.receive(sock)
         if word == LATER:
             raise ConnectionError(why[0])
         if word != WELCOME[0]:
-            raise handshake.RefusedError(why[0])
+            raise authentication.RefusedError(why[0])
         tune(sock)
         sock.settimeout(None)
     except BaseException:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tinyshard.runtime.runs import Run
+from tinyshard.runtime.controller.lineage import Run
 
 
 def left_out(runs: Iterable[Run], started: Mapping[int, int]) -> dict[int, set[int]]:

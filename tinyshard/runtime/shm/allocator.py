@@ -2,7 +2,7 @@
 
 One file without a name, far larger than it will ever be filled (untouched pages cost nothing), mapped once:
 
-    board                     counters and small messages (`tinyshard.runtime.board`)
+    board                     counters and small messages (`tinyshard.runtime.shm.control_block`)
     region of device 0        table of holders | blocks
     ...
     region of the controller  table of holders | blocks
@@ -31,8 +31,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from tinyshard.runtime import board, forks, room
-from tinyshard.runtime.mapping import Mapping
+from tinyshard.runtime import forks
+from tinyshard.runtime.shm import control_block, memory_limit
+from tinyshard.runtime.shm.segment import Mapping
 
 REGION_NBYTES = 1 << 36
 SLOTS = 1 << 15
@@ -103,7 +104,7 @@ def is_possible(count: int = 8) -> bool:
 
 
 def _mapped_nbytes(count: int) -> int:
-    return board.nbytes(count) + (count + 1) * REGION_NBYTES
+    return control_block.nbytes(count) + (count + 1) * REGION_NBYTES
 
 
 def create(count: int) -> int:
@@ -151,13 +152,13 @@ class Arena:
     def __init__(self, fd: int, count: int, member: int, *, is_controller: bool = False) -> None:
         self.count = count
         self.member = member
-        first = board.nbytes(count)
+        first = control_block.nbytes(count)
         self._mapping = Mapping(fd, _mapped_nbytes(count))
         self._map = self._mapping.pages
         self.bytes = self._mapping.bytes
         self.address = self.bytes.ctypes.data
         self._nbytes = len(self.bytes)
-        self.board = board.Board(self.bytes[:first], count)
+        self.board = control_block.Board(self.bytes[:first], count)
         self._base = torch.from_numpy(self.bytes)
         self._typed: dict[torch.dtype, torch.Tensor] = {}
         self._arrays: dict[torch.dtype, np.ndarray] = {}
@@ -178,7 +179,7 @@ class Arena:
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of free blocks whose pages are there
         self._without_pages: set[int] = set()
-        memory_nbytes = room.limit_nbytes()
+        memory_nbytes = memory_limit.limit_nbytes()
         self._most_kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
         self._most_kept_nbytes = memory_nbytes // 32 if is_controller else self._most_kept_idle_nbytes
         self._mapped_s: dict[tuple[int, int], float] = {}  # parts of blocks, by when this process last used them
@@ -251,10 +252,10 @@ class Arena:
     def _check_room(self, size: int) -> None:
         """Raises if the machine has no room for new pages beside those that are taken without asking."""
         if self._unasked_nbytes + size >= _ASKED_NBYTES:
-            available = room.available_nbytes()
+            available = memory_limit.available_nbytes()
             if available is not None and size + _ASKED_NBYTES > available:
                 self._give_back(0)
-                available = room.available_nbytes()
+                available = memory_limit.available_nbytes()
             if available is not None and size + _ASKED_NBYTES > available:
                 spare = f"and {_ASKED_NBYTES} to spare"
                 raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")

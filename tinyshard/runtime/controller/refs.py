@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime.runs import Buffer, Run
+from tinyshard.runtime.controller.lineage import Buffer, Run
 
 
 class Watch(weakref.ref[Buffer]):

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES
-from tinyshard.runtime.fabric import TIMEOUT, Fabric, nothing
-from tinyshard.runtime.meeting import Meeting
+from tinyshard.runtime.collectives.gloo import TIMEOUT, Fabric, nothing
+from tinyshard.runtime.launch.rendezvous import Meeting
 
 
 def fabric_on(place: torch.device, collectives: str, store: str | Meeting, device: int, count: int) -> Any:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tinyshard.runtime import channel
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.latch import Gate
+from tinyshard.runtime.controller.watchdog import FORGET_S, Sight
 from tinyshard.runtime.forks import abandon_in_child
-from tinyshard.runtime.gate import Gate
 from tinyshard.runtime.stream import Outbox
-from tinyshard.runtime.watching import FORGET_S, Sight
 
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
@@ -81,9 +81,9 @@ class Link:
     def __post_init__(self) -> None:
         self.sock.setblocking(False)
         self.control.setblocking(False)
-        self._control_reader = channel.Reader(self.control)
+        self._control_reader = wire.Reader(self.control)
         os.set_blocking(self.output, False)
-        self._reader = channel.Reader(self.sock)
+        self._reader = wire.Reader(self.sock)
         self._out: collections.deque[memoryview] = collections.deque()
         self._line = b""
         self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and how much was lent up to each
@@ -147,7 +147,7 @@ class Link:
     def tell(self, *words: Any) -> None:
         """Write to the control line; what it has no room for now stays in `words` until `write_words`."""
         if not self.lost:
-            self.words += b"".join(channel.frame(words))
+            self.words += b"".join(wire.frame(words))
             self.write_words()
 
     def write_words(self) -> None:
@@ -160,7 +160,7 @@ class Link:
         except OSError:  # the worker is gone: the channel says so
             self.words.clear()
 
-    def hear(self) -> list[channel.Message] | None:
+    def hear(self) -> list[wire.Message] | None:
         """What has come on the control line; None at the end."""
         return self._control_reader.read()
 
@@ -182,7 +182,7 @@ class Link:
         self._out.clear()
         self.nbytes = 0
 
-    def read(self) -> list[channel.Message] | None:
+    def read(self) -> list[wire.Message] | None:
         """Messages that have come; None at the end."""
         return self._reader.read()
 

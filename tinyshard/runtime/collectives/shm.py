@@ -27,14 +27,14 @@ from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, group_positions, own_block
 from tinyshard.program import Meta
-from tinyshard.runtime.arena import SMALLEST_NBYTES, Arena, Block
-from tinyshard.runtime.board import LETTER_WORDS, NOTE_NBYTES, NOTES
-from tinyshard.runtime.combining import combine, combine_rows
+from tinyshard.runtime.collectives.base import Group, group_of, step_of
+from tinyshard.runtime.collectives.gloo import MOST_HANDED
+from tinyshard.runtime.collectives.reduction import combine, combine_rows
 from tinyshard.runtime.crews import Crew, Crews, crews_of
-from tinyshard.runtime.fabric import MOST_HANDED
-from tinyshard.runtime.group import Group, group_of, step_of
 from tinyshard.runtime.notes import Notes, from_all
 from tinyshard.runtime.readers import Readers
+from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
+from tinyshard.runtime.shm.control_block import LETTER_WORDS, NOTE_NBYTES, NOTES
 from tinyshard.runtime.signals import PeerLostError, Signals
 
 # parts begin at multiples of it, so that vector instructions do the same as in one go

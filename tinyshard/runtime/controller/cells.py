@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from tinyshard.runtime.runs import Where, users_line_of
+from tinyshard.runtime.controller.lineage import Where, users_line_of
 
 
 def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]:

@@ -20,20 +20,20 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
-from tinyshard.runtime import channel
-from tinyshard.runtime.board import Board
-from tinyshard.runtime.buffers import Buffers
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.connection import Link, Request
+from tinyshard.runtime.controller.interrupts import Interrupts
+from tinyshard.runtime.controller.latch import Gate
+from tinyshard.runtime.controller.lineage import Run, settle
+from tinyshard.runtime.controller.printed import Printed
+from tinyshard.runtime.controller.refs import Buffers
+from tinyshard.runtime.controller.remote_errors import gone, lost_error
+from tinyshard.runtime.controller.watchdog import look_again
 from tinyshard.runtime.errand import Errand, plan
-from tinyshard.runtime.failures import gone, lost_error
 from tinyshard.runtime.forks import abandon_in_child, held_off
-from tinyshard.runtime.gate import Gate
-from tinyshard.runtime.interrupts import Interrupts
-from tinyshard.runtime.launch import Starter
-from tinyshard.runtime.link import Link, Request
-from tinyshard.runtime.printed import Printed
-from tinyshard.runtime.runs import Run, settle
+from tinyshard.runtime.launch.local import Starter
+from tinyshard.runtime.shm.control_block import Board
 from tinyshard.runtime.stream import Bell, Outbox, Streams
-from tinyshard.runtime.watching import look_again
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
 MAX_RUNS_AHEAD = 1024
@@ -437,7 +437,7 @@ class Switchboard:
             known.update(new)
         self._count(run)  # before a device can be done with it
         free = released.pop(run.devices, ())
-        self._give(run.devices, [channel.frame_of_call(run.number, program.number, item[4], item[5], free, ())])
+        self._give(run.devices, [wire.frame_of_call(run.number, program.number, item[4], item[5], free, ())])
 
     def _send_put(self, run: Run, value: int, blocks: dict[int, Any]) -> None:
         self._count(run)
@@ -445,7 +445,7 @@ class Switchboard:
             if place is not None and not self.links[device].lost:
                 self._lend(place, device)  # by this thread, which Ctrl-C cannot strike before it tells the device
             head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
-            self._send([device], head, channel.tensor_bytes(block) if place is None else None)
+            self._send([device], head, wire.tensor_bytes(block) if place is None else None)
         for device, (block, place) in blocks.items():
             if place is not None and self.links[device].lend(run.number, block.nbytes):
                 self._send([device], ("sync", 0, None))
@@ -478,7 +478,7 @@ class Switchboard:
         self._send(request.waiting, (kind, request.number, what))
 
     def _send(self, devices: Iterable[int], head: tuple[Any, ...], payload: memoryview | None = None) -> None:
-        self._give(devices, channel.frame(head, payload))
+        self._give(devices, wire.frame(head, payload))
 
     def _give(self, devices: Iterable[int], pieces: list[memoryview]) -> None:
         for device in devices:

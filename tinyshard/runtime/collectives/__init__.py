@@ -1,0 +1,1 @@
+"""The collectives between worker processes: through shared memory, gloo or NCCL."""

@@ -1,0 +1,1 @@
+"""Starting worker processes: on this machine, and on others."""

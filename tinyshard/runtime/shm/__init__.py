@@ -1,0 +1,1 @@
+"""Memory that the processes of one host share, and waiting for each other in it."""
