@@ -1,9 +1,6 @@
 """Blocks of shared memory: who holds them, and when they are used again. Two members of one process map it twice."""
 
-import mmap
 import os
-import resource
-import types
 
 import numpy as np
 import pytest
@@ -35,41 +32,6 @@ def test_every_dtype_keeps_its_bits(members, dtype):
     block = members[0].copied(x, [1])
     got = members[1].hold(block, (5,), dtype)
     assert got.dtype == dtype and torch.equal(got, x)
-
-
-def test_pages_that_are_mapped_at_once_are_not_touched_one_by_one(members):
-    """Each member has a mapping of its own, so each meets every page for a first time."""
-    block = members[0].copied(torch.ones(1 << 20), [0, 1])
-    members[1].map_at_once(block.offset, 4 << 20)
-    there = members[1].view(block.offset, (1 << 20,), torch.float32)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    there.fill_(2)
-    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert members[0].view(block.offset, (1 << 20,), torch.float32).eq(2).all()
-    assert faults < 100 or not _maps_at_once(), "of 1024 pages"
-
-
-def _maps_at_once():
-    """Whether this Linux (5.14 or later) does."""
-    with mmap.mmap(-1, 4096) as pages:
-        try:
-            pages.madvise(allocator._MADV_POPULATE_READ)
-        except OSError:
-            return False
-    return True
-
-
-def test_what_was_mapped_long_ago_is_mapped_anew(members, monkeypatch):
-    """For the owner may have given back its pages meanwhile."""
-    block = members[0].copied(torch.ones(1000), [0, 1])
-    members[1].map_at_once(block.offset, 4000)
-    asked = []
-    monkeypatch.setattr(members[1], "_map", types.SimpleNamespace(madvise=lambda *args: asked.append(args)))
-    members[1].map_at_once(block.offset, 4000)
-    assert not asked
-    monkeypatch.setattr(allocator, "_MAPPED_FOR_S", 0.0)
-    members[1].map_at_once(block.offset, 4000)
-    assert asked == [(allocator._MADV_POPULATE_READ, block.offset, 4000)]
 
 
 def test_a_block_is_used_again_only_when_its_last_holder_has_let_go(members):

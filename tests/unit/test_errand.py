@@ -32,7 +32,7 @@ def test_small_values_are_let_go_of_after_a_small_call_and_others_before(size):
     builder = Builder((0,), (1,))
     builder.input(Meta((size,), torch.float32))
     program = builder.finish([])
-    memory = control_block.Board(np.zeros(control_block.nbytes(1), np.uint8), 1)
+    memory = control_block.ControlBlock(np.zeros(control_block.nbytes(1), np.uint8), 1)
     item = ("run", 0, Run(2, (0,), False, where), program, (), ())
     errand = plan(item, [Reachable()], {0}, buffers.released(), Streams(memory, 1, Bell(memory)))
     late = numbers[: size == 8]

@@ -32,12 +32,12 @@ def operands(count: int, dtype: torch.dtype, shape: str = "rows") -> list[torch.
 
 
 def call_of(
-    op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None, fabric: Any, **kwargs: Any
+    op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None, communicator: Any, **kwargs: Any
 ) -> Any:
     builder = Builder((0,), (1,))
     for x in tensors:
         builder.input(Meta(tuple(x.shape), x.dtype))
-    return make_ready(builder.finish(builder.emit(op, args, kwargs, [made])), fabric=fabric).steps[0].call
+    return make_ready(builder.finish(builder.emit(op, args, kwargs, [made])), communicator=communicator).steps[0].call
 
 
 def performed(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None) -> torch.Tensor:

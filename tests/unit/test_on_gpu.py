@@ -1,4 +1,4 @@
-"""What can be known of GPUs without one: programs make nothing on the CPU, and staging gives the inner fabric's values.
+"""What can be known of GPUs without one: programs make nothing on the CPU, and staging gives what the inner one does.
 
 torch's "meta" device stands for a GPU: an op that mixes it with the CPU, or makes something there, is found out.
 """
@@ -12,7 +12,8 @@ import torch
 
 import tinyshard as ts
 from tinyshard.program import Program
-from tinyshard.runtime.collectives.nccl import StagedFabric
+from tinyshard.runtime.collectives.base import Request
+from tinyshard.runtime.collectives.nccl import StagedCommunicator
 from tinyshard.runtime.local import LocalRuntime
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
@@ -62,7 +63,7 @@ def test_a_program_on_another_device_makes_nothing_on_the_cpu(way: str, monkeypa
 
 
 class Inner:
-    """A fabric that notes where operands are when they reach it."""
+    """A communicator that notes where operands are when they reach it."""
 
     def __init__(self) -> None:
         self.handed: deque[Any] = deque()
@@ -71,8 +72,8 @@ class Inner:
     def abort(self) -> None:
         """Nothing to end."""
 
-    def ready(self, name: str, *args: Any) -> Callable[[torch.Tensor, Any], torch.Tensor]:
-        def perform(x: torch.Tensor, done: Any) -> torch.Tensor:
+    def ready(self, request: Request) -> Callable[[torch.Tensor, int], torch.Tensor]:
+        def perform(x: torch.Tensor, call: int) -> torch.Tensor:
             self.places.append(x.device.type)
             return torch.zeros(3, device=x.device)
 
@@ -81,8 +82,9 @@ class Inner:
 
 def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> None:
     inner = Inner()
-    fabric = StagedFabric(inner, ELSEWHERE)  # type: ignore[arg-type]
+    staged = StagedCommunicator(inner, ELSEWHERE)  # type: ignore[arg-type]
     own = torch.ones(3, device=ELSEWHERE)
-    assert fabric.ready("own_index", (0,), (1,), (0,), {}, None, None)(own, list).device == ELSEWHERE
-    assert fabric.ready("all_reduce", (0,), (1,), (0,), {}, None, None)(torch.ones(3), list).device == ELSEWHERE
+    for name, x in (("own_index", own), ("all_reduce", torch.ones(3))):
+        asked = Request(name, (0,), (1,), (0,), {}, None, None, 0)
+        assert staged.ready(asked)(x, 1).device == ELSEWHERE
     assert inner.places == ["meta", "cpu"]

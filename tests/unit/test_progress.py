@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tinyshard.runtime import progress
-from tinyshard.runtime.launch import cores
 from tinyshard.runtime.progress import Overview, Progress
 from tinyshard.runtime.shm import allocator, control_block
 
@@ -18,14 +17,9 @@ COUNT = 3
 
 
 @pytest.fixture
-def kept():
-    return ()
-
-
-@pytest.fixture
-def ends(kept):
-    shared = control_block.Board(np.zeros(control_block.nbytes(COUNT), np.uint8), COUNT)
-    return Overview(shared), [Progress(shared, device, kept) for device in range(COUNT)]
+def ends():
+    shared = control_block.ControlBlock(np.zeros(control_block.nbytes(COUNT), np.uint8), COUNT)
+    return Overview(shared), [Progress(shared, device) for device in range(COUNT)]
 
 
 def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
@@ -41,45 +35,6 @@ def test_who_waits_is_woken_by_the_last_of_those_that_it_needs(ends):
     devices[2].finish(7)
     thread.join(20)
     assert got == [[5, 0, 7]]
-
-
-@pytest.mark.parametrize(
-    ("kept", "needs", "number", "is_woken"),
-    [
-        ((3, 4, 4), {0: 2, 1: 2}, 2, True),
-        ((4, 3, 3), {0: 2, 1: 2}, 2, False),
-        ((3, 3, 4), {0: 2, 1: 2}, 2, False),
-        ((3, 4, 4), {0: 2, 1: 2}, 1, False),
-        ((3, 4, 4), {1: 2}, 2, False),
-        ((), {0: 2, 1: 2}, 2, False),
-    ],
-    ids=[
-        "its own core",
-        "another core",
-        "a mate is missing",
-        "an earlier call",
-        "not needed",
-        "wherever there is room",
-    ],
-)
-def test_who_sleeps_is_woken_once_its_core_is_done_and_the_rest_takes_but_a_moment(
-    ends, monkeypatch, needs, number, is_woken
-):
-    monkeypatch.setattr(cores, "here", lambda: 3)
-    overview, devices = ends
-    got, slept = [], []
-    sleep = overview._own.sleep
-    overview._own.sleep = lambda *args: (slept.append(args), sleep(*args))
-    thread = threading.Thread(target=lambda: got.append(overview.wait_a_moment(needs, lambda _: True, 60)))
-    thread.start()
-    time.sleep(0.05)  # it is asleep by then
-    devices[0].finish(number, is_nearly_over=True)
-    time.sleep(0.05)
-    assert len(slept) == 1 + is_woken, "for not all are over"
-    for device in devices[:2]:
-        device.finish(2)
-    thread.join(20)
-    assert got == [[2, 2, 0]]
 
 
 def test_who_is_woken_before_all_is_over_does_not_wait_longer_for_that(ends):

@@ -32,7 +32,7 @@ class Ends:
     """Both ends of the rings of some devices."""
 
     def __init__(self, count=1):
-        self.board = control_block.Board(np.zeros(control_block.nbytes(count), np.uint8), count)
+        self.board = control_block.ControlBlock(np.zeros(control_block.nbytes(count), np.uint8), count)
         self.bell = Bell(self.board)
         self.room = threading.Semaphore(0)
         self.outboxes = [Outbox(self.board, d, self.bell) for d in range(count)]
@@ -281,8 +281,8 @@ def test_a_device_soon_sleeps_while_the_controller_has_not_seen_the_end_of_a_cal
 
 
 @pytest.mark.parametrize("count", range(1, 41))
-def test_a_board_fits_its_memory_and_its_numbers_lie_on_whole_words(count):
-    made = control_block.Board(np.zeros(control_block.nbytes(count), np.uint8), count)
+def test_a_control_block_fits_its_memory_and_its_numbers_lie_on_whole_words(count):
+    made = control_block.ControlBlock(np.zeros(control_block.nbytes(count), np.uint8), count)
     assert made._at <= control_block.nbytes(count)
     base = made._memory.ctypes.data
     arrays = [x for x in vars(made).values() if isinstance(x, np.ndarray) and x.dtype == np.int64]

@@ -188,20 +188,20 @@ def test_what_was_saved_before_a_death_is_loaded_whole_under_any_sharding(rows, 
 CONNECTING = """
 import sys, threading, torch.distributed as dist
 from tests.workers.processes import wait_until
-from tinyshard.runtime.collectives.gloo import Fabric
+from tinyshard.runtime.collectives.gloo import GlooCommunicator
 path = sys.argv[1]
-fabric = Fabric(path, 0, 1)
+communicator = GlooCommunicator(path, 0, 1)
 dist.PrefixStore("0-1", dist.FileStore(path, 2)).set("here 1", "")  # it was there, and died before it connected
 errors = []
 def connect():
     try:
-        fabric.group((0, 1))
+        communicator.group((0, 1))
     except RuntimeError as error:
         errors.append(error)
 thread = threading.Thread(target=connect)
 thread.start()
 wait_until(lambda: any(t.name == "connecting" for t in threading.enumerate()), "it connects")
-fabric.abort()
+communicator.abort()
 thread.join(5)
 print(errors, thread.is_alive(), flush=True)
 import os

@@ -15,7 +15,7 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.controller.refs import Watch
-from tinyshard.runtime.shm.control_block import NOTE_NBYTES
+from tinyshard.runtime.shm.control_block import EAGER_NBYTES
 from tinyshard.runtime.stream import Streams
 
 
@@ -59,11 +59,11 @@ def plan(
             return None
     free: list[int] = []
     late: list[int] = []
-    has_time = program.largest_nbytes <= NOTE_NBYTES  # it needs no memory that others leave
+    has_time = program.largest_nbytes <= EAGER_NBYTES  # it needs no memory that others leave
     for watch in released:
         if watch.devices != devices:  # other devices are to be told of it
             return None
-        is_small = has_time and watch.block is not None and watch.block.nbytes <= NOTE_NBYTES
+        is_small = has_time and watch.block is not None and watch.block.nbytes <= EAGER_NBYTES
         (late if is_small else free).append(watch.number)
     message = wire.frame_of_call(run.number, program.number, inputs, outputs, free, late)
     counts = streams.counts_after(devices, len(message))

@@ -1,12 +1,8 @@
 """How far the devices are, read from the memory that they share with the controller: nobody asks, nobody answers.
 
-A device writes the number of each call that it has finished: of one that ends with a collective when it has done its
-part, for when all have, all results are in memory (`fabric.Fabric.ready`).
-
-A controller that waits lets others run for a moment (`yielding`). Then it writes down which call it needs of each
-device, and sleeps: whoever finds all of them finished is the last, and wakes it. To wake it from another core may take
-longer than what the others still do. So whoever finds all of its own core finished, and knows that the rest takes but a
-moment, wakes it too if that is the core on which it fell asleep.
+A device writes the number of each call that it has finished. A controller that waits lets others run for a moment
+(`yielding`). Then it writes down which call it needs of each device, and sleeps: whoever finds all of them finished is
+the last, and wakes it.
 """
 
 from __future__ import annotations
@@ -19,8 +15,7 @@ from functools import partial
 from operator import ge
 
 from tinyshard.runtime.futex import Futex, fence, fenced, timespec
-from tinyshard.runtime.launch import cores
-from tinyshard.runtime.shm.control_block import Board
+from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.yielding import CONTROLLER_YIELDS_FOR_NS, LATE_AFTER_NS, Yielding, let_others_run
 
 # how long what a device has said may be on its way to the I/O thread
@@ -33,26 +28,18 @@ class Progress:
     Args:
         board: the shared memory's first part.
         device: whose they are.
-        kept: by device, the core that it keeps to; none where they go wherever there is room.
     """
 
-    def __init__(self, board: Board, device: int, kept: Sequence[int] = ()) -> None:
+    def __init__(self, board: ControlBlock, device: int) -> None:
         self._finished, self._when = board.finished.data, board.when.data
         self._told = board.told.data
         self._needed = board.needed.data
         self._last = board.last.data
         self._sleeper = Futex(board.last.ctypes.data)
         self._device = device
-        self._core = kept[device] if kept else None
-        self._of_this_core = tuple(other for other, core in enumerate(kept) if core == self._core)
 
-    def finish(self, number: int, is_nearly_over: bool = False) -> None:
-        """Note that a call is over, or this device's part of it.
-
-        Args:
-            number: of the call.
-            is_nearly_over: what devices of other cores still do takes but a moment.
-        """
+    def finish(self, number: int) -> None:
+        """Note that a call is over."""
         if self._finished[self._device] == number:
             return
         self._when[self._device] = time.monotonic_ns()
@@ -61,16 +48,10 @@ class Progress:
             pass
         if not self._needed[-1]:
             return
-        finished, needed = self._finished.tolist(), self._needed.tolist()
-        if all(map(ge, finished, needed[:-1])) or (is_nearly_over and self._is_over_here(finished, needed)):
+        needed = self._needed.tolist()
+        if all(map(ge, self._finished.tolist(), needed[:-1])):
             self._last[0] = number * len(needed) + self._device  # what nobody has written there before
             self._sleeper.wake()
-
-    def _is_over_here(self, finished: Sequence[int], needed: Sequence[int]) -> bool:
-        """Whether the controller sleeps on this core, waits for this device, and for no other of this core any more."""
-        is_awaited = needed[-1] - 2 == self._core and needed[self._device] > 0
-        # the others of this core may be of another group
-        return is_awaited and all(finished[device] >= needed[device] for device in self._of_this_core)
 
     def tell(self) -> None:
         """Note that the controller was sent one more failure; before the call that failed is noted as over."""
@@ -84,7 +65,7 @@ class Overview:
         board: the shared memory's first part.
     """
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: ControlBlock) -> None:
         self._finished, self._when = board.finished[:-1].data, board.when.data
         self._needed = board.needed.data
         self._last, self._unseen = board.last.data, board.unseen.data
@@ -145,7 +126,7 @@ class Overview:
         try:
             needed[:-1] = array("l", numbers)
             while True:
-                needed[-1] = 2 + cores.here()
+                needed[-1] = 1
                 fence()
                 seen = self._last[0]
                 if self._have_finished(numbers):

@@ -16,7 +16,7 @@ from operator import or_
 from typing import Any
 
 from tinyshard.runtime.futex import Futex, fence
-from tinyshard.runtime.shm.control_block import STREAM_NBYTES, Board
+from tinyshard.runtime.shm.control_block import STREAM_NBYTES, ControlBlock
 from tinyshard.runtime.wire import first_call
 from tinyshard.runtime.yielding import LATE_AFTER_NS, YIELD_BETWEEN_CALLS_FOR_NS, YIELD_UNSEEN_FOR_NS, Yielding
 
@@ -31,7 +31,7 @@ def _bell_bit(device: int) -> int:
 class Bell:
     """The controller's end: wakes the devices that were written to since it last rang."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: ControlBlock) -> None:
         self._bell = board.bell.data
         self._sleepers = Futex(board.bell.ctypes.data)
         self._bits = [_bell_bit(device) for device in range(len(board.streams))]
@@ -66,7 +66,7 @@ class Outbox:
         bell: is to be rung after writing.
     """
 
-    def __init__(self, board: Board, device: int, bell: Bell) -> None:
+    def __init__(self, board: ControlBlock, device: int, bell: Bell) -> None:
         self._ring = board.streams[device].data
         self._written = board.written.data
         self._taken = board.taken.data
@@ -119,7 +119,7 @@ class Streams:
         bell: is to be rung after writing.
     """
 
-    def __init__(self, board: Board, count: int, bell: Bell) -> None:
+    def __init__(self, board: ControlBlock, count: int, bell: Bell) -> None:
         self._written = board.written[:count].data
         self._taken = board.taken.data
         self._rings = [board.streams[device].data for device in range(count)]
@@ -172,7 +172,7 @@ class Inbox:
         say_room: tells the controller that there is room again.
     """
 
-    def __init__(self, board: Board, device: int, say_room: Callable[[], object]) -> None:
+    def __init__(self, board: ControlBlock, device: int, say_room: Callable[[], object]) -> None:
         self._ring = board.streams[device].data
         self._written = board.written.data
         self._taken = board.taken.data

@@ -1,9 +1,18 @@
-"""The members of a collective as one of them sees them."""
+"""What every way between devices has in common: the members of a collective, and what a device asks of a way."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from tinyshard.program import Meta
+
+# what a device remembers of its exchanges, for tests
+MOST_HANDED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,15 +23,13 @@ class Group:
         members: device ids in the order of the group.
         place: which of them this device is.
         others: the other ids.
-        gate: the least id.
-        step: distance between the ids where they ascend and it is always the same, else 0.
+        least: the least id.
     """
 
     members: tuple[int, ...]
     place: int
     others: tuple[int, ...]
-    gate: int
-    step: int
+    least: int
 
     @property
     def count(self) -> int:
@@ -31,16 +38,65 @@ class Group:
 
 
 def group_of(members: tuple[int, ...], device: int) -> Group:
-    """The group of these devices, of which `device` is one."""
-    others = tuple(m for m in members if m != device)
-    return Group(members, members.index(device), others, min(members), step_of(members))
+    """The group of these devices, of which `device` is one.
+
+    Example:
+        >>> group_of((4, 6), 6)
+        Group(members=(4, 6), place=1, others=(4,), least=4)
+    """
+    return Group(members, members.index(device), tuple(m for m in members if m != device), min(members))
 
 
-def step_of(numbers: Sequence[int]) -> int:
-    """How far apart numbers are that ascend evenly; 0 if they do not, or for one."""
-    if len(numbers) < 2:
-        return 0
-    first, last, step = numbers[0], numbers[-1], numbers[1] - numbers[0]
-    if step <= 0 or last - first != step * (len(numbers) - 1):  # so the range is as long as they are
-        return 0
-    return step if list(numbers) == list(range(first, last + 1, step)) else 0
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One collective of a program, or a transfer, as its program has it.
+
+    Attributes:
+        name: of a row of `tinyshard.collectives`, or "transfer".
+        devices, axes: the program's.
+        named: the axes along which it communicates.
+        params: its other parameters.
+        meta: of the operand, wherever there is one.
+        made: of the result.
+        step: its place in the program.
+    """
+
+    name: str
+    devices: tuple[int, ...]
+    axes: tuple[int, ...]
+    named: tuple[int, ...]
+    params: dict[str, Any]
+    meta: Meta | None
+    made: Meta | None
+    step: int
+
+
+# takes the operand and the number of the call, and gives the result
+Perform = Callable[[Any, int], Any]
+
+
+class Communicator(Protocol):
+    """A device's way to the others.
+
+    Attributes:
+        handed: what was exchanged lately: (name, group size, bytes of the operand).
+    """
+
+    handed: deque[tuple[str, int, int]]
+
+    def ready(self, request: Request) -> Perform:
+        """A collective, or a transfer, as a function. It raises if a device of the group is gone."""
+
+    def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
+        """What makes room for an operand where the others read it; None where it is sent.
+
+        Args:
+            name: of the collective.
+            meta: of the operand.
+        """
+
+    def settle(self) -> None:
+        """A call is over."""
+
+    def abort(self) -> None:
+        """End every exchange, from another thread: whoever waits in one gets an error."""

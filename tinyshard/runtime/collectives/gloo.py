@@ -23,12 +23,12 @@ from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
 from tinyshard.program import Meta
+from tinyshard.runtime.collectives.base import MOST_HANDED, Perform, Request
 from tinyshard.runtime.launch.rendezvous import Meeting
 from tinyshard.runtime.wire import as_bytes
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault
 TIMEOUT = timedelta(days=7)
-MOST_HANDED = 1000
 
 _GLOO_OPS = {
     "sum": dist.ReduceOp.SUM,
@@ -45,10 +45,6 @@ _REDUCED_AS_THEY_ARE = {
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int8, torch.uint8,
 }  # fmt: skip
-
-
-def nothing(*_: object) -> None:
-    """What is called where there is nobody to tell."""
 
 
 class _Counting:
@@ -77,8 +73,8 @@ class _Counting:
 _OPERANDS = {"allreduce": 0, "_allgather_base": 1, "alltoall_base": 1, "send": 0, "recv": 0}
 
 
-class Fabric:
-    """This device's way to the others: process groups over any set of them, made when first used.
+class GlooCommunicator:
+    """This device's way to the others: process groups over any set of them, made when first used. A `Communicator`.
 
     Args:
         store: path of a file that all workers share, for gloo's rendezvous; or how they meet over a network.
@@ -161,28 +157,15 @@ class Fabric:
         if self._meeting is not None:
             self._meeting.store.close()
 
-    def ready(
-        self, name: str, devices: tuple[int, ...], axes: tuple[int, ...], named: tuple[int, ...],
-        params: dict[str, Any], meta: Meta | None, made: Meta | None,
-    ) -> Callable[[Any, Callable[..., None]], Any]:  # fmt: skip
-        """A collective of a program, or a transfer, as a function of this device's operand.
-
-        Its second argument is called, if at all, when this device has done its part and only takes what is there: once
-        all have called it or are through, all results are in memory. It is given True where what devices of other cores
-        still do takes but a moment. Who then cannot take its own result, for the end of another device came between,
-        keeps the reason in the place of it.
-
-        Args:
-            name: which.
-            devices, axes: the program's.
-            named: the axes along which it communicates.
-            params: its other parameters.
-            meta: of the operand.
-            made: of the result.
-        """
+    def ready(self, request: Request) -> Perform:
+        """A collective of a program, or a transfer, as a function. It raises if a device of the group is gone."""
+        name, devices, params = request.name, request.devices, request.params
         if name == "transfer":
-            return lambda x, done: self.transfer(x, meta, devices, made, **params)
-        return lambda x, done: self.perform(name, x, devices, axes, named, params)
+            return lambda x, call: self.transfer(x, request.meta, devices, request.made, **params)
+        return lambda x, call: self.perform(name, x, devices, request.axes, request.named, params)
+
+    def settle(self) -> None:
+        """A call is over: nothing is left of it."""
 
     def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
         """What makes room for an operand where the others can read it: nothing, for all is sent.

@@ -11,55 +11,59 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES
-from tinyshard.runtime.collectives.gloo import TIMEOUT, Fabric, nothing
+from tinyshard.runtime.collectives.base import Perform, Request
+from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
 from tinyshard.runtime.launch.rendezvous import Meeting
 
 
-def fabric_on(place: torch.device, collectives: str, store: str | Meeting, device: int, count: int) -> Any:
+def communicator_on(place: torch.device, collectives: str, store: str | Meeting, device: int, count: int) -> Any:
     """A GPU's way to the others.
 
     Args:
         place: the GPU.
         collectives: "nccl" or "gloo".
-        store, device, count: those of `fabric.Fabric`.
+        store, device, count: those of `gloo.GlooCommunicator`.
     """
     if collectives == "nccl":
-        return NcclFabric(store, device, count, place)
-    return StagedFabric(Fabric(store, device, count), place)
+        return NcclCommunicator(store, device, count, place)
+    return StagedCommunicator(GlooCommunicator(store, device, count), place)
 
 
-class StagedFabric:
-    """Carries what is on a GPU through the host's memory. Has the methods of `fabric.Fabric`.
+class StagedCommunicator:
+    """Carries what is on a GPU through the host's memory. Has the methods of `gloo.GlooCommunicator`.
 
     Args:
         inner: joins the hosts.
         place: where operands come from and results go.
     """
 
-    def __init__(self, inner: Fabric, place: torch.device) -> None:
+    def __init__(self, inner: GlooCommunicator, place: torch.device) -> None:
         self._inner = inner
         self._place = place
         self.handed = inner.handed
         self.abort: Callable[[], None] = inner.abort
 
-    def ready(self, name: str, *args: Any) -> Callable[[Any, Callable[..., None]], Any]:
-        """A collective, or a transfer, as a function; one that needs nobody else stays on the GPU."""
-        perform = self._inner.ready(name, *args)
-        if name in COLLECTIVES and COLLECTIVES[name].own is not None:
+    def ready(self, request: Request) -> Perform:
+        """A collective, or a transfer, as a function; one that needs no other device stays on the GPU."""
+        perform = self._inner.ready(request)
+        if request.name in COLLECTIVES and COLLECTIVES[request.name].own is not None:
             return perform
 
-        def through_the_host(x: Tensor | None, done: Callable[[], None]) -> Tensor | None:
-            out: Tensor | None = perform(None if x is None else x.cpu(), nothing)
+        def through_the_host(x: Tensor | None, call: int) -> Tensor | None:
+            out: Tensor | None = perform(None if x is None else x.cpu(), call)
             return None if out is None else out.to(self._place)
 
         return through_the_host
 
+    def settle(self) -> None:
+        """A call is over: nothing is left of it."""
 
-class NcclFabric(Fabric):
-    """Joins GPUs over NCCL: the exchanges are those of `fabric.Fabric`, handed to NCCL's groups in place of gloo's.
+
+class NcclCommunicator(GlooCommunicator):
+    """Joins GPUs over NCCL: the exchanges are those of `GlooCommunicator`, handed to NCCL's groups in place of gloo's.
 
     Args:
-        store, device, count: those of `fabric.Fabric`.
+        store, device, count: those of `gloo.GlooCommunicator`.
         place: this device's GPU.
     """
 

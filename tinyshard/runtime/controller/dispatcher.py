@@ -32,7 +32,7 @@ from tinyshard.runtime.controller.watchdog import look_again
 from tinyshard.runtime.errand import Errand, plan
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
-from tinyshard.runtime.shm.control_block import Board
+from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.stream import Bell, Outbox, Streams
 
 # back-pressure, for each device: a loop that dispatches faster than it computes waits instead of filling the memory
@@ -66,7 +66,7 @@ class Switchboard:
         starter: Starter,
         platform: str,
         buffers: Buffers,
-        memory: Board | None = None,
+        memory: ControlBlock | None = None,
         rest: Callable[[], object] = lambda: None,
         lend: Callable[[Any, int], object] = lambda block, device: None,
     ) -> None:

@@ -78,9 +78,9 @@ class ProcessPool:
         self._buffers = Buffers()
         self._arena = allocator.of_controller(count) if collectives == "shared" else None
         fd = -1 if self._arena is None else self._arena.fd
-        self._overview = None if self._arena is None else Overview(self._arena.board)
+        self._overview = None if self._arena is None else Overview(self._arena.control)
         self._starter = starter or Forked(forkserver.start(), count, collectives, fd, gpus)
-        shared = () if self._arena is None else (self._arena.board, self._arena.trim, self._arena.lend)
+        shared = () if self._arena is None else (self._arena.control, self._arena.trim, self._arena.lend)
         self._board = Switchboard(self._starter, platform, self._buffers, *shared)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)

@@ -2,7 +2,7 @@
 
 One file without a name, far larger than it will ever be filled (untouched pages cost nothing), mapped once:
 
-    board                     counters and small messages (`tinyshard.runtime.shm.control_block`)
+    control block             counters and small messages (`tinyshard.runtime.shm.control_block`)
     region of device 0        table of holders | blocks
     ...
     region of the controller  table of holders | blocks
@@ -22,7 +22,6 @@ import os
 import platform
 import sys
 import threading
-import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -59,9 +58,6 @@ _NUMPY = {
 # by what name a tensor that lies in an arena as it was made knows where: torch takes four calls to tell
 _ADDRESS = "_tinyshard_address"
 _MADV_REMOVE = getattr(mmap, "MADV_REMOVE", 9)
-_MADV_POPULATE_READ = 22
-_MAPPED_FOR_S = 1.0
-_MAPPED_NBYTES = 1 << 22
 
 
 class Block(NamedTuple):
@@ -112,6 +108,7 @@ def create(count: int) -> int:
     fd = os.memfd_create("tinyshard arena")
     try:
         os.ftruncate(fd, _mapped_nbytes(count))
+        control_block.initialise(mmap.mmap(fd, control_block.nbytes(count)), count)
     except OSError:
         os.close(fd)
         raise
@@ -158,7 +155,7 @@ class Arena:
         self.bytes = self._mapping.bytes
         self.address = self.bytes.ctypes.data
         self._nbytes = len(self.bytes)
-        self.board = control_block.Board(self.bytes[:first], count)
+        self.control = control_block.ControlBlock(self.bytes[:first], count)
         self._base = torch.from_numpy(self.bytes)
         self._typed: dict[torch.dtype, torch.Tensor] = {}
         self._arrays: dict[torch.dtype, np.ndarray] = {}
@@ -166,7 +163,7 @@ class Arena:
         starts = [first + m * REGION_NBYTES for m in range(count + 1)]
         self._tables = [self.bytes[start : start + SLOTS * stride].data for start in starts]
         self._stride = stride
-        self._adopted = self.board.adopted.data
+        self._adopted = self.control.adopted.data
         self._own = self.bytes[starts[member] : starts[member] + SLOTS * stride].view(np.uint64).reshape(SLOTS, -1)
         self._nobody = bytes(stride)
         self._start = first + member * REGION_NBYTES + _rounded(SLOTS * stride)
@@ -182,7 +179,6 @@ class Arena:
         memory_nbytes = memory_limit.limit_nbytes()
         self._most_kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
         self._most_kept_nbytes = memory_nbytes // 32 if is_controller else self._most_kept_idle_nbytes
-        self._mapped_s: dict[tuple[int, int], float] = {}  # parts of blocks, by when this process last used them
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start
@@ -364,34 +360,6 @@ class Arena:
     def view(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Values in row-major order at an offset, for as long as somebody is known to hold the block."""
         return self._all_of(dtype).as_strided(shape, _row_major(shape), offset // dtype.itemsize)
-
-    def rows(self, offset: int, step: int, shape: tuple[int, int], dtype: torch.dtype) -> torch.Tensor:
-        """The same, of several values that lie as far apart from each other.
-
-        Args:
-            offset: of the first.
-            step: bytes from one to the next.
-            shape: how many values, and their size in elements.
-            dtype: theirs.
-        """
-        return self._all_of(dtype).as_strided(shape, (step // dtype.itemsize, 1), offset // dtype.itemsize)
-
-    def map_at_once(self, offset: int, nbytes: int) -> None:
-        """Let this process see the pages of a part of a block, before it writes there what others are to read.
-
-        Otherwise its first touch of each page interrupts it: of one that is there, for 2 µs, where this takes 0.3. (One
-        that is not there is made, which takes 3 either way.) What it has not used for a while is mapped anew, for the
-        owner may have given the pages back. It goes on in steps: no other thread of this process runs during one.
-        """
-        part, now_s = (offset, nbytes), time.monotonic()
-        if now_s - self._mapped_s.get(part, -math.inf) > _MAPPED_FOR_S:
-            if len(self._mapped_s) > SLOTS:
-                self._mapped_s.clear()
-            end = offset + nbytes
-            with contextlib.suppress(OSError):  # a Linux before 5.14: the pages come one by one
-                for start in range(offset // PAGE_NBYTES * PAGE_NBYTES, end, _MAPPED_NBYTES):
-                    self._map.madvise(_MADV_POPULATE_READ, start, min(_MAPPED_NBYTES, end - start))
-        self._mapped_s[part] = now_s
 
     def _all_of(self, dtype: torch.dtype) -> torch.Tensor:
         typed = self._typed.get(dtype)

@@ -10,6 +10,7 @@ import torch
 
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
+from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.controller.remote_errors import short
 from tinyshard.runtime.worker.kernels import quickest, shortest, with_tensors_for_numbers, written_in
 
@@ -26,10 +27,9 @@ class ReadyStep:
         step: as in the program.
         collective: name, axes and parameters of a collective.
         operand, meta: a collective's operand.
-        perform: takes part in the collective, as `fabric.Fabric.ready` gives it; None where no fabric was given.
+        perform: takes part in the collective, as `Communicator.ready` gives it; None where none was given.
         results: numbers of the results.
         dead: values that no later step needs.
-        is_last: no step comes after it.
     """
 
     name: str
@@ -38,10 +38,9 @@ class ReadyStep:
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
     operand: int
     meta: Meta | None
-    perform: Callable[[Any, Callable[..., None]], Any] | None
+    perform: Perform | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
-    is_last: bool
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -67,13 +66,15 @@ class ReadyProgram:
     may_print: bool
 
 
-def make_ready(program: Program, place: torch.device | None = None, fabric: Any = None) -> ReadyProgram:
+def make_ready(
+    program: Program, place: torch.device | None = None, communicator: Communicator | None = None
+) -> ReadyProgram:
     """Look up every op of the program once.
 
     Args:
         program: what is to be run.
         place: where the values are, and where ops are to make new ones, if that is not the CPU.
-        fabric: the device's way to the others (`fabric.Fabric`). Without one the program runs in the user's own
+        communicator: the device's way to the others. Without one the program runs in the user's own
             process, whose modes are to see each op as it is named, and no tensor that is made under them is kept.
     """
     last: dict[int, int] = {}
@@ -87,21 +88,21 @@ def make_ready(program: Program, place: torch.device | None = None, fabric: Any 
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    rooms = _rooms(program, fabric) if fabric is not None and place is None else {}
+    rooms = _rooms(program, communicator) if communicator is not None and place is None else {}
     steps = tuple(
-        _ready_step(step, program, tuple(numbers), place, fabric, rooms)
+        _ready_step(step, program, tuple(numbers), place, communicator, rooms)
         for step, numbers in zip(program.steps, dead, strict=True)
     )
     may_print = any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
     return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
-def _rooms(program: Program, fabric: Any) -> dict[int, Callable[[], torch.Tensor]]:
+def _rooms(program: Program, communicator: Communicator) -> dict[int, Callable[[], torch.Tensor]]:
     """By value, what makes room for it where other devices can read it, if a collective is to take it from there."""
     rooms = {}
     for step in program.steps:
         meta = program.metas[step.args[0].number] if step.op in COLLECTIVES else None
-        room = fabric.room_for(step.op, meta) if meta is not None else None
+        room = communicator.room_for(step.op, meta) if meta is not None else None
         if room is not None:
             rooms[step.args[0].number] = room
     return rooms
@@ -112,24 +113,24 @@ def _ready_step(
     program: Program,
     dead: tuple[int, ...],
     place: torch.device | None,
-    fabric: Any,
+    communicator: Communicator | None,
     rooms: dict[int, Callable[[], torch.Tensor]],
 ) -> ReadyStep:
-    is_last = step is program.steps[-1]
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         axes = tuple(step.kwargs.get("axes", ()))
         meta, made = program.metas[operand], program.metas[step.results[0]]
-        perform = fabric and fabric.ready(step.op, program.devices, program.axes, axes, params, meta, made)
+        asked = Request(step.op, program.devices, program.axes, axes, params, meta, made, program.steps.index(step))
+        perform = communicator.ready(asked) if communicator is not None else None
         collective = (step.op, axes, params)
-        return ReadyStep(step.op, None, step, collective, operand, meta, perform, step.results, dead, is_last)
+        return ReadyStep(step.op, None, step, collective, operand, meta, perform, step.results, dead)
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
-        return ReadyStep(step.op, lambda values: literal, step, None, -1, None, None, step.results, dead, is_last)
+        return ReadyStep(step.op, lambda values: literal, step, None, -1, None, None, step.results, dead)
     room = next((rooms[number] for number in step.results if number in rooms), None)
-    call = _caller(step, program.metas, place, room, is_shortened=fabric is not None)
-    return ReadyStep(step.op, call, step, None, -1, None, None, step.results, dead, is_last)
+    call = _caller(step, program.metas, place, room, is_shortened=communicator is not None)
+    return ReadyStep(step.op, call, step, None, -1, None, None, step.results, dead)
 
 
 def find_op(name: str) -> Any:

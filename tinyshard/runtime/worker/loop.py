@@ -15,24 +15,24 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import wire
-from tinyshard.runtime.collectives.gloo import Fabric, nothing
-from tinyshard.runtime.collectives.shm import SharedFabric
+from tinyshard.runtime.collectives.base import Communicator
+from tinyshard.runtime.collectives.gloo import GlooCommunicator
+from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.controller.memory import is_out_of_memory
 from tinyshard.runtime.controller.remote_errors import NO_MEMORY, Failure, failure_of, short
 from tinyshard.runtime.launch import connect, cores
 from tinyshard.runtime.launch.rendezvous import Meeting
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shm.allocator import Arena, Block
-from tinyshard.runtime.signals import PeerLostError
+from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.stream import Inbox
 from tinyshard.runtime.worker.control import Turnstile, listen
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
@@ -66,7 +66,6 @@ class Worker:
         collectives: "shared", "gloo" or "nccl".
         turnstile: which calls may start.
         gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
-        kept: by device, the core that it keeps to; none where they go wherever there is room.
     """
 
     def __init__(
@@ -78,7 +77,6 @@ class Worker:
         collectives: str,
         turnstile: Turnstile,
         gpu: int | None = None,
-        kept: Sequence[int] = (),
     ) -> None:
         self._sock = sock
         self._place = None if gpu is None else torch.device("cuda", gpu)
@@ -91,27 +89,25 @@ class Worker:
         self._source: Any = sock
         self._arena: Arena | None = None
         self._progress: Progress | None = None
-        self._finish: Callable[..., None] = nothing  # lets the controller see that a part of a call is done
-        self._fabric: Any  # with the methods of Fabric
+        self._communicator: Communicator
         if self._place is not None:
-            from tinyshard.runtime.collectives.nccl import fabric_on
+            from tinyshard.runtime.collectives.nccl import communicator_on
 
             torch.cuda.set_device(self._place)
-            self._fabric = fabric_on(self._place, collectives, store, device, count)
+            self._communicator = communicator_on(self._place, collectives, store, device, count)
         elif collectives == "shared" and isinstance(store, str):
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
-            self._progress = Progress(self._arena.board, device, kept)
-            self._finish = self._progress.finish
-            self._source = Inbox(self._arena.board, device, lambda: wire.send(sock, ("room",)))
-            self._fabric = SharedFabric(self._arena, kept)
+            self._progress = Progress(self._arena.control, device)
+            self._source = Inbox(self._arena.control, device, lambda: wire.send(sock, ("room",)))
+            self._communicator = SharedMemoryCommunicator(self._arena)
         else:
-            self._fabric = Fabric(store, device, count)
+            self._communicator = GlooCommunicator(store, device, count)
 
     def abort(self) -> None:
         """End every exchange with other devices, from another thread."""
-        self._fabric.abort()
+        self._communicator.abort()
 
     def serve(self) -> None:
         """Do what comes, until the controller is gone.
@@ -120,7 +116,7 @@ class Worker:
         """
         wire.send(self._sock, ("ready",))
         reader = wire.Reader(self._source)
-        next_call = getattr(self._source, "next_call", nothing)
+        next_call = getattr(self._source, "next_call", lambda: None)
         while True:
             call = next_call() if reader.is_between else None
             if call is not None:
@@ -163,6 +159,7 @@ class Worker:
             self._free(free)  # results of this call may be among that, too
         self._turnstile.done = number
         self._end_call(number)
+        self._communicator.settle()
         if late:
             self._free(late)
 
@@ -182,7 +179,7 @@ class Worker:
             self._turnstile.done = number
             self._end_call(number)
         elif kind == "program":
-            self._programs[head[1]] = make_ready(head[2], self._place, self._fabric)
+            self._programs[head[1]] = make_ready(head[2], self._place, self._communicator)
         elif kind == "free":
             self._free(head[1])
         elif kind == "forget":
@@ -194,8 +191,8 @@ class Worker:
         elif kind == "fetch":
             self._fetch(head[1], *head[2])
         elif kind == "handed":
-            self._reply(head[1], list(self._fabric.handed))
-            self._fabric.handed.clear()
+            self._reply(head[1], list(self._communicator.handed))
+            self._communicator.handed.clear()
         elif kind == "describe":
             values = (self._values.get(v) for v in head[2])
             self._reply(head[1], [_meta(v) for v in values])
@@ -282,8 +279,7 @@ class Worker:
                     if turnstile.lost is not None:
                         raise PeerLostError("a collective is not begun, for one of the devices is gone")
                     x = zeros_for(step.meta, self._place) if failed else values[step.operand]
-                    is_over = step.is_last and not failed and not self._may_have_printed
-                    values[step.results[0]] = step.perform(x, partial(self._finish, number) if is_over else nothing)
+                    values[step.results[0]] = step.perform(x, number)
                 elif not failed:
                     assert step.call is not None
                     for slot, result in zip(step.results, step.call(values), strict=False):
@@ -408,5 +404,5 @@ def main(
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu, kept))
+    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu))
     made[0].serve()

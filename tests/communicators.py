@@ -2,18 +2,18 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from tinyshard.runtime.collectives.shm import SharedFabric
+from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.shm import allocator
 from tinyshard.runtime.shm.allocator import Arena
 
 
-def fabrics_of(count: int, kept: Sequence[int] = ()) -> list[SharedFabric]:
-    """The ends of `count` devices; `kept` is the core of each."""
+def communicators_of(count: int) -> list[SharedMemoryCommunicator]:
+    """The ends of `count` devices."""
     fd = allocator.create(count)
-    made = [SharedFabric(Arena(fd, count, member), kept) for member in range(count)]
+    made = [SharedMemoryCommunicator(Arena(fd, count, member)) for member in range(count)]
     os.close(fd)
     return made
 

@@ -52,7 +52,7 @@ def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait_and
 @pytest.mark.parametrize("name, calls", [("nccl", GROUPED), ("gloo", [*SWAP, ("wait",), ("wait",)])])
 def test_a_transfer_both_ways_is_one_group_on_nccl(name, calls):
     group, x = Group(name), torch.tensor([7, 7], dtype=torch.uint8)
-    here = gloo.Fabric.__new__(gloo.Fabric)
+    here = gloo.GlooCommunicator.__new__(gloo.GlooCommunicator)
     here._device, here._place, here._groups = 0, None, {(0, 1): gloo._Counting(group, 2, [])}
     whole = (slice(0, 2),)
     meta = Meta((2,), torch.uint8)
@@ -73,7 +73,7 @@ def test_a_device_that_takes_no_part_hands_nothing_over():
 def test_an_abort_leaves_the_sockets_of_others_alone():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as mine, listener.accept()[0] as theirs:
-        here = gloo.Fabric.__new__(gloo.Fabric)
+        here = gloo.GlooCommunicator.__new__(gloo.GlooCommunicator)
         here._meeting = None
         here.abort()
         mine.sendall(b"still there")

@@ -1,0 +1,122 @@
+"""Collectives of small operands through shared memory: one barrier, and no blocks.
+
+Every member copies its operand into a slot of its own, the one that the exchange's number names, waits until all have
+come, and computes its own result from the slots. Where all get the same, whoever comes last computes it, before the
+others go on, and they copy it. A slot is written again when all its readers have left the exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.collectives import COLLECTIVES, own_block, reduced
+from tinyshard.program import Meta
+from tinyshard.runtime.collectives.base import Group, Perform
+from tinyshard.runtime.collectives.reduction import add_up, adds_in_order
+from tinyshard.runtime.shm.allocator import Arena
+from tinyshard.runtime.shm.barrier import Barrier, exchange_number
+from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
+
+
+class Eager:
+    """This device's slots, and its sight of those of the others.
+
+    Args:
+        arena: the memory.
+        barrier: this device's end.
+    """
+
+    def __init__(self, arena: Arena, barrier: Barrier) -> None:
+        self._arena = arena
+        self._device = arena.member
+        self._barrier = barrier
+        # of each slot: the others of its last exchange, and the number of that
+        self._readers: list[tuple[tuple[int, ...], int]] = [((), 0)] * EAGER_SLOTS
+        self._passed: dict[tuple[int, ...], int] = {}  # by the others of a group, its last exchange
+
+    def ready(self, name: str, group: Group, meta: Meta, params: dict[str, Any], step: int) -> Perform:
+        """One collective as a function.
+
+        Args:
+            name: of a row of `tinyshard.collectives`.
+            group: the members.
+            meta: of the operand, of at most EAGER_NBYTES.
+            params: the row's.
+            step: its place in the program.
+        """
+        barrier, device = self._barrier, self._device
+        own = [self._place(device, slot, meta) for slot in range(EAGER_SLOTS)]
+        shards = [[self._place(member, slot, meta) for member in group.members] for slot in range(EAGER_SLOTS)]
+        results = {
+            (member, slot): self._place(member, slot, meta, is_result=True)
+            for member in (group.members if name == "all_reduce" else ())
+            for slot in range(EAGER_SLOTS)
+        }
+        total = None if name != "all_reduce" else _total(meta, params["op"], group.count)
+        compute = _FROM_SHARDS.get(name, from_all)
+
+        def perform(x: Tensor, call: int) -> Tensor:
+            slot, number = (call + step) % EAGER_SLOTS, exchange_number(call, step)
+            self._wait_for_readers(slot)
+            own[slot].copy_(x)
+            self._readers[slot], self._passed[group.others] = (group.others, number), number
+            try:
+                if total is None:
+                    barrier.wait(group, number)
+                    return compute(name, shards[slot], group.place, **params).clone()
+                # where the last to come fails, the call has failed for all: what the others copy is not looked at
+                maker = barrier.wait(group, number, action=lambda: total(shards[slot], results[device, slot]))
+                return results[maker, slot].clone()
+            finally:
+                barrier.leave(number)
+
+        return perform
+
+    def _wait_for_readers(self, slot: int) -> None:
+        """Wait until no device reads a slot. One that has come to a later exchange with this one does not."""
+        others, number = self._readers[slot]
+        if number and self._passed[others] == number:
+            self._barrier.wait_until_left(others, number)
+
+    def _place(self, device: int, slot: int, meta: Meta, *, is_result: bool = False) -> Tensor:
+        start = self._arena.control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * EAGER_NBYTES
+        return self._arena.view(start, meta.shape, meta.dtype)
+
+
+def _total(meta: Meta, op: str, count: int) -> Callable[[Sequence[Tensor], Tensor], object]:
+    """What combines equal-shaped shards into `out`: NumPy where it gives the same bits by a shorter way."""
+    if not adds_in_order(meta.shape, meta.dtype, op, count):
+        return lambda shards, out: out.copy_(reduced(torch.stack(list(shards)), op))
+    return lambda shards, out: add_up([shard.numpy() for shard in shards], out.numpy())
+
+
+def from_all(name: str, shards: Sequence[Tensor], place: int, **params: Any) -> Tensor:
+    """The result of the member at `place`, by the function of the collective's own row."""
+    form = COLLECTIVES[name].form
+    assert form is not None
+    return form(torch.stack(list(shards)), **params)[place]
+
+
+def _joined(name: str, shards: Sequence[Tensor], place: int, *, dim: int) -> Tensor:
+    return torch.cat(list(shards), dim)
+
+
+def _exchanged(name: str, shards: Sequence[Tensor], place: int, *, split: int, join: int) -> Tensor:
+    return torch.cat([own_block(shard, place, len(shards), dim=split) for shard in shards], join)
+
+
+def _moved(name: str, shards: Sequence[Tensor], place: int, *, pairs: Any) -> Tensor:
+    source = next((s for s, t in pairs if t == place), None)
+    return torch.zeros_like(shards[place]) if source is None else shards[source]
+
+
+# not every member's result is wanted, as `COLLECTIVES` would compute it, but one
+_FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
+    "all_gather": _joined,
+    "all_to_all": _exchanged,
+    "collective_permute": _moved,
+}

@@ -1,0 +1,131 @@
+"""The barrier that devices of one host pass when they exchange data: a monitor, and a few numbers of each device.
+
+Every exchange has a number that all its members know and that only grows from one to the next on any device: the call's
+number and the place in the program. So a device says where it is by one number, and nothing needs to be reset:
+
+    arrived     the last exchange to which the device has come
+    released    the last exchange that it may leave: all members have come, and what was to be done first is done
+    left        the last exchange of which it reads nothing any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tinyshard.runtime.collectives.base import Group
+from tinyshard.runtime.shm.control_block import ControlBlock
+from tinyshard.runtime.shm.monitor import SLICE_S
+
+_STEPS = 1 << 20
+
+
+class PeerLostError(RuntimeError):
+    """Another device is gone, so that what was to be done together cannot be done."""
+
+
+def exchange_number(call: int, step: int, phase: int = 0) -> int:
+    """The number of an exchange: phase 0 or 1 of a step of a call."""
+    return (call * _STEPS + step) * 2 + phase
+
+
+class Barrier:
+    """One device's end. Plain Python on memoryviews: for a few numbers NumPy is slower.
+
+    Args:
+        control: the shared memory's first part.
+        device: whose end this is.
+    """
+
+    def __init__(self, control: ControlBlock, device: int) -> None:
+        rows = control.exchanges
+        self._monitor = control.exchange_monitor()
+        self._arrived, self._released, self._left = (rows[name].data for name in ("arrived", "released", "left"))
+        self._letters, self._maker = rows["letter"], rows["maker"].data
+        self._device = device
+        self._someone_left = len(rows)  # a condition beside those of the devices
+        self._leaving = 0
+        self._is_aborted = False
+
+    def wait(
+        self,
+        group: Group,
+        number: int,
+        letter: Sequence[int] = (),
+        action: Callable[[], object] | None = None,
+    ) -> int:
+        """Wait until all members of the group have come to an exchange.
+
+        Args:
+            group: the members.
+            number: of the exchange.
+            letter: four numbers that the others are to read, if any: where the operand lies, and a block.
+            action: what the last to come does before the others go on; an error of it is raised there.
+
+        Returns:
+            The device that came last.
+
+        Raises:
+            PeerLostError: a member is gone.
+        """
+        monitor, arrived, device = self._monitor, self._arrived, self._device
+        with monitor:
+            self._check()
+            if letter:
+                self._letters[device] = letter
+            self._left[device] = self._leaving
+            arrived[device] = number
+            is_last = all(arrived[member] >= number for member in group.members)
+            if is_last and action is None:
+                self._release(group, number)
+        if not is_last:
+            released = self._released
+            monitor.wait_until(lambda: released[device] >= number, group.least, check=self._check)
+            return self._maker[device]
+        if action is not None:
+            try:
+                action()
+            finally:
+                with monitor:
+                    self._release(group, number)
+        monitor.notify_all((group.least, self._someone_left))
+        return device
+
+    def _release(self, group: Group, number: int) -> None:
+        released, maker = self._released, self._maker
+        for member in group.members:
+            released[member], maker[member] = number, self._device
+
+    def letters(self, group: Group) -> list[list[int]]:
+        """What the members wrote in the exchange that this device has passed last, which none of them has left."""
+        letters = self._letters.tolist()
+        return [letters[member] for member in group.members]
+
+    def leave(self, number: int) -> None:
+        """This device reads nothing of that exchange any more; the others see it at its next one, or at `settle`."""
+        self._leaving = number
+
+    def settle(self) -> None:
+        """Let the others see what this device has left; at its next exchange, if another is stopped with the mutex."""
+        if self._left[self._device] != self._leaving and self._monitor.acquire(SLICE_S):
+            self._left[self._device] = self._leaving
+            self._monitor.release()
+            self._monitor.notify_all((self._someone_left,))
+
+    def wait_until_left(self, members: Sequence[int], number: int) -> None:
+        """Wait until these devices have left an exchange. Raises PeerLostError if one is gone."""
+        self.settle()  # they may wait for this device likewise
+        left = self._left
+        self._monitor.wait_until(
+            lambda: all(left[member] >= number for member in members), self._someone_left, check=self._check
+        )
+
+    def abort(self) -> None:
+        """From another thread: let each wait, now and later, end with an error."""
+        self._is_aborted = True
+        if self._monitor.acquire(1.0):  # a device that is about to sleep does so before this, and is woken
+            self._monitor.release()
+        self._monitor.notify_all(range(self._someone_left + 1))
+
+    def _check(self) -> None:
+        if self._is_aborted:
+            raise PeerLostError("a device does not come: it, or one that it waits for, is gone")

@@ -1,0 +1,167 @@
+"""A monitor in shared memory: state that processes change one at a time, and waiting until it has changed.
+
+One POSIX mutex, shared by processes, and condition variables that belong to it. What the mutex guards may be read
+without it as a hint, which is then confirmed with it; so nothing depends on the order in which a processor stores.
+
+A process that is killed with the mutex in its hand does not keep it where the system has robust mutexes (Linux). One
+that is stopped with it (SIGSTOP) does: who must not wait for that gives `acquire` a time limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+# for so long a waiting process only gives its core away between two looks: what it waits for is often about to come
+LOOK_S = 1e-3
+# where others keep the core for longer than that, this process looks no more for so long: one that sleeps comes first
+CROWDED_S = 2e-2
+# how long one sleep on a condition lasts at most: an abort that was missed is seen then
+SLICE_S = 0.1
+
+_MUTEX_NBYTES = _CONDITION_NBYTES = 128  # no system's are larger
+_ERRORCHECK = 2
+_MONOTONIC = time.CLOCK_MONOTONIC if hasattr(time, "CLOCK_MONOTONIC") else 1
+_library = ctypes.CDLL(None)
+_quick = ctypes.PyDLL(None)  # for what returns at once: nothing is gained by giving the interpreter's lock away
+give_core_away = _library.sched_yield
+_HAS_CLOCK = hasattr(_library, "pthread_mutex_clocklock") and hasattr(_library, "pthread_cond_clockwait")
+_IS_MAC = sys.platform == "darwin"
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+def _timespec(seconds: float) -> _Timespec:
+    return _Timespec(int(seconds), int(seconds % 1 * 1e9))
+
+
+def nbytes(conditions: int) -> int:
+    """Size of a monitor with so many conditions."""
+    return _MUTEX_NBYTES + conditions * _CONDITION_NBYTES
+
+
+class Monitor:
+    """One process's end of a monitor. As a context manager it holds the mutex.
+
+    Args:
+        memory: uint8[nbytes(conditions)], shared.
+        conditions: how many there are.
+        is_new: nobody has used this memory yet; it is initialised.
+    """
+
+    def __init__(self, memory: np.ndarray, conditions: int = 1, *, is_new: bool = False) -> None:
+        start = memory.ctypes.data
+        self._memory = memory  # the addresses are valid as long as it
+        self._mutex = ctypes.c_void_p(start)
+        places = range(start + _MUTEX_NBYTES, start + nbytes(conditions), _CONDITION_NBYTES)
+        self._conditions = [ctypes.c_void_p(place) for place in places]
+        self._slice = _timespec(SLICE_S)
+        self._crowded_until_s = 0.0
+        if is_new:
+            self._initialise()
+
+    def _initialise(self) -> None:
+        attributes = ctypes.create_string_buffer(128)
+        _library.pthread_mutexattr_init(attributes)
+        _library.pthread_mutexattr_setpshared(attributes, 1)
+        # whoever releases it without holding it gets an error code, and no harm is done
+        _library.pthread_mutexattr_settype(attributes, _ERRORCHECK if not _IS_MAC else 1)
+        if hasattr(_library, "pthread_mutexattr_setrobust"):
+            _library.pthread_mutexattr_setrobust(attributes, 1)
+        _library.pthread_mutex_init(self._mutex, attributes)
+        _library.pthread_condattr_init(attributes)
+        _library.pthread_condattr_setpshared(attributes, 1)
+        for condition in self._conditions:
+            _library.pthread_cond_init(condition, attributes)
+
+    def __enter__(self) -> Monitor:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _quick.pthread_mutex_unlock(self._mutex)
+
+    def acquire(self, within_s: float = float("inf")) -> bool:
+        """Take the mutex; False if it cannot be had in time."""
+        code = _quick.pthread_mutex_trylock(self._mutex)
+        if code == 0:
+            return True
+        end_s = time.monotonic() + within_s
+        while not self._has_taken(code):
+            left_s = end_s - time.monotonic()
+            if left_s <= 0:
+                return False
+            code = self._take_within(min(left_s, SLICE_S))
+        return True
+
+    def _has_taken(self, code: int) -> bool:
+        if code == getattr(errno, "EOWNERDEAD", -1):  # its holder was killed; each change of the state is one store
+            _library.pthread_mutex_consistent(self._mutex)
+            return True
+        return code == 0
+
+    def _take_within(self, seconds: float) -> int:
+        if _HAS_CLOCK:
+            until = ctypes.byref(_timespec(time.monotonic() + seconds))
+            return int(_library.pthread_mutex_clocklock(self._mutex, _MONOTONIC, until))
+        time.sleep(min(seconds, 1e-4))
+        return int(_quick.pthread_mutex_trylock(self._mutex))
+
+    def release(self) -> None:
+        """Give the mutex back. Without it nothing happens."""
+        _quick.pthread_mutex_unlock(self._mutex)
+
+    def notify_all(self, conditions: Sequence[int] = (0,)) -> None:
+        """Wake all who sleep on these conditions; the state was changed with the mutex held, which may be back."""
+        for condition in conditions:
+            _quick.pthread_cond_broadcast(self._conditions[condition])
+
+    def sleep(self, condition: int = 0) -> None:
+        """With the mutex held: give it back until `notify_all`, or for `SLICE_S`; then have it again."""
+        where = self._conditions[condition]
+        if _HAS_CLOCK:
+            until = ctypes.byref(_timespec(time.monotonic() + SLICE_S))
+            code = _library.pthread_cond_clockwait(where, self._mutex, _MONOTONIC, until)
+        elif _IS_MAC:
+            code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, ctypes.byref(self._slice))
+        else:
+            until = ctypes.byref(_timespec(time.time() + SLICE_S))
+            code = _library.pthread_cond_timedwait(where, self._mutex, until)
+        self._has_taken(code)
+
+    def wait_until(
+        self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None,
+        look_s: float = LOOK_S,
+    ) -> None:  # fmt: skip
+        """Wait until `is_true()`, as the state is with the mutex held; it is not held before and after.
+
+        Args:
+            is_true: asked without the mutex too, as a hint.
+            condition: on which whoever makes it true notifies.
+            check: called between two sleeps; it may raise, and ends the waiting so.
+            look_s: for how long it is looked before the first sleep.
+        """
+        if not is_true() and time.monotonic() > self._crowded_until_s:
+            self._look(is_true, look_s)
+        with self:
+            while not is_true():
+                check()
+                self.sleep(condition)
+
+    def _look(self, is_true: Callable[[], bool], look_s: float) -> None:
+        """Give the core away for a moment, again and again, until `is_true()`."""
+        began_s = now_s = time.monotonic()
+        while now_s - began_s < look_s:
+            give_core_away()
+            before_s, now_s = now_s, time.monotonic()
+            if is_true():
+                return
+            if now_s - before_s > LOOK_S:
+                self._crowded_until_s = now_s + CROWDED_S
