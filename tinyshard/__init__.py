@@ -16,9 +16,9 @@ torch's functions and methods work on Arrays. How they run: `tinyshard.program`,
 """
 
 # workers are forked from a process that has torch loaded; it is started first, so that it loads while this one does
-from tinyshard.runtime.launch import forkserver as _zygote  # isort: skip
+from tinyshard.runtime.launch import forkserver as _fork_server  # isort: skip
 
-_zygote.prestart()
+_fork_server.prestart()
 
 from tinyshard import collector as _collector  # isort: skip
 

@@ -114,7 +114,7 @@ def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives
     from tinyshard import config
     from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.launch import gpus, hosts
-    from tinyshard.runtime.launch.party import Party
+    from tinyshard.runtime.launch.remote_workers import RemoteWorkers
 
     joined = hosts.join(address)
     agents = joined.gather(devices, config.read("hosts_timeout_s"), lambda words: print(words, file=sys.stderr))
@@ -123,7 +123,7 @@ def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives
         machines = [(agent.host, agent.told["gpus"]) for agent in agents]
         seats, collectives = gpus.seats(machines), gpus.collectives(machines, collectives)
     between = collectives or "gloo"
-    return ProcessPool(len(agents), platform, between, Party(joined, agents, platform, between, seats))
+    return ProcessPool(len(agents), platform, between, RemoteWorkers(joined, agents, platform, between, seats))
 
 
 def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[int, ...]]:

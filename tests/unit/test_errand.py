@@ -10,7 +10,7 @@ from tinyshard.program import Builder, Meta
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.lineage import Run, Where
 from tinyshard.runtime.controller.refs import Buffers
-from tinyshard.runtime.errand import plan
+from tinyshard.runtime.publication import plan
 from tinyshard.runtime.shm import control_block
 from tinyshard.runtime.stream import Bell, Streams
 
@@ -34,7 +34,7 @@ def test_small_values_are_let_go_of_after_a_small_call_and_others_before(size):
     program = builder.finish([])
     memory = control_block.ControlBlock(np.zeros(control_block.nbytes(1), np.uint8), 1)
     item = ("run", 0, Run(2, (0,), False, where), program, (), ())
-    errand = plan(item, [Reachable()], {0}, buffers.released(), Streams(memory, 1, Bell(memory)))
+    publication = plan(item, [Reachable()], {0}, buffers.released(), Streams(memory, 1, Bell(memory)))
     late = numbers[: size == 8]
     sent = wire.frame_of_call(2, program.number, (), (), numbers[len(late) :], late)
-    assert errand.message == sent
+    assert publication.message == sent

@@ -74,7 +74,7 @@ def test_an_abort_leaves_the_sockets_of_others_alone():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as mine, listener.accept()[0] as theirs:
         here = gloo.GlooCommunicator.__new__(gloo.GlooCommunicator)
-        here._meeting = None
+        here._rendezvous = None
         here.abort()
         mine.sendall(b"still there")
         assert theirs.recv(64) == b"still there"

@@ -13,8 +13,8 @@ REDUCE = (7, 3, "all_reduce", (0, 1, 2))
 PAIR = (5, 1, "all_gather", (2, 3))
 
 
-def seen(device, moved_s=0.0, spot=None, done=0):
-    return Sight(device, moved_s, moved_s, False, done, spot)
+def seen(device, moved_s=0.0, current=None, done=0):
+    return Sight(device, moved_s, moved_s, False, done, current)
 
 
 def by_device(*sights):
@@ -38,11 +38,11 @@ def test_a_wait_is_given_up_only_if_none_that_it_depends_on_gets_on():
 
 
 def test_the_first_collective_is_the_one_that_holds_up_the_others():
-    sights = [seen(0, spot=REDUCE), seen(1, spot=REDUCE), seen(2, spot=PAIR), seen(3, done=4)]
+    sights = [seen(0, current=REDUCE), seen(1, current=REDUCE), seen(2, current=PAIR), seen(3, done=4)]
     assert who_reached(sights) == (PAIR, [2], [3])
     assert who_reached(sights[:2]) == (REDUCE, [0, 1], [2])
     assert who_reached([seen(3)]) is None
-    assert who_reached([seen(2, spot=PAIR), seen(3, done=5)]) == (PAIR, [2, 3], [])
+    assert who_reached([seen(2, current=PAIR), seen(3, done=5)]) == (PAIR, [2, 3], [])
 
 
 def test_who_was_asked_a_moment_ago_is_not_said_to_be_silent():
@@ -50,8 +50,8 @@ def test_who_was_asked_a_moment_ago_is_not_said_to_be_silent():
     now_s = time.monotonic()
 
     def link(device, seen_s, is_silent):
-        spot = None if device == 2 else REDUCE
-        sight = Sight(device, now_s - 1000, now_s - seen_s, is_silent, 6, spot)
+        current = None if device == 2 else REDUCE
+        sight = Sight(device, now_s - 1000, now_s - seen_s, is_silent, 6, current)
         return SimpleNamespace(device=device, sight=sight, done=6, lost="")
 
     links = [link(0, 3, True), link(1, 0.1, False), link(2, 999, True)]

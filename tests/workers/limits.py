@@ -60,8 +60,8 @@ def wait_until_in_a_collective(pool: Any, devices: Sequence[int]) -> None:
     """Until these devices wait for others."""
 
     def they_do() -> bool:
-        pool._board.post("look", 0)
-        sights = [pool._board.links[device].sight for device in devices]
-        return all(sight is not None and sight.spot is not None for sight in sights)
+        pool._dispatcher.post("look", 0)
+        sights = [pool._dispatcher.links[device].sight for device in devices]
+        return all(sight is not None and sight.current is not None for sight in sights)
 
     wait_until(they_do, f"devices {devices} are in a collective")

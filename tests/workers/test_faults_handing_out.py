@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.runtime import errand, stream
+from tinyshard.runtime import publication, stream
 from tinyshard.runtime.controller import dispatcher, refs
 
 
@@ -34,7 +34,7 @@ def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands
         x * 2
         (x * 3).block_until_ready()  # two calls without waiting in between are for the I/O thread, which then lingers
         y = x + 1
-        pool._board.hurry()
+        pool._dispatcher.hurry()
         if called:
             break
     assert called
@@ -47,11 +47,11 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
     if pool.collectives != "shared":
         pytest.skip("on gloo the I/O thread alone hands out")
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
-    board = pool._board
+    board = pool._dispatcher
     pool.handed()  # what others have exchanged before
     assert (x.sum() + x)[0, 0].item() == 17
     calm = pool.handed()
-    files = {module.__file__ for module in (dispatcher, stream, errand, refs)}
+    files = {module.__file__ for module in (dispatcher, stream, publication, refs)}
     monkeypatch.setattr(dispatcher, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
     struck, lines = [], 0
     for _ in range(1000):
@@ -87,5 +87,5 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
         if is_whole:
             break
     assert is_whole
-    assert len({line for name, line in struck if name == "errand.py"}) > 5  # it was this thread that did it
+    assert len({line for name, line in struck if name == "publication.py"}) > 5  # it was this thread that did it
     assert {pool.held(d) for d in range(8)} == {1}

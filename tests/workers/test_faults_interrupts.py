@@ -22,7 +22,7 @@ INTERRUPT = Where("cell.py", 3)
 
 def cancel_while_stopped(pool, device, dispatch):
     """Dispatch while a device is stopped, so that nothing that needs it is over; then interrupt and let it go on."""
-    board = pool._board
+    board = pool._dispatcher
     with stopped(ts.devices()[device].pid):
         made = dispatch()
         pool.cancel(INTERRUPT)

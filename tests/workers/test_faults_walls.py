@@ -100,7 +100,7 @@ def test_a_stranger_at_every_port_changes_nothing(joined, words, stays):
 
 def test_channels_have_no_name_and_no_address_that_another_process_could_open(pool):
     """The workers' channels are socket pairs: whoever is not given a descriptor cannot speak there."""
-    for link in pool._board.links:
+    for link in pool._dispatcher.links:
         for line in (link.sock, link.control):
             assert line.family == socket.AF_UNIX
             assert line.getsockname() == line.getpeername() == ""
@@ -215,7 +215,7 @@ def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_me
     peak = [0] * 9
     for _ in range(3):
         with stopped(ts.devices()[3].pid):
-            wait_until(lambda: bool(pool._board._held_back), "the loop is held back")
+            wait_until(lambda: bool(pool._dispatcher._held_back), "the loop is held back")
             peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     assert end() == 16 * 20_001.0
     peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]

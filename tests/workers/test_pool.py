@@ -37,8 +37,8 @@ def test_five_thousand_calls_leave_nothing_behind(pool, rows):
     y.block_until_ready()
     del y
     assert [pool.held(d) for d in range(8)] == before
-    assert not pool._board._unsettled and not pool._board._queue
-    assert all(not link.asked and not link.nbytes for link in pool._board.links)
+    assert not pool._dispatcher._unsettled and not pool._dispatcher._queue
+    assert all(not link.asked and not link.nbytes for link in pool._dispatcher.links)
 
 
 def test_values_nobody_needs_leave_the_devices(pool, rows):
@@ -92,7 +92,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
     thread = threading.Thread(target=dispatch)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: bool(pool._board._held_back), "the loop waits")
+        wait_until(lambda: bool(pool._dispatcher._held_back), "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
         assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
@@ -114,7 +114,7 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
     thread = threading.Thread(target=dispatch)
     with stopped(slow.pid):
         thread.start()
-        wait_until(lambda: bool(pool._board._held_back), "the loop waits")
+        wait_until(lambda: bool(pool._dispatcher._held_back), "the loop waits")
         assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
     assert a.tolist() == b.tolist() == [2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2
@@ -132,7 +132,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     thread = threading.Thread(target=send)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: bool(pool._board._held_back), "the loop waits")
+        wait_until(lambda: bool(pool._dispatcher._held_back), "the loop waits")
         count = len(made)
         assert count <= 6
         assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
@@ -141,7 +141,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
 
 
 def test_bytes_in_the_queue_and_bytes_for_the_socket_count_together(pool, monkeypatch):
-    board = pool._board
+    board = pool._dispatcher
     ts.array(1.0).block_until_ready()
     monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
     with stopped(ts.devices()[2].pid):
@@ -154,7 +154,7 @@ def test_bytes_in_the_queue_and_bytes_for_the_socket_count_together(pool, monkey
 
 
 def test_a_message_counts_while_it_goes_from_the_queue_to_the_socket(pool, monkeypatch):
-    board = pool._board
+    board = pool._dispatcher
     ts.array(1.0).block_until_ready()
     seen = []
 
@@ -173,7 +173,7 @@ def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
     for _ in range(3):
         handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(dispatcher.MAX_RUNS_AHEAD)]
         del handles
-    assert not pool._board._has_too_much(range(8))
+    assert not pool._dispatcher._has_too_much(range(8))
     assert (x + 1).sum().item() == 32
 
 
@@ -189,7 +189,9 @@ def test_more_small_messages_than_the_way_to_a_stopped_device_takes_arrive_in_or
     with stopped(ts.devices()[2].pid):
         made = [ts.device_put(block, ts.devices()[2]) for block in blocks]
         sums = [x.sum() for x in made]
-        wait_until(lambda: not pool._board._queue and pool._board.links[2].has_output, "the way to it is full")
+        wait_until(
+            lambda: not pool._dispatcher._queue and pool._dispatcher.links[2].has_output, "the way to it is full"
+        )
         assert (ts.device_put(blocks[1], ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
     assert [s.item() for s in sums] == [5000.0 * k for k in range(40)]
 
@@ -204,7 +206,7 @@ def test_a_result_is_told_of_while_what_was_called_after_it_still_waits(pool):
         with stopped(first.pid):  # so that all of it comes to the device together
             early = ts.device_put(torch.ones(3), first) + 1
             late = x.sum()
-            wait_until(lambda: not pool._board._queue, "all is handed out")
+            wait_until(lambda: not pool._dispatcher._queue, "all is handed out")
         assert early.block_until_ready().is_ready()
         assert not late.is_ready()
     assert late.item() == 6

@@ -26,16 +26,16 @@ class Progress:
     """A device's own two numbers.
 
     Args:
-        board: the shared memory's first part.
+        control: the shared memory's first part.
         device: whose they are.
     """
 
-    def __init__(self, board: ControlBlock, device: int) -> None:
-        self._finished, self._when = board.finished.data, board.when.data
-        self._told = board.told.data
-        self._needed = board.needed.data
-        self._last = board.last.data
-        self._sleeper = Futex(board.last.ctypes.data)
+    def __init__(self, control: ControlBlock, device: int) -> None:
+        self._finished, self._when = control.finished.data, control.when.data
+        self._told = control.told.data
+        self._needed = control.needed.data
+        self._last = control.last.data
+        self._sleeper = Futex(control.last.ctypes.data)
         self._device = device
 
     def finish(self, number: int) -> None:
@@ -62,17 +62,17 @@ class Overview:
     """The controller's view of all devices.
 
     Args:
-        board: the shared memory's first part.
+        control: the shared memory's first part.
     """
 
-    def __init__(self, board: ControlBlock) -> None:
-        self._finished, self._when = board.finished[:-1].data, board.when.data
-        self._needed = board.needed.data
-        self._last, self._unseen = board.last.data, board.unseen.data
-        self._own = Futex(board.last.ctypes.data)
+    def __init__(self, control: ControlBlock) -> None:
+        self._finished, self._when = control.finished[:-1].data, control.when.data
+        self._needed = control.needed.data
+        self._last, self._unseen = control.last.data, control.unseen.data
+        self._own = Futex(control.last.ctypes.data)
         self._waiting = threading.Lock()
-        self._yielding = Yielding(board.crowded.data, CONTROLLER_YIELDS_FOR_NS)
-        self._told = board.told[:-1].data
+        self._yielding = Yielding(control.crowded.data, CONTROLLER_YIELDS_FOR_NS)
+        self._told = control.told[:-1].data
 
     def wait_a_moment(
         self, needs: Mapping[int, int], is_over: Callable[[list[int]], bool], within_s: float

@@ -31,11 +31,11 @@ def _bell_bit(device: int) -> int:
 class Bell:
     """The controller's end: wakes the devices that were written to since it last rang."""
 
-    def __init__(self, board: ControlBlock) -> None:
-        self._bell = board.bell.data
-        self._sleepers = Futex(board.bell.ctypes.data)
-        self._bits = [_bell_bit(device) for device in range(len(board.streams))]
-        self._asleep = board.asleep.data
+    def __init__(self, control: ControlBlock) -> None:
+        self._bell = control.bell.data
+        self._sleepers = Futex(control.bell.ctypes.data)
+        self._bits = [_bell_bit(device) for device in range(len(control.streams))]
+        self._asleep = control.asleep.data
         self._due = 0
         self._bits_of: dict[tuple[int, ...], int] = {}  # of several devices
 
@@ -61,16 +61,16 @@ class Outbox:
     """The controller's end of one ring. `sendmsg` is that of a socket that does not block.
 
     Args:
-        board: the shared memory's first part.
+        control: the shared memory's first part.
         device: whose ring it is.
         bell: is to be rung after writing.
     """
 
-    def __init__(self, board: ControlBlock, device: int, bell: Bell) -> None:
-        self._ring = board.streams[device].data
-        self._written = board.written.data
-        self._taken = board.taken.data
-        self._wants_room = board.wants_room.data
+    def __init__(self, control: ControlBlock, device: int, bell: Bell) -> None:
+        self._ring = control.streams[device].data
+        self._written = control.written.data
+        self._taken = control.taken.data
+        self._wants_room = control.wants_room.data
         self._device = device
         self._bell = bell
 
@@ -114,17 +114,17 @@ class Streams:
     """The rings to all devices, for a message that several of them are to find at once.
 
     Args:
-        board: the shared memory's first part.
+        control: the shared memory's first part.
         count: number of devices.
         bell: is to be rung after writing.
     """
 
-    def __init__(self, board: ControlBlock, count: int, bell: Bell) -> None:
-        self._written = board.written[:count].data
-        self._taken = board.taken.data
-        self._rings = [board.streams[device].data for device in range(count)]
+    def __init__(self, control: ControlBlock, count: int, bell: Bell) -> None:
+        self._written = control.written[:count].data
+        self._taken = control.taken.data
+        self._rings = [control.streams[device].data for device in range(count)]
         self._bell = bell
-        self._unseen = board.unseen.data
+        self._unseen = control.unseen.data
 
     def counts_after(self, devices: Sequence[int], nbytes: int) -> array[int] | None:
         """How much will have been written to each, after so much to these; None if one of them has no room for it."""
@@ -167,20 +167,20 @@ class Inbox:
     """A device's end of its ring. Has the two methods of a blocking socket that `channel.Reader` uses.
 
     Args:
-        board: the shared memory's first part.
+        control: the shared memory's first part.
         device: whose ring it is.
         say_room: tells the controller that there is room again.
     """
 
-    def __init__(self, board: ControlBlock, device: int, say_room: Callable[[], object]) -> None:
-        self._ring = board.streams[device].data
-        self._written = board.written.data
-        self._taken = board.taken.data
-        self._wants_room = board.wants_room.data
-        self._bell, self._unseen = board.bell.data, board.unseen.data
-        self._rung = Futex(board.bell.ctypes.data, _bell_bit(device))
-        self._asleep = board.asleep.data
-        self._yielding = Yielding(board.crowded.data, YIELD_BETWEEN_CALLS_FOR_NS - YIELD_UNSEEN_FOR_NS)
+    def __init__(self, control: ControlBlock, device: int, say_room: Callable[[], object]) -> None:
+        self._ring = control.streams[device].data
+        self._written = control.written.data
+        self._taken = control.taken.data
+        self._wants_room = control.wants_room.data
+        self._bell, self._unseen = control.bell.data, control.unseen.data
+        self._rung = Futex(control.bell.ctypes.data, _bell_bit(device))
+        self._asleep = control.asleep.data
+        self._yielding = Yielding(control.crowded.data, YIELD_BETWEEN_CALLS_FOR_NS - YIELD_UNSEEN_FOR_NS)
         self._device = device
         self._say_room = say_room
         self._room_said = 0

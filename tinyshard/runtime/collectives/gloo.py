@@ -24,7 +24,7 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES, group_positions, reduce_stack
 from tinyshard.program import Meta
 from tinyshard.runtime.collectives.base import MOST_HANDED, Perform, Request
-from tinyshard.runtime.launch.rendezvous import Meeting
+from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.wire import as_bytes
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault
@@ -83,9 +83,9 @@ class GlooCommunicator:
         place: where blocks are, if not on the CPU.
     """
 
-    def __init__(self, store: str | Meeting, device: int, count: int, place: torch.device | None = None) -> None:
+    def __init__(self, store: str | Rendezvous, device: int, count: int, place: torch.device | None = None) -> None:
         self._place = place
-        self._meeting = store if isinstance(store, Meeting) else None
+        self._rendezvous = store if isinstance(store, Rendezvous) else None
         self._store = dist.FileStore(store, count) if isinstance(store, str) else store.store
         self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
@@ -108,13 +108,13 @@ class GlooCommunicator:
         options = gloo._Options()
         # gloo would listen on the interface of the host's name; on one host only the loopback is anyone's business, and
         # with others that by which this one reaches the controller
-        host = "127.0.0.1" if self._meeting is None else self._meeting.host
+        host = "127.0.0.1" if self._rendezvous is None else self._rendezvous.host
         options._devices = [gloo.create_device(hostname=host)]
         options._timeout = TIMEOUT
         return self._unless_aborted(lambda: gloo(store, rank, count, options))
 
     def _unless_aborted(self, connect: Callable[[], Any]) -> Any:
-        """What `connect` returns. A member may die between the meeting and this: gloo waits for it, and is left to."""
+        """What `connect` returns. A member may die before this: gloo waits for it, and is left to."""
         made: list[Any] = []
 
         def run() -> None:
@@ -152,10 +152,10 @@ class GlooCommunicator:
                     if copy.family in (socket.AF_INET, socket.AF_INET6):
                         # raises for a listening socket, without which gloo would end the process
                         peer = copy.getpeername()[:2]
-                        if self._meeting is None or peer != self._meeting.controller:
+                        if self._rendezvous is None or peer != self._rendezvous.controller:
                             copy.shutdown(socket.SHUT_RDWR)
-        if self._meeting is not None:
-            self._meeting.store.close()
+        if self._rendezvous is not None:
+            self._rendezvous.store.close()
 
     def ready(self, request: Request) -> Perform:
         """A collective of a program, or a transfer, as a function. It raises if a device of the group is gone."""

@@ -13,10 +13,10 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.runtime.collectives.base import Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
-from tinyshard.runtime.launch.rendezvous import Meeting
+from tinyshard.runtime.launch.rendezvous import Rendezvous
 
 
-def communicator_on(place: torch.device, collectives: str, store: str | Meeting, device: int, count: int) -> Any:
+def communicator_on(place: torch.device, collectives: str, store: str | Rendezvous, device: int, count: int) -> Any:
     """A GPU's way to the others.
 
     Args:
@@ -67,7 +67,7 @@ class NcclCommunicator(GlooCommunicator):
         place: this device's GPU.
     """
 
-    def __init__(self, store: str | Meeting, device: int, count: int, place: torch.device) -> None:
+    def __init__(self, store: str | Rendezvous, device: int, count: int, place: torch.device) -> None:
         self._nccl: list[Any] = []
         super().__init__(store, device, count, place)
 

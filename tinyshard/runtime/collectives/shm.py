@@ -41,7 +41,7 @@ _NOWHERE = Block(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class Messages:
     """What the members have told each other at a rendezvous.
 
     Attributes:
@@ -147,7 +147,7 @@ class SharedMemoryCommunicator:
         operand: Tensor | None = None,
         result_nbytes: int = 0,
         lent: Tensor | None = None,
-    ) -> Iterator[Letters]:
+    ) -> Iterator[Messages]:
         """Meet all members: what they have told each other. Whoever leaves waits for all of them to be done with it.
 
         Args:
@@ -163,9 +163,9 @@ class SharedMemoryCommunicator:
         """
         where, block, staged, error = self._prepare(group, operand, result_nbytes, lent)
         self._barrier.wait(group, exchange_number(*at), (where, *block))
-        letters = self._barrier.letters(group)
-        operands = [letter[0] for letter in letters]
-        told = Letters(operands, [Block(*letter[1:]) for letter in letters])
+        messages = self._barrier.messages(group)
+        operands = [message[0] for message in messages]
+        told = Messages(operands, [Block(*message[1:]) for message in messages])
         has_result = bool(result_nbytes) and told.blocks[0] != _NOWHERE
         try:
             if _NO_ROOM in operands:
@@ -273,7 +273,7 @@ class SharedMemoryCommunicator:
         with self._rendezvous(group, at, operand=x) as told:
             return from_all(name, self._shards(told, x), group.place, **params).clone()
 
-    def _shards(self, told: Letters, x: Tensor) -> list[Tensor]:
+    def _shards(self, told: Messages, x: Tensor) -> list[Tensor]:
         return [self._arena.view(operand, x.shape, x.dtype) for operand in told.operands]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.latch import Gate
+from tinyshard.runtime.controller.latch import Latch
 from tinyshard.runtime.controller.watchdog import FORGET_S, Sight
 from tinyshard.runtime.forks import abandon_in_child
 from tinyshard.runtime.stream import Outbox
@@ -37,7 +37,7 @@ class Request:
     number: int
     waiting: set[int]
     answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
-    over: Gate = field(default_factory=Gate)
+    over: Latch = field(default_factory=Latch)
 
 
 @dataclass(eq=False)

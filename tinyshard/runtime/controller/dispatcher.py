@@ -4,7 +4,7 @@ Any thread appends an item to the queue, which is one atomic step, and goes on. 
 devices that it concerns, in one order for all, and takes their answers. So a KeyboardInterrupt, which strikes the main
 thread anywhere, never leaves half a broadcast behind.
 
-A thread that waits for calls of its own host hands them out itself (`errand`), under the same lock, `carrying`.
+A thread that waits for calls of its own host hands them out itself (`publication`), under the same lock, `carrying`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link, Request
 from tinyshard.runtime.controller.interrupts import Interrupts
-from tinyshard.runtime.controller.latch import Gate
+from tinyshard.runtime.controller.latch import Latch
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.printed import Printed
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import gone, lost_error
 from tinyshard.runtime.controller.watchdog import look_again
-from tinyshard.runtime.errand import Errand, plan
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
+from tinyshard.runtime.publication import Publication, plan
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.stream import Bell, Outbox, Streams
 
@@ -49,7 +49,7 @@ TIDY_EVERY_S = 0.25
 _UNHURRIED = ("run", "put", "forget")
 
 
-class Switchboard:
+class Dispatcher:
     """Starts the workers and carries messages. What several threads touch is guarded by `state`, the queues apart.
 
     Args:
@@ -72,12 +72,12 @@ class Switchboard:
     ) -> None:
         self.state = threading.Lock()
         self._carrying = threading.Lock()  # who has it hands out; it may take `state`, not the other way round
-        self._errand: Errand | None = None
+        self._publication: Publication | None = None
         self._carried_s = 0.0
         self._is_awaited = False  # somebody has waited for something since the last call
         self._has_carried = False  # a thread that waits has handed something out since the I/O thread last looked
-        self.started = Gate()
-        self.ended = Gate()
+        self.started = Latch()
+        self.ended = Latch()
         self.links: list[Link] = []
         self._heard: list[int] = []  # by device, how many failures have come from it
         self.broken: TinyshardError | None = None
@@ -97,7 +97,7 @@ class Switchboard:
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._unsettled: collections.deque[Run] = collections.deque()
         self._known: dict[int, set[int]] = {}
-        self._held_back: collections.deque[Gate] = collections.deque()
+        self._held_back: collections.deque[Latch] = collections.deque()
         self._is_idle = False  # it sleeps until somebody wakes it
         self._is_listening = False  # likewise, or for `LINGER_S`
         self._interrupts = Interrupts(self.links, self._unsettled, self.state)
@@ -148,7 +148,7 @@ class Switchboard:
         if self._carrying.locked() or self.state.locked():
             return False
         with self._carrying:
-            self._do_errand()
+            self._do_publication()
             while self._queue and not self.closing and not self.broken:
                 item = self._queue[0]
                 # once that many are not over, devices are to be asked how far they are, which is the I/O thread's work
@@ -157,29 +157,29 @@ class Switchboard:
                 released = self._buffers.released()  # all that uses them is queued by now: so this comes first
                 is_last = len(self._queue) == 1
                 known = self._known.get(item[3].number) or set()
-                self._errand = plan(item, self.links, known, released if is_last else (), streams)
-                if self._errand is None:
+                self._publication = plan(item, self.links, known, released if is_last else (), streams)
+                if self._publication is None:
                     return False
                 self._has_carried = True
                 self._carried_s = time.monotonic()
-                self._do_errand()
+                self._do_publication()
         return True
 
-    def _do_errand(self) -> None:
-        """Do what is left of the errand, if there is one: each step may have been done."""
-        errand = self._errand
-        if errand is None or self._streams is None:
+    def _do_publication(self) -> None:
+        """Do what is left of the publication, if there is one: each step may have been done."""
+        publication = self._publication
+        if publication is None or self._streams is None:
             return
-        run = errand.run
+        run = publication.run
         with self.state:  # before a device can be done with it
             self._newest = run.number
             if not run.settled and not (self._unsettled and self._unsettled[-1] is run):
                 self._unsettled.append(run)
-        self._streams.publish(errand.message, run.devices, errand.counts)
-        self._buffers.drop(errand.released)
-        if self._queue and self._queue[0] is errand.item:
+        self._streams.publish(publication.message, run.devices, publication.counts)
+        self._buffers.drop(publication.released)
+        if self._queue and self._queue[0] is publication.item:
             self._queue.popleft()
-        self._errand = None
+        self._publication = None
 
     def check_open(self) -> None:
         """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
@@ -199,19 +199,19 @@ class Switchboard:
         """Whether so few are not over that nobody needs to be held back for a call, which is a few bytes."""
         return len(self._queue) + len(self._unsettled) < FEW_RUNS
 
-    def hold_back(self, devices: Sequence[int], wait: Callable[[Gate], object]) -> None:
+    def hold_back(self, devices: Sequence[int], wait: Callable[[Latch], object]) -> None:
         """Wait while too much is queued for one of these devices.
 
         Args:
             devices: their ids.
-            wait: waits for a gate.
+            wait: waits for a latch.
         """
         while self._has_too_much(devices):
-            gate = Gate()
-            self._held_back.append(gate)
+            latch = Latch()
+            self._held_back.append(latch)
             if self.closing or self.broken or not self._has_too_much(devices):
                 return
-            wait(gate)
+            wait(latch)
 
     def _has_too_much(self, devices: Sequence[int]) -> bool:
         queued = list(self._queue)  # one atomic step
@@ -305,7 +305,7 @@ class Switchboard:
     def _turn(self) -> None:
         """Hand out what is queued, write, then wait for news and take it in."""
         with self._carrying:
-            self._do_errand()
+            self._do_publication()
             was_busy = self._distribute() or self._has_carried
             self._has_carried = False
             for link in self.links:
@@ -318,7 +318,7 @@ class Switchboard:
             if self._bell is not None:
                 self._bell.ring()
         if was_busy or self._has_news:
-            self._let_on()
+            self._release_held_back()
         self._is_listening = True
         self._is_idle = not was_busy  # from here on, whoever posts also wakes
         pause_s = None if self._is_resting else TIDY_EVERY_S
@@ -333,7 +333,7 @@ class Switchboard:
             self._rest()
         if events:
             with self._carrying:
-                self._do_errand()  # before a device is found to be lost, all that it has before it is known
+                self._do_publication()  # before a device is found to be lost, all that it has before it is known
                 for key, mask in events:
                     self._take_in(key, mask)
 
@@ -365,7 +365,7 @@ class Switchboard:
         """Kill all workers, close everything, and wake all who wait."""
         with self._carrying:  # who hands out sees it, or is done
             self.closing = self.closing or not self.broken
-            self._errand = None
+            self._publication = None
         for link in self.links:
             self._take_lines(link)
         for link in self.links:
@@ -381,9 +381,9 @@ class Switchboard:
             for part in self._queue.popleft():
                 if isinstance(part, Request):
                     part.over.open()
-        self._let_on()
+        self._release_held_back()
 
-    def _let_on(self) -> None:
+    def _release_held_back(self) -> None:
         """Let those who are held back look again."""
         while self._held_back:
             self._held_back.popleft().open()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 
 
-class Gate:
+class Latch:
     """Closed until the I/O thread opens it, then open for ever."""
 
     def __init__(self) -> None:

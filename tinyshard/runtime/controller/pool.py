@@ -21,8 +21,8 @@ from tinyshard.program import Meta, Program
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cells import after_interrupted_cells
 from tinyshard.runtime.controller.connection import Link, Request
-from tinyshard.runtime.controller.dispatcher import Switchboard
-from tinyshard.runtime.controller.latch import Gate
+from tinyshard.runtime.controller.dispatcher import Dispatcher
+from tinyshard.runtime.controller.latch import Latch
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
 from tinyshard.runtime.controller.memory import alive_text, is_out_of_memory
 from tinyshard.runtime.controller.refs import Buffers, put_together
@@ -81,13 +81,13 @@ class ProcessPool:
         self._overview = None if self._arena is None else Overview(self._arena.control)
         self._starter = starter or Forked(forkserver.start(), count, collectives, fd, gpus)
         shared = () if self._arena is None else (self._arena.control, self._arena.trim, self._arena.lend)
-        self._board = Switchboard(self._starter, platform, self._buffers, *shared)
+        self._dispatcher = Dispatcher(self._starter, platform, self._buffers, *shared)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
         """A copy for `put`, where the devices can see it."""
-        self._board.check_open()  # a process that the user has forked from this one must not hand out blocks
+        self._dispatcher.check_open()  # a process that the user has forked from this one must not hand out blocks
         if self._arena is None or host.nbytes < allocator.SMALLEST_NBYTES:
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         try:
@@ -97,15 +97,15 @@ class ProcessPool:
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
-        board = self._board
-        board.check_open()
+        dispatcher = self._dispatcher
+        dispatcher.check_open()
         place_of = (lambda block: None) if self._arena is None else self._arena.block_of
         placed = {device: (block, place_of(block)) for device, block in blocks.items()}
         with self._order:
             run = Run(next(self._numbers), tuple(blocks), False, where, computes=False)
             block = next(iter(blocks.values()))
             buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
-            board.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
+            dispatcher.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
         self._hold_back(run)
         return buffer
 
@@ -121,16 +121,16 @@ class ProcessPool:
         Returns:
             A Buffer for each output, at once: the values are futures.
         """
-        board = self._board
-        board.check_open()
+        dispatcher = self._dispatcher
+        dispatcher.check_open()
         with self._order:
             run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
             made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
             if guards:
                 for buffer in inputs:
                     buffer.run.checks.append(run)
-            board.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
-        if not board.has_few_calls:
+            dispatcher.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
+        if not dispatcher.has_few_calls:
             self._hold_back(run)
         return made
 
@@ -208,14 +208,14 @@ class ProcessPool:
             raise
 
     def _glances(self, known: Ancestry, within_s: float) -> bool:
-        overview, board = self._overview, self._board
+        overview, dispatcher = self._overview, self._dispatcher
         if overview is None:
             return False
-        board.hurry()
-        finished = overview.wait_a_moment(known.needs, board.is_quiet, within_s)
+        dispatcher.hurry()
+        finished = overview.wait_a_moment(known.needs, dispatcher.is_quiet, within_s)
         if finished is None:
             return False
-        board.pass_all(finished)
+        dispatcher.pass_all(finished)
         self._print_output()
         return True
 
@@ -256,16 +256,16 @@ class ProcessPool:
         Args:
             where: the interrupted line, for the errors of whoever asks for what was cancelled.
         """
-        self._board.post("cancel", 0, str(where))
+        self._dispatcher.post("cancel", 0, str(where))
 
     def forget(self, program: Program) -> None:
         """Let the workers drop a program that will not be called again."""
-        self._board.post("forget", 0, program.number)
+        self._dispatcher.post("forget", 0, program.number)
 
     def pid(self, device: int) -> int:
         """The process id of a device's worker."""
-        self._open_board()
-        link = self._board.links[device]
+        self._open_dispatcher()
+        link = self._dispatcher.links[device]
         if link.lost:
             raise lost_error(device, link.lost, self._platform)
         return link.pid
@@ -277,39 +277,39 @@ class ProcessPool:
     @property
     def is_alive(self) -> bool:
         """Whether calls can be made: not shut down, and no device lost."""
-        board = self._board
-        return not board.closing and not board.broken and not board.has_lost
+        dispatcher = self._dispatcher
+        return not dispatcher.closing and not dispatcher.broken and not dispatcher.has_lost
 
     def shutdown(self) -> None:
         """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""
         if os.getpid() != self._owner:
             return
         self._stop_hearing()
-        self._board.close()
+        self._dispatcher.close()
         if self._arena is not None:
             self._arena.leave()
         atexit.unregister(self.shutdown)
         self._print_output()
 
-    def _open_board(self) -> Switchboard:
-        board = self._board
-        board.check_open()
-        if not board.started.is_open:
-            board.started.wait()
-            board.check_open()
-        return board
+    def _open_dispatcher(self) -> Dispatcher:
+        dispatcher = self._dispatcher
+        dispatcher.check_open()
+        if not dispatcher.started.is_open:
+            dispatcher.started.wait()
+            dispatcher.check_open()
+        return dispatcher
 
     def _links(self, device_ids: Iterable[int]) -> list[Link]:
-        return [self._board.links[d] for d in device_ids]
+        return [self._dispatcher.links[d] for d in device_ids]
 
     def _ancestry(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        with self._open_board().state:
+        with self._open_dispatcher().state:
             return ancestry(buffer.run, device_ids)
 
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
-        board = self._open_board()
-        with board.state:
+        dispatcher = self._open_dispatcher()
+        with dispatcher.state:
             known = ancestry(buffer.run, device_ids)
         if known.failures and any(failure.lost for failure, _ in known.failures.values()):
             raise self._error(known.failures)
@@ -321,7 +321,7 @@ class ProcessPool:
             failures = self._ancestry(buffer, device_ids).failures
             if failures:
                 raise self._error(failures)
-        if self._board.has_lost:
+        if self._dispatcher.has_lost:
             for link in self._links(device_ids):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
@@ -341,7 +341,7 @@ class ProcessPool:
 
     def _late(self, known: Ancestry) -> set[int]:
         """The devices that have not yet told that they have finished what matters."""
-        return {d for d, number in known.needs.items() if self._board.links[d].done < number}
+        return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
 
     def _ask(
         self,
@@ -357,7 +357,7 @@ class ProcessPool:
         """
         with self._order:
             request = Request(next(self._numbers), set(device_ids))
-            self._board.post(kind, 0, request, what, lent)
+            self._dispatcher.post(kind, 0, request, what, lent)
         return request
 
     def _wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:
@@ -369,10 +369,10 @@ class ProcessPool:
         patience = Patience()
         try:
             for request in requests:
-                if self._board.ended.is_open or not self._watch(
+                if self._dispatcher.ended.is_open or not self._watch(
                     request.over, request.waiting, patience, timeout_s, seen
                 ):
-                    self._board.check_open()
+                    self._dispatcher.check_open()
                     return False
                 if seen is not None and not request.over.is_open:
                     return True
@@ -380,44 +380,44 @@ class ProcessPool:
                     break  # one of them is lost: the others may wait for it, and need not be waited for
         finally:
             self._print_output()
-        self._board.check_open()
+        self._dispatcher.check_open()
         waiting = {d for r in requests for d in r.waiting}
         if waiting:  # one of them is lost
-            for link in sorted(self._board.links, key=lambda link: link.device not in waiting):
+            for link in sorted(self._dispatcher.links, key=lambda link: link.device not in waiting):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
         return True
 
     def _hold_back(self, run: Run) -> None:
         patience = Patience()
-        self._board.hold_back(run.devices, lambda gate: self._watch(gate, run.devices, patience))
+        self._dispatcher.hold_back(run.devices, lambda latch: self._watch(latch, run.devices, patience))
 
     def _watch(
         self,
-        gate: Gate,
+        latch: Latch,
         devices: Iterable[int],
         patience: Patience,
         timeout_s: float = -1,
         seen: Callable[[], bool] | None = None,
     ) -> bool:
-        """Wait for a gate that these devices open, or for what `seen` says; False if that takes longer.
+        """Wait for a latch that these devices open, or for what `seen` says; False if that takes longer.
 
         Raises:
             CollectiveTimeoutError: none of the devices that this depends on gets on.
         """
         try:
             if timeout_s >= 0:
-                return gate.wait(timeout_s)
-            while not gate.wait(LOOK_EVERY_S if seen is None else BETWEEN_GLANCES_S):
+                return latch.wait(timeout_s)
+            while not latch.wait(LOOK_EVERY_S if seen is None else BETWEEN_GLANCES_S):
                 if seen is not None and seen():
                     return True
                 now_s = time.monotonic()
                 if seen is not None and now_s - patience.looked_s < LOOK_EVERY_S:
                     continue
                 patience.look(now_s)
-                self._board.post("look", 0)
-                if self._board.started.is_open:
-                    links, calls = self._board.links, self._board.calls_ahead()
+                self._dispatcher.post("look", 0)
+                if self._dispatcher.started.is_open:
+                    links, calls = self._dispatcher.links, self._dispatcher.calls_ahead()
                     check_progress(links, calls, list(devices), patience.since_s, self._platform)
         except KeyboardInterrupt:
             self.cancel(users_line())
@@ -426,7 +426,7 @@ class ProcessPool:
 
     def _print_output(self) -> None:
         """Print what workers wrote, here in the thread that asks, so that it lands in the asking cell."""
-        for device, line in self._board.take_printed():
+        for device, line in self._dispatcher.take_printed():
             print(f"[{self.devices[device]}] {line}", file=sys.stderr)
 
 

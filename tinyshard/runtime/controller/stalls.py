@@ -44,7 +44,7 @@ def check_progress(
 
 def _present(sight: Sight, done: int) -> Sight:
     """A sight, without a collective that the device is known to have left since: it is done with a later call."""
-    return replace(sight, spot=None) if sight.spot is not None and sight.spot[0] < done else sight
+    return replace(sight, current=None) if sight.current is not None and sight.current[0] < done else sight
 
 
 def _error(
@@ -54,7 +54,7 @@ def _error(
         return f"{platform.upper()} {','.join(map(str, ids))}" if ids else "none"
 
     ids = {sight.device for sight in stuck}
-    found = who_reached([s for s in sights.values() if s.device in ids or (s.spot and ids & set(s.spot[3]))])
+    found = who_reached([s for s in sights.values() if s.device in ids or (s.current and ids & set(s.current[3]))])
     got = (
         f"{names(silent)} does not answer: its process is stopped, or the system does not let it run\n"
         if silent

@@ -14,7 +14,7 @@ BUSY_SHARE = 0.01
 # what was seen so long ago belongs to another wait, and who answers after such a silence has woken up
 FORGET_S = 2
 
-Spotted = tuple[int, int, str, tuple[int, ...]]
+Current = tuple[int, int, str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sight:
         seen_s: when it last answered.
         is_silent: it has not answered since it was last asked.
         done: the last call that it has finished.
-        spot: the collective that it is in, if it is in one: (call, place in it, name, ids of those that take part).
+        current: the collective that it is in, if it is in one: (call, place in it, name, ids of those that take part).
         processor_s: processor time that it has used.
     """
 
@@ -36,7 +36,7 @@ class Sight:
     seen_s: float
     is_silent: bool = True
     done: int = 0
-    spot: Spotted | None = None
+    current: Current | None = None
     processor_s: float = 0.0
 
 
@@ -59,13 +59,13 @@ class Patience:
         self.looked_s = now_s
 
 
-def look_again(before: Sight, now_s: float, done: int, spot: Spotted | None, processor_s: float) -> Sight:
+def look_again(before: Sight, now_s: float, done: int, current: Current | None, processor_s: float) -> Sight:
     """What is known of a device after an answer."""
     worked = processor_s - before.processor_s > BUSY_SHARE * (now_s - before.seen_s)
     woke = now_s - before.seen_s > FORGET_S
-    moved = worked or woke or (done, spot) != (before.done, before.spot)
+    moved = worked or woke or (done, current) != (before.done, before.current)
     moved_s = now_s if moved else before.moved_s
-    return Sight(before.device, moved_s, now_s, False, done, spot, processor_s)
+    return Sight(before.device, moved_s, now_s, False, done, current, processor_s)
 
 
 def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: float, now_s: float) -> list[Sight]:
@@ -82,22 +82,22 @@ def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: flo
     while open_:
         device = open_.pop()
         found.add(device)
-        spot = sights[device].spot
-        open_ |= set(spot[3] if spot else ()) - found
+        current = sights[device].current
+        open_ |= set(current[3] if current else ()) - found
     mine = [sights[device] for device in sorted(found)]
     return mine if all(now_s - sight.moved_s >= limit_s for sight in mine) else []
 
 
-def who_reached(stuck: Iterable[Sight]) -> tuple[Spotted, list[int], list[int]] | None:
+def who_reached(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[int]] | None:
     """The first collective that holds these devices up.
 
     Returns:
         The collective; the ids of those that reached it, and of those that did not. None if they are in no collective.
     """
     seen = list(stuck)
-    spots = [sight.spot for sight in seen if sight.spot is not None]
+    spots = [sight.current for sight in seen if sight.current is not None]
     if not spots:
         return None
     first = min(spots)
-    there = {sight.device for sight in seen if sight.spot == first or sight.done >= first[0]}
+    there = {sight.device for sight in seen if sight.current == first or sight.done >= first[0]}
     return first, [d for d in first[3] if d in there], [d for d in first[3] if d not in there]

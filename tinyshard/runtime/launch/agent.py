@@ -1,6 +1,6 @@
 """What torchrun or srun starts for each slot: it waits for a controller, and forks the slot's worker when told to.
 
-Like the zygote of a single machine it has torch loaded and never computes, so a fork is quick and safe; unlike it, it
+Like the fork server of a single machine it has torch loaded and never computes, so a fork is quick and safe. But it
 serves one slot, and outlives controllers: when a kernel is restarted, it ends its worker and waits for the next kernel.
 
     controller                          agent of a slot
@@ -30,7 +30,7 @@ import torch
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.authentication import RefusedError
-from tinyshard.runtime.launch.rendezvous import LineStore, Meeting
+from tinyshard.runtime.launch.rendezvous import LineStore, Rendezvous
 from tinyshard.runtime.launch.slots import Slot
 from tinyshard.runtime.worker import loop as worker
 
@@ -181,6 +181,6 @@ def _work(address: tuple[str, int], secret: bytes, pool: str, given: dict[str, A
         for role in ("channel", "control", "output", "store")
     }
     own = made["channel"]
-    meeting = Meeting(LineStore(made["store"]), own.getsockname()[0], own.getpeername()[:2])
-    facts = given["count"], meeting, agent, given["collectives"], given["gpu"]
+    rendezvous = Rendezvous(LineStore(made["store"]), own.getsockname()[0], own.getpeername()[:2])
+    facts = given["count"], rendezvous, agent, given["collectives"], given["gpu"]
     worker.main(own, made["control"], made["output"].detach(), device, *facts)

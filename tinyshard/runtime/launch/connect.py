@@ -30,7 +30,7 @@ SILENT_S = 1
 QUESTIONS = 2
 # silence, questions, and the kernel's own rounding: below the 5 s within which every wait ends
 BROKEN_WITHIN_S = 3
-# on a machine that is busy; START_WITHIN_S of `party` is longer
+# on a machine that is busy; START_WITHIN_S of `remote_workers` is longer
 SPEAK_WITHIN_S = 30
 
 

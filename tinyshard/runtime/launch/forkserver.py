@@ -25,7 +25,7 @@ from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime.forks import abandon_in_child, held_off
 
 
-class Zygote:
+class ForkServer:
     """The controller's end. Starting it takes no time; it is ready about a second later.
 
     Communication: a socket pair, with no name in any file system and no port.
@@ -145,23 +145,23 @@ def _cannot_fork(error: Exception) -> RuntimeStateError:
     )
 
 
-_zygote: Zygote | None = None
+_fork_server: ForkServer | None = None
 
 
-def start() -> Zygote:
-    """The one zygote of this process; started if it is not there."""
-    global _zygote
+def start() -> ForkServer:
+    """The one fork server of this process; started if it is not there."""
+    global _fork_server
     with held_off():  # a child that finds it half made would have its socket
-        if _zygote is None or not _zygote.is_alive:
-            _zygote = Zygote()
-        return _zygote
+        if _fork_server is None or not _fork_server.is_alive:
+            _fork_server = ForkServer()
+        return _fork_server
 
 
 def stop() -> None:
     """End it, if this process has one."""
-    global _zygote
+    global _fork_server
     with held_off():
-        ending, _zygote = _zygote, None
+        ending, _fork_server = _fork_server, None
     if ending is not None and ending.is_alive:
         atexit.unregister(ending.close)
         ending.close()
@@ -178,7 +178,7 @@ def prestart() -> None:
 
 
 def serve(fd: int) -> None:
-    """The zygote's own loop: fork on request, say how children ended, kill them all when the controller is gone."""
+    """The process's own loop: fork on request, say how children ended, kill them all when the controller is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
@@ -188,9 +188,9 @@ def serve(fd: int) -> None:
     gc.freeze()  # a collection in a worker would write to every page that it shares with the others
     sock = socket.socket(fileno=fd)
     children: set[int] = set()
-    zygote = os.getpid()
+    fork_server = os.getpid()
     try:
-        sock.sendall(json.dumps({"ready": zygote}).encode() + b"\n")
+        sock.sendall(json.dumps({"ready": fork_server}).encode() + b"\n")
         while True:
             select.select([sock], [], [])
             line, fds, _, _ = socket.recv_fds(sock, 4096, 4)
@@ -201,7 +201,7 @@ def serve(fd: int) -> None:
                 pid = os.fork()
                 if pid == 0:
                     sock.close()
-                    _become_worker(worker, request, fds, zygote)
+                    _become_worker(worker, request, fds, fork_server)
                 for passed in fds:
                     os.close(passed)
                 children.add(pid)
@@ -224,14 +224,14 @@ def _end(children: set[int], pid: int) -> int | None:
     return os.waitpid(pid, 0)[1]
 
 
-def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], zygote: int) -> None:
+def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], fork_server: int) -> None:
     code = 1
     try:
         channel, control, output, store = fds
         path = request["store"] or f"/proc/self/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
         given = request["collectives"], request["gpu"], request["kept"]
-        worker.main(*lines, output, request["device"], request["count"], path, zygote, *given)
+        worker.main(*lines, output, request["device"], request["count"], path, fork_server, *given)
         code = 0
     except BaseException:
         import traceback

@@ -90,7 +90,7 @@ class Hosts:
         self.refused: collections.deque[str] = collections.deque(maxlen=_MOST_REFUSED_SHOWN)
         self.is_closed = False
         self._secret = secret
-        self._party: Any = None  # the workers of the pool in use
+        self._remote_workers: Any = None  # the workers of the pool in use
         self._listener = _listen(address)
         self._places = threading.BoundedSemaphore(MOST_GREETED_AT_ONCE)
         self._greeting = threading.Lock()
@@ -164,10 +164,10 @@ class Hosts:
             )
         )
 
-    def expect(self, party: Any) -> None:
-        """From now on, whoever comes as a worker belongs to this party; None if nobody is expected."""
+    def expect(self, remote_workers: Any) -> None:
+        """From now on, whoever comes as a worker is one of these; None if nobody is expected."""
         with self.changed:
-            self._party = party
+            self._remote_workers = remote_workers
 
     def hear(self, sock: socket.socket, take: Callable[[], None]) -> None:
         """Call `take` in this thread whenever the socket can be read, until it is closed."""
@@ -232,18 +232,18 @@ class Hosts:
 
     def _hear_agent(self, agent: Agent) -> None:
         messages = agent.reader.read()
-        party = self._party
+        remote_workers = self._remote_workers
         with self.changed:
             for (_, pool, status), _ in messages or ():
                 agent.ended[pool] = f"{ending(status)} on {agent.place}"
             if messages is None:
-                agent.lost = _why_lost(agent) + (party.companions(agent) if party is not None else "")
+                agent.lost = _why_lost(agent) + (remote_workers.companions(agent) if remote_workers is not None else "")
                 self.agents = {rank: other for rank, other in self.agents.items() if other is not agent}
             self.changed.notify_all()
         if messages is None:
             self.drop(agent.sock)
-            if party is not None:
-                party.lose(agent)
+            if remote_workers is not None:
+                remote_workers.lose(agent)
 
     # ---- a thread for each who comes ------------------------------------------------------------------------------
 
@@ -271,8 +271,12 @@ class Hosts:
         """What speaks against letting it in: a word that tells whether it may come again, and why."""
         role, *what = hello
         if role != "agent":
-            party = self._party
-            return None if party is not None and party.expects(role, *what) else (connect.REFUSED, "its pool has ended")
+            remote_workers = self._remote_workers
+            return (
+                None
+                if remote_workers is not None and remote_workers.expects(role, *what)
+                else (connect.REFUSED, "its pool has ended")
+            )
         rank, count, _, told = what
         there = self.agents
         for name, own in versions().items():
@@ -294,7 +298,7 @@ class Hosts:
                 self.agents = {**self.agents, agent.rank: agent}
                 self.hear(sock, lambda: self._hear_agent(agent))
             else:
-                self._party.take(role, sock, *what)
+                self._remote_workers.take(role, sock, *what)
             self.changed.notify_all()
 
 

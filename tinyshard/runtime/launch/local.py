@@ -15,7 +15,7 @@ from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import cores
-from tinyshard.runtime.launch.forkserver import Zygote
+from tinyshard.runtime.launch.forkserver import ForkServer
 
 
 class Starter(Protocol):
@@ -35,15 +35,17 @@ class Forked:
     """Starts workers on this machine.
 
     Args:
-        zygote: what they are forked from.
+        fork_server: what they are forked from.
         count: how many.
         collectives: what joins them: "shared", "gloo" or "nccl".
         arena: descriptor of the memory that they share, if that joins them.
         gpus: by device, the number of its GPU; none for CPUs.
     """
 
-    def __init__(self, zygote: Zygote, count: int, collectives: str, arena: int = -1, gpus: Sequence[int] = ()) -> None:
-        self._zygote = zygote
+    def __init__(
+        self, fork_server: ForkServer, count: int, collectives: str, arena: int = -1, gpus: Sequence[int] = ()
+    ) -> None:
+        self._fork_server = fork_server
         self._count = count
         self._collectives = collectives
         self._arena = arena
@@ -59,7 +61,7 @@ class Forked:
                     return
                 gpu = self._gpus[device] if self._gpus else None
                 facts = {"count": self._count, "collectives": self._collectives, "gpu": gpu, "kept": kept}
-                yield start_worker(self._zygote, device, store, facts)
+                yield start_worker(self._fork_server, device, store, facts)
 
     def host(self, device: int) -> str | None:
         """Here."""
@@ -67,7 +69,7 @@ class Forked:
 
     def end(self, link: Link) -> str:
         """Kill one."""
-        return ending(self._zygote.kill(link.pid))
+        return ending(self._fork_server.kill(link.pid))
 
 
 @contextmanager
@@ -103,7 +105,7 @@ def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
         raise
 
 
-def start_worker(zygote: Zygote, device: int, store: tuple[int, str], facts: dict[str, Any]) -> Link:
+def start_worker(fork_server: ForkServer, device: int, store: tuple[int, str], facts: dict[str, Any]) -> Link:
     """Fork one worker.
 
     Args:
@@ -112,16 +114,16 @@ def start_worker(zygote: Zygote, device: int, store: tuple[int, str], facts: dic
         facts: further arguments of `worker.main`.
 
     Raises:
-        RuntimeStateError: the zygote cannot.
+        RuntimeStateError: the fork server cannot.
     """
-    zygote.wait_until_ready()
+    fork_server.wait_until_ready()
     with held_off():  # a child that is forked meanwhile would keep the worker's ends, of which no owner is known
         ours, theirs = socket.socketpair()
         control, their_control = socket.socketpair()
         output, write_end = os.pipe()
         try:
             descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
-            pid = zygote.fork({"device": device, "store": store[1], **facts}, descriptors)
+            pid = fork_server.fork({"device": device, "store": store[1], **facts}, descriptors)
             return Link(device, ours, control, output, pid)
         except BaseException:
             ours.close()

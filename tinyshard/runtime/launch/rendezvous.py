@@ -1,4 +1,4 @@
-"""Where workers on several machines find each other: a board of the controller's, read over a line of each worker.
+"""Where workers on several machines find each other: a store of the controller's, read over a line of each worker.
 
 torch's own TCPStore would do, but it listens on a port of its own and believes whoever comes. Here a worker has proved
 who it is before it may ask:
@@ -24,7 +24,7 @@ from tinyshard.runtime import wire
 
 
 class LineStore(dist.Store):
-    """The board as torch.distributed wants it, at the worker's end of its line.
+    """The store as torch.distributed wants it, at the worker's end of its line.
 
     torch keeps no reference to a Python store: whoever hands it over does.
 
@@ -67,11 +67,11 @@ class LineStore(dist.Store):
 
 
 @dataclass(frozen=True)
-class Meeting:
+class Rendezvous:
     """How a worker meets the others over a network.
 
     Attributes:
-        store: the board.
+        store: the store.
         host: the address of this machine on which it listens for the others.
         controller: address and port at the other end of this worker's own lines, which no lost peer breaks.
     """
@@ -81,7 +81,7 @@ class Meeting:
     controller: tuple[Any, ...]
 
 
-class Board:
+class KeyValueStore:
     """The controller's side, for the workers of one pool."""
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class Barrier:
         rows = control.exchanges
         self._monitor = control.exchange_monitor()
         self._arrived, self._released, self._left = (rows[name].data for name in ("arrived", "released", "left"))
-        self._letters, self._maker = rows["letter"], rows["maker"].data
+        self._messages, self._maker = rows["message"], rows["maker"].data
         self._device = device
         self._someone_left = len(rows)  # a condition beside those of the devices
         self._leaving = 0
@@ -50,7 +50,7 @@ class Barrier:
         self,
         group: Group,
         number: int,
-        letter: Sequence[int] = (),
+        message: Sequence[int] = (),
         action: Callable[[], object] | None = None,
     ) -> int:
         """Wait until all members of the group have come to an exchange.
@@ -58,7 +58,7 @@ class Barrier:
         Args:
             group: the members.
             number: of the exchange.
-            letter: four numbers that the others are to read, if any: where the operand lies, and a block.
+            message: four numbers that the others are to read, if any: where the operand lies, and a block.
             action: what the last to come does before the others go on; an error of it is raised there.
 
         Returns:
@@ -70,8 +70,8 @@ class Barrier:
         monitor, arrived, device = self._monitor, self._arrived, self._device
         with monitor:
             self._check()
-            if letter:
-                self._letters[device] = letter
+            if message:
+                self._messages[device] = message
             self._left[device] = self._leaving
             arrived[device] = number
             is_last = all(arrived[member] >= number for member in group.members)
@@ -95,10 +95,10 @@ class Barrier:
         for member in group.members:
             released[member], maker[member] = number, self._device
 
-    def letters(self, group: Group) -> list[list[int]]:
+    def messages(self, group: Group) -> list[list[int]]:
         """What the members wrote in the exchange that this device has passed last, which none of them has left."""
-        letters = self._letters.tolist()
-        return [letters[member] for member in group.members]
+        messages = self._messages.tolist()
+        return [messages[member] for member in group.members]
 
     def leave(self, number: int) -> None:
         """This device reads nothing of that exchange any more; the others see it at its next one, or at `settle`."""

@@ -24,7 +24,7 @@ EXCHANGE = np.dtype(
         ("left", np.int64),
         ("maker", np.int64),  # the device that came last to the exchange that this one passed last
         # where its operand lies, or that it has none or no room for it; and a block: owner, slot, offset
-        ("letter", np.int64, 4),
+        ("message", np.int64, 4),
     ]
 )
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from tinyshard.collectives import group_positions
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.remote_errors import Failure, gone, interrupted
-from tinyshard.runtime.controller.watchdog import Spotted
+from tinyshard.runtime.controller.watchdog import Current
 from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 
@@ -32,7 +32,7 @@ from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 NEWS_WITHIN_S = 10
 
 
-class Spot(NamedTuple):
+class CurrentCollective(NamedTuple):
     """A collective that the loop is in.
 
     Attributes:
@@ -45,7 +45,7 @@ class Spot(NamedTuple):
     ready: ReadyProgram
     step: ReadyStep
 
-    def told(self, device: int) -> Spotted:
+    def told(self, device: int) -> Current:
         """As plain data."""
         program = self.ready.program
         assert self.step.collective is not None
@@ -57,12 +57,12 @@ class Spot(NamedTuple):
         return self.number, place, name, tuple(program.devices[p] for p in positions)
 
 
-class Turnstile:
+class CallControl:
     """Every call passes here before it starts. Made by the thread whose loop it is.
 
     Attributes:
         done: the last call that is over.
-        spot: what `Spot` says of the collective that the loop is in, if it is in one.
+        current: what `CurrentCollective` says of the collective that the loop is in, if it is in one.
         cancelled_upto: calls up to this one are cancelled: what they still exchange are zeros.
         lost: what is told of the device that is gone, if one is.
         processor_s: tells the processor time that the loop has used.
@@ -70,7 +70,7 @@ class Turnstile:
 
     def __init__(self) -> None:
         self.done = 0
-        self.spot: tuple[int, ReadyProgram, ReadyStep] | None = None
+        self.current: tuple[int, ReadyProgram, ReadyStep] | None = None
         self.cancelled_upto = 0
         self.lost: Failure | None = None
         self.processor_s = _own_clock()
@@ -141,27 +141,27 @@ def _own_clock() -> Callable[[], float]:
     return partial(time.clock_gettime, time.pthread_getcpuclockid(threading.get_ident()))
 
 
-def listen(sock: socket.socket, device: int, turnstile: Turnstile, abort: Callable[[], None]) -> None:
+def listen(sock: socket.socket, device: int, call_control: CallControl, abort: Callable[[], None]) -> None:
     """Do what comes on the control line, until the controller is gone; then end this process, whatever it does.
 
     Args:
         sock: the line.
         device: this device's id.
-        turnstile: shared with the loop.
+        call_control: shared with the loop.
         abort: ends every exchange with other devices.
     """
     reader = wire.Reader(sock)
     while (messages := reader.read()) is not None:
         for head, _ in messages:
             if head[0] == "freeze":
-                wire.send(sock, ("frozen", turnstile.freeze()))
+                wire.send(sock, ("frozen", call_control.freeze()))
             elif head[0] == "cancel":
-                turnstile.cancel(*head[1:])
+                call_control.cancel(*head[1:])
             elif head[0] == "look":
-                spot = turnstile.spot
-                told = Spot(*spot).told(device) if spot is not None else None
-                wire.send(sock, ("seen", turnstile.done, told, turnstile.processor_s()))
+                current = call_control.current
+                told = CurrentCollective(*current).told(device) if current is not None else None
+                wire.send(sock, ("seen", call_control.done, told, call_control.processor_s()))
             elif head[0] == "lost":
-                turnstile.lose(gone(*head[1:]))
+                call_control.lose(gone(*head[1:]))
                 abort()
     os._exit(0)

@@ -29,12 +29,12 @@ from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.controller.memory import is_out_of_memory
 from tinyshard.runtime.controller.remote_errors import NO_MEMORY, Failure, failure_of, short
 from tinyshard.runtime.launch import connect, cores
-from tinyshard.runtime.launch.rendezvous import Meeting
+from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.stream import Inbox
-from tinyshard.runtime.worker.control import Turnstile, listen
+from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
 
 _LIBC = ctypes.CDLL(None)
@@ -64,7 +64,7 @@ class Worker:
         store: path of the file that all workers share: their memory, or gloo's rendezvous; or how they meet over a
             network.
         collectives: "shared", "gloo" or "nccl".
-        turnstile: which calls may start.
+        call_control: which calls may start.
         gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
     """
 
@@ -73,9 +73,9 @@ class Worker:
         sock: socket.socket,
         device: int,
         count: int,
-        store: str | Meeting,
+        store: str | Rendezvous,
         collectives: str,
-        turnstile: Turnstile,
+        call_control: CallControl,
         gpu: int | None = None,
     ) -> None:
         self._sock = sock
@@ -83,8 +83,8 @@ class Worker:
         self._device = device
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
-        self._turnstile = turnstile
-        self._is_remote = isinstance(store, Meeting)
+        self._call_control = call_control
+        self._is_remote = isinstance(store, Rendezvous)
         self._may_have_printed = False
         self._source: Any = sock
         self._arena: Arena | None = None
@@ -151,13 +151,13 @@ class Worker:
         operands = list(map(self._values.get, inputs))
         if free:
             self._free(free)  # operands among that end with their last use
-        if self._turnstile.enter(number):
+        if self._call_control.enter(number):
             self._run(number, self._programs[program], operands, outputs)
         else:
             self._values.update(dict.fromkeys(outputs, Failed(None)))
         if free:
             self._free(free)  # results of this call may be among that, too
-        self._turnstile.done = number
+        self._call_control.done = number
         self._end_call(number)
         self._communicator.settle()
         if late:
@@ -176,7 +176,7 @@ class Worker:
         if kind == "put":
             _, number, value, shape, dtype, block = head
             self._put(number, value, shape, dtype, block, payload)
-            self._turnstile.done = number
+            self._call_control.done = number
             self._end_call(number)
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2], self._place, self._communicator)
@@ -201,7 +201,7 @@ class Worker:
         _flush()
         if self._is_remote:
             connect.wait_until_there(1)
-        wire.send(self._sock, ("reply", request, self._turnstile.done, answer), payload)
+        wire.send(self._sock, ("reply", request, self._call_control.done, answer), payload)
 
     def _put(
         self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
@@ -265,18 +265,18 @@ class Worker:
             values: its operands; they are let go of as soon as they are used for the last time.
             outputs: numbers for its results.
         """
-        turnstile = self._turnstile
+        call_control = self._call_control
         if ready.may_print:
             self._may_have_printed = True
         failed = next(value for value in values if type(value) is Failed) if Failed in map(type, values) else None
         values += [None] * (ready.size - len(values))
         for step in ready.steps:
-            if number <= turnstile.cancelled_upto and not failed:
-                failed = self._fail(number, turnstile.cancelled(self._device))
+            if number <= call_control.cancelled_upto and not failed:
+                failed = self._fail(number, call_control.cancelled(self._device))
             try:
                 if step.perform is not None:
-                    turnstile.spot = number, ready, step
-                    if turnstile.lost is not None:
+                    call_control.current = number, ready, step
+                    if call_control.lost is not None:
                         raise PeerLostError("a collective is not begun, for one of the devices is gone")
                     x = zeros_for(step.meta, self._place) if failed else values[step.operand]
                     values[step.results[0]] = step.perform(x, number)
@@ -290,9 +290,9 @@ class Worker:
                 if step.collective is not None and is_out_of_memory(failure) and self._arena is None:
                     _leave()
                 if not failed:
-                    lost = turnstile.why_broken(error) if step.collective is not None else None
+                    lost = call_control.why_broken(error) if step.collective is not None else None
                     failed = self._fail(number, lost or failure)
-            turnstile.spot = None
+            call_control.current = None
             for slot in step.dead:
                 values[slot] = None
         if self._place is not None and not failed:
@@ -325,12 +325,12 @@ def _leave() -> None:
     os._exit(NO_MEMORY)
 
 
-def _end_with_zygote(zygote: int) -> None:
+def _end_with_parent(fork_server: int) -> None:
     """On Linux, end this process when the one that it was forked from is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != zygote:  # killed before the line above
+    if os.getppid() != fork_server:  # killed before the line above
         os._exit(0)
 
 
@@ -364,8 +364,8 @@ def main(
     output: int,
     device: int,
     count: int,
-    store: str | Meeting,
-    zygote: int,
+    store: str | Rendezvous,
+    fork_server: int,
     collectives: str,
     gpu: int | None = None,
     kept: Sequence[int] = (),
@@ -378,7 +378,7 @@ def main(
         output: file descriptor that takes what the process prints.
         device: its id, of `count`.
         store: path of the file in which the workers find each other; or how they meet over a network.
-        zygote: process id of the parent.
+        fork_server: process id of the parent.
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
         kept: by device, the core that it keeps to; none where they go wherever there is room.
@@ -390,7 +390,7 @@ def main(
     _print_by_lines()
     if kept:
         cores.keep_to(kept[device])
-    turnstile = Turnstile()
+    call_control = CallControl()
     made: list[
         Worker
     ] = []  # the line is listened to from the start, for the controller may end before the worker is up
@@ -399,10 +399,10 @@ def main(
         for worker in made:
             worker.abort()
 
-    threading.Thread(target=listen, args=(control, device, turnstile, abort), name="control", daemon=True).start()
-    _end_with_zygote(zygote)
+    threading.Thread(target=listen, args=(control, device, call_control, abort), name="control", daemon=True).start()
+    _end_with_parent(fork_server)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, turnstile, gpu))
+    made.append(Worker(sock, device, count, store, collectives, call_control, gpu))
     made[0].serve()

@@ -20,7 +20,7 @@ from tinyshard.runtime.stream import Streams
 
 
 @dataclass(slots=True)
-class Errand:
+class Publication:
     """One call on its way.
 
     Attributes:
@@ -40,7 +40,7 @@ class Errand:
 
 def plan(
     item: tuple[Any, ...], links: Sequence[Link], known: set[int], released: Sequence[Watch], streams: Streams
-) -> Errand | None:
+) -> Publication | None:
     """What there is to do for an item of the queue while no device is lost; None if it is not that simple.
 
     Args:
@@ -67,4 +67,4 @@ def plan(
         (late if is_small else free).append(watch.number)
     message = wire.frame_of_call(run.number, program.number, inputs, outputs, free, late)
     counts = streams.counts_after(devices, len(message))
-    return None if counts is None else Errand(item, run, message, counts, released)
+    return None if counts is None else Publication(item, run, message, counts, released)

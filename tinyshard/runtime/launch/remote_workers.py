@@ -14,7 +14,7 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.launch.hosts import Agent, Hosts
-from tinyshard.runtime.launch.rendezvous import Board
+from tinyshard.runtime.launch.rendezvous import KeyValueStore
 from tinyshard.runtime.launch.slots import ids_text
 
 ROLES = ("channel", "control", "output", "store")
@@ -24,7 +24,7 @@ START_WITHIN_S = 90
 NEWS_WITHIN_S = 2
 
 
-class Party:
+class RemoteWorkers:
     """One worker for each of some agents. A `launch.Starter`.
 
     Args:
@@ -44,7 +44,7 @@ class Party:
         self._platform = platform
         self._collectives = collectives
         self._name = secrets.token_hex(8)
-        self._board = Board()
+        self._key_values = KeyValueStore()
         self._lines: dict[int, dict[str, socket.socket]] = {device: {} for device in range(len(agents))}
         self._pids: dict[int, int] = {}
 
@@ -131,7 +131,7 @@ class Party:
             self._hosts.drop(sock)
             return
         for question, _ in messages:
-            self._board.take(question, lambda value: _answer(sock, value))
+            self._key_values.take(question, lambda value: _answer(sock, value))
 
     def lose(self, agent: Agent) -> None:
         """An agent is gone: so are its workers, whatever their connections say."""
