@@ -83,8 +83,8 @@ def test_the_errors_own_words_are_understood() -> None:
     """The error is made by the function that makes it at run time, from what it sees of each device."""
 
     def sight(device: int) -> Sight:
-        spot = None if device == 3 else (7, 0, "all_reduce", (0, 1, 2, 3))
-        return Sight(device, 0.0, 0.0, device == 3, 6, spot)
+        current = None if device == 3 else (7, 0, "all_reduce", (0, 1, 2, 3))
+        return Sight(device, 0.0, 0.0, device == 3, 6, current)
 
     sights = {device: sight(device) for device in range(4)}
     links: list[Link] = []

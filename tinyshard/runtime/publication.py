@@ -1,7 +1,7 @@
 """A call that the thread which is about to wait for it hands out itself, so that no other thread has to wake for it.
 
 KeyboardInterrupt may strike that thread between any two steps. So what is to be done is written down first, each step
-may be done again, and whoever takes the switchboard's `carrying` next does what is left.
+may be done again, and whoever takes the dispatcher's `carrying` next does what is left.
 """
 
 from __future__ import annotations
