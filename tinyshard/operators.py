@@ -78,9 +78,10 @@ BATCHED = {
 }
 
 
-def has_no_meta(op: Any, args: tuple[Any, ...]) -> bool:
-    """Whether torch's meta kernel says other shapes than the CPU's kernel makes, of results that hold nothing there."""
-    return op is aten._embedding_bag.default or (op in BATCH_NORMS and not args[5])
+def meta_differs(op: Any, args: tuple[Any, ...]) -> bool:
+    """Whether torch's meta kernel fails, or says other shapes than the CPU's, of results that hold nothing there."""
+    embeds = op in (aten._embedding_bag.default, aten._embedding_bag_backward.default)
+    return embeds or (op in BATCH_NORMS and not args[5])
 
 
 # they pair an element of the index with the element of the tensor at the same place along the other dims

@@ -25,7 +25,7 @@ from tinyshard.operators import (
     INSTEAD,
     NEEDS_WHOLE,
     SHAPED_BY_VALUES,
-    has_no_meta,
+    meta_differs,
     not_by_rule,
     with_positive_dims,
 )
@@ -342,7 +342,7 @@ def _run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) ->
     if "device" in meta_kwargs:
         meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
     op = aten.reshape.default if op in AS_RESHAPE else op
-    if has_no_meta(op, args):
+    if meta_differs(op, args):
         return _run_on_zeros(op, args, kwargs, axes, local=local)
     try:
         out = op(*meta_args, **meta_kwargs)

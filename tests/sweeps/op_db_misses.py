@@ -39,7 +39,7 @@ cauchy exponential geometric log_normal multinomial normal.in_place rand_like ra
 """
 _SHAPES = """
 argwhere bincount combinations linalg.lstsq linalg.lstsq.grad_oriented masked_select nn.functional.ctc_loss
-nonzero tensor_split unique unique_consecutive nn.functional.one_hot
+nonzero repeat_interleave tensor_split unique unique_consecutive nn.functional.one_hot
 """
 _STATISTICS = "nn.functional.batch_norm nn.functional.instance_norm native_batch_norm _native_batch_norm_legit"
 
@@ -54,6 +54,7 @@ MISSES: dict[str, Refusal] = {
     **_rows("resizes", ("eager",), "resize_ resize_as_"),
     **_rows("written", ("eager", "gradient"), "zero_"),
     **_rows("written", ("eager", "jit", "gradient"), "nn.functional.embedding"),  # with max_norm
+    **_rows("written", ("eager", "jit", "gradient", "vmap"), "nn.functional.embedding_bag"),  # likewise
     **_rows("written", ("eager", "jit", "vmap"), _STATISTICS),
     **_rows("written", ("eager", "jit"), "_batch_norm_with_update"),
     **_rows("refused", ("jit",), "allclose equal item"),  # a Python value is asked for

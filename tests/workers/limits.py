@@ -6,7 +6,7 @@
     keep what they have; ts.init() starts afresh, old Arrays say so; what was saved is loaded
     under any sharding
     Memory runs out, on a device, in an exchange, for all: a clear error, or a death by name;         test_faults_memory
-    nobody is held up                                                    unit/test_shm_collectives, memory_limit, live, too
+    nobody is held up                                                    unit: shm_collectives, memory_limit, live
     Ctrl-C ends a cell within 2 s, cancels what is queued, and leaves the rest                    test_faults_interrupts
     wherever it strikes, the next call works and no memory    test_pool_endings, test_faults_handing_out, test_faults_
     stays held                                                                                      interrupted_blocks
@@ -16,7 +16,7 @@
     A child that user code forks gets on, whatever the pool does, and keeps nothing of it           test_forked_children
     What no device can hold is refused before it is sent                          test_holdable_real, unit/test_holdable
     A loop that dispatches faster than devices compute fills no memory                      test_faults_walls, test_pool
-    The same between machines, with a secret, and strangers are refused               test_hosts and unit/test_authentication
+    The same between machines, with a secret, and strangers are refused        test_hosts, unit/test_authentication
     An op that fails concerns who asks for its value                                                       test_failures
     Wrong calls say what is wrong and harm nothing                                                   ../wrong_calls.py
 """

@@ -90,6 +90,7 @@ class GlooCommunicator:
         self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
         self._is_aborted = False
+        self._foreign = _connections()  # what is connected before gloo connects is not gloo's
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)  # what was handed to gloo, for tests
         self.group(tuple(range(count)))  # connects now, so that "ready" means that all can talk
 
@@ -144,16 +145,9 @@ class GlooCommunicator:
     def abort(self) -> None:
         """End every exchange, from another thread: who waits in one gets an error. (gloo's own abort ends none.)"""
         self._is_aborted = True
-        for name in os.listdir("/dev/fd"):
-            with contextlib.suppress(OSError):
-                if not stat.S_ISSOCK(os.stat(int(name)).st_mode):
-                    continue
-                with socket.socket(fileno=os.dup(int(name))) as copy:
-                    if copy.family in (socket.AF_INET, socket.AF_INET6):
-                        # raises for a listening socket, without which gloo would end the process
-                        peer = copy.getpeername()[:2]
-                        if self._rendezvous is None or peer != self._rendezvous.controller:
-                            copy.shutdown(socket.SHUT_RDWR)
+        for descriptor, _ in _connections() - self._foreign:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
         if self._rendezvous is not None:
             self._rendezvous.store.close()
 
@@ -238,6 +232,20 @@ class GlooCommunicator:
 
     def _world(self) -> Any:
         return next(iter(self._groups.values()))
+
+
+def _connections() -> set[tuple[int, int]]:
+    """The TCP connections of this process: descriptor and inode. A listening socket, which gloo needs, is none."""
+    found = set()
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):
+            status = os.stat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
+                with socket.socket(fileno=os.dup(int(name))) as copy:
+                    if copy.family in (socket.AF_INET, socket.AF_INET6):
+                        copy.getpeername()  # raises for one that listens
+                        found.add((int(name), status.st_ino))
+    return found
 
 
 def _all_reduce(group: Any, place: int, count: int, x: Tensor, *, op: str) -> Tensor:

@@ -181,6 +181,6 @@ def _work(address: tuple[str, int], secret: bytes, pool: str, given: dict[str, A
         for role in ("channel", "control", "output", "store")
     }
     own = made["channel"]
-    rendezvous = Rendezvous(LineStore(made["store"]), own.getsockname()[0], own.getpeername()[:2])
+    rendezvous = Rendezvous(LineStore(made["store"]), own.getsockname()[0])
     facts = given["count"], rendezvous, agent, given["collectives"], given["gpu"]
     worker.main(own, made["control"], made["output"].detach(), device, *facts)

@@ -73,12 +73,10 @@ class Rendezvous:
     Attributes:
         store: the store.
         host: the address of this machine on which it listens for the others.
-        controller: address and port at the other end of this worker's own lines, which no lost peer breaks.
     """
 
     store: LineStore
     host: str
-    controller: tuple[Any, ...]
 
 
 class KeyValueStore:
