@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tinyshard.runtime.controller.cells import after_interrupted_cells
+from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 
 
 @pytest.fixture

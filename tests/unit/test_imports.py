@@ -102,3 +102,20 @@ def test_the_runtime_knows_of_tinyshard_only_plain_data() -> None:
 )
 def test_every_way_to_import_is_read(source: str, expected: set[str]) -> None:
     assert set(imports_of(source, "tinyshard.runtime")) == expected
+
+
+def test_controller_and_worker_import_nothing_of_each_other() -> None:
+    assert wrong_imports("tinyshard.runtime.worker", ("tinyshard.runtime.controller",)) == []
+    assert wrong_imports("tinyshard.runtime.controller", ("tinyshard.runtime.worker",)) == []
+
+
+def test_the_runtime_has_no_circle_of_imports() -> None:
+    known = {module: names for module, names in imports_by_module().items() if is_within(module, "tinyshard.runtime")}
+    above = {
+        m: {k for k in known if k != m and any(is_within(n, k) and n != k for n in names)} for m, names in known.items()
+    }
+    while above:
+        free = [module for module, others in above.items() if not others & above.keys()]
+        assert free, f"a circle among {sorted(above)}"
+        for module in free:
+            del above[module]

@@ -7,7 +7,8 @@ import torch
 
 import tinyshard as ts
 from tinyshard.runtime.controller.lineage import Run, Where, ancestry, settle, users_line, users_line_of
-from tinyshard.runtime.controller.remote_errors import ending, failure_of, gone, remote_error, short
+from tinyshard.runtime.controller.remote_errors import ending, remote_error
+from tinyshard.runtime.failure import failure_of, gone, short
 
 HERE = Where("<cell>", 2)
 

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import tinyshard as ts
-from tinyshard.runtime.controller.stalls import check_progress
-from tinyshard.runtime.controller.watchdog import Sight, look_again, stalled, who_reached
+from tinyshard.runtime.controller.watchdog import Sight, check_progress, look_again, stalled, who_reached
 
 REDUCE = (7, 3, "all_reduce", (0, 1, 2))
 PAIR = (5, 1, "all_gather", (2, 3))

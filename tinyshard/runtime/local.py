@@ -20,7 +20,8 @@ from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, put_together
-from tinyshard.runtime.controller.remote_errors import failure_of, remote_error
+from tinyshard.runtime.controller.remote_errors import remote_error
+from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
 
 MOST_HANDED = 1000  # what `handed` remembers of each device

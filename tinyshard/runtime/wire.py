@@ -23,6 +23,8 @@ _CHUNK_NBYTES = 1 << 16
 _NUMBERS = 1 << 31
 
 Message = tuple[tuple[Any, ...], bytearray | None]
+# a collective that a device waits in: the call, the place in it, its name, the ids of those that take part
+Current = tuple[int, int, str, tuple[int, ...]]
 
 
 def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memoryview]:

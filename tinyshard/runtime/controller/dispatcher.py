@@ -21,14 +21,15 @@ from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime import wire
+from tinyshard.runtime.controller.cancellation import Interrupts
 from tinyshard.runtime.controller.connection import Link, Request
-from tinyshard.runtime.controller.interrupts import Interrupts
 from tinyshard.runtime.controller.latch import Latch
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.printed import Printed
 from tinyshard.runtime.controller.refs import Buffers
-from tinyshard.runtime.controller.remote_errors import gone, lost_error
+from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.controller.watchdog import look_again
+from tinyshard.runtime.failure import gone
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
 from tinyshard.runtime.publication import Publication, plan

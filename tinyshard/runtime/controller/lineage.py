@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from tinyshard.program import Meta
-from tinyshard.runtime.controller.remote_errors import Failure
+from tinyshard.runtime.failure import Failure
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))

@@ -19,16 +19,15 @@ from tinyshard.devices import Device
 from tinyshard.errors import OutOfMemoryError, RemoteError, RuntimeStateError, message
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.cells import after_interrupted_cells
+from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.connection import Link, Request
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.latch import Latch
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
-from tinyshard.runtime.controller.memory import alive_text, is_out_of_memory
-from tinyshard.runtime.controller.refs import Buffers, put_together
-from tinyshard.runtime.controller.remote_errors import Failure, lost_error, remote_error
-from tinyshard.runtime.controller.stalls import check_progress
-from tinyshard.runtime.controller.watchdog import Patience
+from tinyshard.runtime.controller.refs import Buffers, alive_text, put_together
+from tinyshard.runtime.controller.remote_errors import lost_error, remote_error
+from tinyshard.runtime.controller.watchdog import Patience, check_progress
+from tinyshard.runtime.failure import Failure, is_out_of_memory
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
 from tinyshard.runtime.progress import Overview

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import itertools
+import math
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 
 from tinyshard.program import Meta
 from tinyshard.runtime.controller.lineage import Buffer, Run
+
+_MOST_SHOWN = 5
 
 
 class Watch(weakref.ref[Buffer]):
@@ -83,3 +86,32 @@ def put_together(
     for device, block in blocks.items():
         out[places[device]] = block
     return out
+
+
+def block_nbytes(buffer: Buffer) -> int:
+    """Size of one device's block; 0 where only running tells."""
+    return math.prod(buffer.block.shape) * buffer.block.dtype.itemsize if buffer.block is not None else 0
+
+
+def alive_text(buffers: Iterable[Buffer]) -> str:
+    """What the values of one device take, the largest first, each with the line that made it.
+
+    Returns:
+        "12.0 MB in 3 values\n8.0 MB f32[1024, 2048] made by In[2], line 3: y = x + 1 ..."
+    """
+    held = sorted(buffers, key=block_nbytes, reverse=True)
+    lines = [f"{megabytes(sum(map(block_nbytes, held)))} in {len(held)} values that somebody holds"]
+    lines += [f"{megabytes(block_nbytes(b))} {b.block} made by {b.run.where}" for b in held[:_MOST_SHOWN]]
+    if len(held) > _MOST_SHOWN:
+        lines.append(f"and {len(held) - _MOST_SHOWN} more")
+    return "\n".join(lines)
+
+
+def megabytes(nbytes: int) -> str:
+    """A size for people.
+
+    Example:
+        >>> megabytes(1 << 22)
+        '4.2 MB'
+    """
+    return f"{nbytes / 1e6:.1f} MB"

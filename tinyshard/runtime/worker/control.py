@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 from tinyshard.collectives import group_positions
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.remote_errors import Failure, gone, interrupted
-from tinyshard.runtime.controller.watchdog import Current
+from tinyshard.runtime.failure import Failure, gone, interrupted
 from tinyshard.runtime.shm.barrier import PeerLostError
+from tinyshard.runtime.wire import Current
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 
 # a peer's end breaks the connection at once; how it ended is the controller's news, and comes a moment later

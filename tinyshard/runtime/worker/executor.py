@@ -11,7 +11,7 @@ import torch
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
-from tinyshard.runtime.controller.remote_errors import short
+from tinyshard.runtime.failure import short
 from tinyshard.runtime.worker.kernels import quickest, shortest, with_tensors_for_numbers, written_in
 
 _SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time

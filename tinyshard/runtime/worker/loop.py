@@ -26,8 +26,7 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
-from tinyshard.runtime.controller.memory import is_out_of_memory
-from tinyshard.runtime.controller.remote_errors import NO_MEMORY, Failure, failure_of, short
+from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
 from tinyshard.runtime.launch import connect, cores
 from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.progress import Progress

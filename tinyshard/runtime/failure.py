@@ -1,0 +1,104 @@
+"""What went wrong on a device, as text that travels."""
+
+from __future__ import annotations
+
+import errno
+import linecache
+import os
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tinyshard.program import Meta
+
+# with it a device ends that has no memory for its part of an exchange which others wait in
+NO_MEMORY = errno.ENOMEM
+_MAX_FRAMES = 4
+_OWN_LOOP = ("loop.py", "local.py", "executor.py")
+_RUNTIME = str(Path(__file__).resolve().parent) + os.sep
+_FOLDERS = (
+    os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep,
+    os.path.dirname(os.__file__) + os.sep,
+)
+_SIGNS = ("MemoryError", "can't allocate memory", "not enough memory", "CUDA out of memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a device tells of an op that raised, or what is told of a device that is gone.
+
+    Attributes:
+        device: who failed; failures that are equal but for this are said once.
+        call: the op and what it was given: "aten.gather.default(f32[2, 4], 1, i64[2, 4])".
+        error: "RuntimeError: index 9 is out of bounds".
+        frames: the device's own frames beneath the runtime's loop, outermost first.
+        lost: how the device's process ended; empty if it lives.
+        interrupt: the line at which the call was cancelled; empty if it was not.
+    """
+
+    device: int = field(compare=False)
+    call: str
+    error: str
+    frames: str
+    lost: str = ""
+    interrupt: str = ""
+
+
+def failure_of(device: int, call: str, error: BaseException) -> Failure:
+    """The failure of a step.
+
+    Args:
+        device: where.
+        call: the step with its operands, as `ReadyStep.describe` gives it.
+        error: what it raised.
+    """
+    stack = [f for f in traceback.extract_tb(error.__traceback__) if not _is_loop(f.filename)]
+    frames = "\n".join(_frame_line(f) for f in stack[-_MAX_FRAMES:])
+    return Failure(device, call, f"{type(error).__name__}: {error}".strip(), frames)
+
+
+def _is_loop(file: str) -> bool:
+    return file.startswith(_RUNTIME) and os.path.basename(file) in _OWN_LOOP
+
+
+def _frame_line(frame: traceback.FrameSummary) -> str:
+    folder = next((f for f in _FOLDERS if frame.filename.startswith(f)), "")
+    text = frame.line or linecache.getline(frame.filename, frame.lineno or 0).strip()
+    return f"{frame.filename[len(folder) :]}:{frame.lineno} in {frame.name}: {text}"
+
+
+def short(value: Any) -> str:
+    """A value as an error shows it: tensors by dtype and shape, the rest as Python writes it.
+
+    Example:
+        >>> short([torch.zeros(2, 3), 1])
+        '[f32[2, 3], 1]'
+    """
+    if isinstance(value, torch.Tensor):
+        return str(Meta(tuple(value.shape), value.dtype))
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(short, value))}]"
+    return repr(value)
+
+
+def gone(device: int, lost: str) -> Failure:
+    """The failure of every call that a device had not finished when it went."""
+    return Failure(device, "", "", "", lost)
+
+
+def interrupted(device: int, by: str) -> Failure:
+    """The failure of every call that was queued when an interrupt came.
+
+    Args:
+        device: which has not started it.
+        by: the interrupted line.
+    """
+    return Failure(device, "", "", "", interrupt=by)
+
+
+def is_out_of_memory(failure: Failure) -> bool:
+    """Whether an op failed for want of memory."""
+    return any(sign in failure.error for sign in _SIGNS)
