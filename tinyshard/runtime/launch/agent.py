@@ -32,7 +32,7 @@ from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.authentication import RefusedError
 from tinyshard.runtime.launch.rendezvous import LineStore, Rendezvous
 from tinyshard.runtime.launch.slots import Slot
-from tinyshard.runtime.worker import loop as worker
+from tinyshard.runtime.worker import main as worker
 
 LOOK_AGAIN_S = 0.2
 

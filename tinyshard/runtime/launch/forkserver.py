@@ -182,7 +182,7 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
-    from tinyshard.runtime.worker import loop as worker
+    from tinyshard.runtime.worker import main as worker
 
     torch.set_num_threads(1)
     gc.freeze()  # a collection in a worker would write to every page that it shares with the others

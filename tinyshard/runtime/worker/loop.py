@@ -6,15 +6,11 @@ that there is room in its ring, and in shared memory how far it is.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import io
 import math
 import os
-import signal
 import socket
 import sys
-import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,19 +23,16 @@ from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
-from tinyshard.runtime.launch import connect, cores
+from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.stream import Inbox
-from tinyshard.runtime.worker.control import CallControl, listen
+from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
 
 _LIBC = ctypes.CDLL(None)
-# that a worker keeps of what it has freed, beyond what lies between used pieces: more than a tensor of 32 MiB, with the
-# allocator's own words before it and after
-_KEPT_NBYTES = 33 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,84 +317,7 @@ def _leave() -> None:
     os._exit(NO_MEMORY)
 
 
-def _end_with_parent(fork_server: int) -> None:
-    """On Linux, end this process when the one that it was forked from is killed."""
-    if sys.platform == "linux":
-        pr_set_pdeathsig = 1
-        _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != fork_server:  # killed before the line above
-        os._exit(0)
-
-
 def _flush() -> None:
     """Write out what was printed, by C code too: it is to be there before whoever waits goes on."""
     sys.stdout.flush()
     _LIBC.fflush(None)
-
-
-def _print_by_lines() -> None:
-    """Write out each line as it ends, though it goes into a pipe: Python's, and that of libraries in C."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)
-    line_buffered = 1
-    with contextlib.suppress(ValueError):  # C's library calls it otherwise
-        _LIBC.setvbuf(ctypes.c_void_p.in_dll(_LIBC, "stdout"), None, line_buffered, ctypes.c_size_t(0))
-
-
-def _recycle_memory() -> None:
-    """Keep what is freed for the next tensor: the first touch of fresh pages costs more than most maths."""
-    mallopt = getattr(_LIBC, "mallopt", None)  # glibc has it
-    if mallopt is not None and sys.platform == "linux":
-        m_trim_threshold, m_mmap_max = -1, -4
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, _KEPT_NBYTES)
-
-
-def main(
-    sock: socket.socket,
-    control: socket.socket,
-    output: int,
-    device: int,
-    count: int,
-    store: str | Rendezvous,
-    fork_server: int,
-    collectives: str,
-    gpu: int | None = None,
-    kept: Sequence[int] = (),
-) -> None:
-    """What a freshly forked worker does until it exits.
-
-    Args:
-        sock: the channel.
-        control: the control line.
-        output: file descriptor that takes what the process prints.
-        device: its id, of `count`.
-        store: path of the file in which the workers find each other; or how they meet over a network.
-        fork_server: process id of the parent.
-        collectives: "shared", "gloo" or "nccl".
-        gpu: the number of its GPU; None for the CPU.
-        kept: by device, the core that it keeps to; none where they go wherever there is room.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    _print_by_lines()
-    if kept:
-        cores.keep_to(kept[device])
-    call_control = CallControl()
-    made: list[
-        Worker
-    ] = []  # the line is listened to from the start, for the controller may end before the worker is up
-
-    def abort() -> None:
-        for worker in made:
-            worker.abort()
-
-    threading.Thread(target=listen, args=(control, device, call_control, abort), name="control", daemon=True).start()
-    _end_with_parent(fork_server)
-    torch.set_num_threads(1)
-    torch.set_grad_enabled(False)
-    _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, call_control, gpu))
-    made[0].serve()
