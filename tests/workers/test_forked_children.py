@@ -260,7 +260,7 @@ tell(x.sum().item())
 
 def test_a_spawned_worker_that_imports_tinyshard_starts_no_helper_process(controller, tmp_path):
     (tmp_path / "lesson.py").write_text(
-        "import tinyshard as ts, os\ndef helpers(_): return ts.runtime.fork_server._fork_server is None\n"
+        "import tinyshard as ts, os\ndef helpers(_): return ts.runtime.launch.forkserver._fork_server is None\n"
     )
     each = controller(
         """
