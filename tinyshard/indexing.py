@@ -16,8 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
 from tinyshard.errors import message
 from tinyshard.lifting import TracedValueError
@@ -109,7 +107,17 @@ def narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
     """
     if not isinstance(start, torch.Tensor):
         return x.narrow(dim, start, length)
-    return x.index_select(dim, _from_front(start, x.shape[dim]) + torch.arange(length))
+    return x.index_select(dim, positions(start, x.shape[dim], length))
+
+
+def positions(start: torch.Tensor, size: int, length: int) -> torch.Tensor:
+    """The places along a dim of this size that `narrow` takes."""
+    return _from_front(start, size) + torch.arange(length)
+
+
+def has_traced_number(index: Any) -> bool:
+    """Whether one of the entries of an index is a number that only the devices know."""
+    return any(map(is_traced_index, _entries(index)))
 
 
 def _from_front(index: torch.Tensor, size: int) -> torch.Tensor:
@@ -159,19 +167,3 @@ BY_TRACED_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.select: select,
     torch.select: select,
 }
-
-
-class IndexedByExamples(TorchFunctionMode):
-    """Under vmap: an index may be a number that differs between examples."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        instead = BY_TRACED_NUMBERS.get(func)
-        if instead is not None and any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
-            func = instead
-        return func(*args, **kwargs)
-
-
-def _is_of_examples(x: Any) -> bool:
-    functorch = torch._C._functorch
-    return isinstance(x, torch.Tensor) and functorch.is_functorch_wrapped_tensor(x)

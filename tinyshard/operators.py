@@ -114,7 +114,7 @@ def not_by_rule(op: Any, args: tuple[Any, ...]) -> str:
 
 
 _DIMS = {"dim", "dims", "dim0", "dim1", "dim2"}
-_ONE_DIM_MORE = {"aten::unsqueeze", "aten::stack"}
+_ONE_DIM_MORE = {"aten::unsqueeze", "aten::stack", "aten::diag_embed"}
 _SIZES_OF_VIEWED = {"input_sizes", "self_sizes", "input_size"}  # of select_backward, diagonal_backward, unfold_backward
 
 

@@ -75,6 +75,8 @@ class _Replay(torch.fx.Interpreter):
             return args[0].detach()
         if target is torch.ops.aten.detach.default:  # torch's own, of values that it saves for a gradient
             return args[0]
+        if target is torch.ops.aten.copy.default:  # torch has no derivative of it
+            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         return super().call_function(target, args, kwargs)
 
 

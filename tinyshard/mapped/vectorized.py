@@ -12,12 +12,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard import names
 from tinyshard.errors import DtypeError, MappingError, message
-from tinyshard.indexing import IndexedByExamples
 from tinyshard.leaves import shapes_of
 from tinyshard.lifting import is_tracing, lift_arguments
 from tinyshard.mapped.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.mapped.refused import told_as_ours
 from tinyshard.placement import as_tensor
+from tinyshard.traced_views import IndexedByExamples
 from tinyshard.views import one_transform
 
 
