@@ -90,7 +90,9 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
                 try_="one_hot(x, num_classes=n)",
             )
         )
-    return (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+    row = (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
+    # zeros, and an error on the device where a class is not below their number
+    return row + torch.nn.functional.embedding(x, torch.zeros(num_classes, 1, dtype=torch.int64))
 
 
 def _tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:

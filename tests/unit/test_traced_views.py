@@ -1,4 +1,4 @@
-"""A view by a traced number is a view, as in torch: what is written to it is written to what it views."""
+"""A view by a traced number is a view, as in torch: what is written to it is written to what it views. And its like."""
 
 import pytest
 import torch
@@ -140,3 +140,9 @@ def test_the_gradient_of_a_compiled_circular_pad_is_torchs():
 
     x = torch.arange(8.0).reshape(1, 2, 4)
     assert torch.equal(ts.device_get(ts.grad(ts.jit(padded))(x)), torch.func.grad(padded)(x))
+
+
+@pytest.mark.parametrize("classes", [[0, 3, 1, 2], [0, -1, 1, 1]])
+def test_a_class_that_is_not_below_the_number_of_classes_is_an_error_in_a_program(classes):
+    with pytest.raises(ts.RemoteError, match="out of range"):
+        ts.jit(lambda x: F.one_hot(x, 2))(torch.tensor(classes)).tolist()
