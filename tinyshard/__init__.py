@@ -10,9 +10,12 @@
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
+    trees               tree.map tree.leaves tree.structure ...
+    meshes by shape     mesh_utils.create_device_mesh
 
-torch's functions and methods work on Arrays. How they run: `tinyshard.program`, `tinyshard.partition`,
-`tinyshard.runtime`.
+torch's functions and methods work on Arrays. A container of your own is a tree once
+`torch.utils._pytree.register_pytree_node` knows it. A name of JAX's that is absent says what stands for it. How they
+run: `tinyshard.program`, `tinyshard.partition`, `tinyshard.runtime`.
 """
 
 # workers are forked from a process that has torch loaded; it is started first, so that it loads while this one does

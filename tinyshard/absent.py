@@ -32,6 +32,13 @@ NAMES: dict[str, dict[str, str]] = {
         "xmap": "ts.shard_map",
         "pjit": "ts.jit(f, in_shardings=..., out_shardings=...)",
         "distributed": "ts.init(hosts=...)",
+        "process_index": "the controller is one process: 0; a device has its own, device.process_index",
+        "process_count": "len({device.host for device in ts.devices()}) machines; a process for each device",
+        "default_device": "ts.device_put(x, device)",
+        "eval_shape": "ts.jit(f).lower(*args).compile().as_text(), which shows every shape",
+        "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
+        "checkpoint": "torch.utils.checkpoint.checkpoint inside of a function that jit compiles",
+        "debug_nans": "torch.isfinite(x).all(), of what a function returns",
     },
     "tinyshard.lax": {
         "cond": "torch.cond(condition, if_true, if_false, operands)",
