@@ -148,7 +148,7 @@ def _set_grad_enabled(mode: bool) -> None:
 def _is_users_switch() -> bool:
     """Whether gradients are switched off, not by torch.func or this package, nor as `enable_grad` ends."""
     frame = sys._getframe(1)
-    passing = (__name__, "torch.autograd.grad_mode", "torch.fx.experimental.proxy_tensor")
+    passing = (__name__, "tinyshard.traced_views", "torch.autograd.grad_mode", "torch.fx.experimental.proxy_tensor")
     while frame is not None and frame.f_globals.get("__name__") in passing:
         if frame.f_code.co_name == "__exit__":
             return False

@@ -68,7 +68,7 @@ def test_gpus_share_no_memory() -> None:
 
 
 def test_a_board_answers_when_somebody_has_set_what_is_asked() -> None:
-    board, answers = rendezvous.Board(), []
+    board, answers = rendezvous.KeyValueStore(), []
 
     def note(who: str) -> Any:
         return lambda value: answers.append((who, value))
