@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
+from tinyshard.indexing import BY_TRACED_NUMBERS
 from tinyshard.lifting import current_recorder, is_tracing, lift_outer, traced_value_error
 from tinyshard.program import Meta
 from tinyshard.runtime.controller.lineage import users_line
@@ -164,6 +165,7 @@ def _note(what: str) -> None:
 
 
 _INSTEAD: dict[Any, Callable[..., Any]] = {
+    **BY_TRACED_NUMBERS,
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
     torch.cov: cov,
@@ -194,7 +196,7 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._lifts:
             args, kwargs = lift_outer((args, kwargs or {}))
-        return self._views.call(_INSTEAD.get(func, func), args, kwargs or {})
+        return self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         super().__exit__(kind, *rest)

@@ -44,10 +44,9 @@ class _View:
     copy_version: int
     base_version: int
 
-    @property
-    def is_stale(self) -> bool:
-        """Whether the base was written to since."""
-        return _version(self.base) != self.base_version
+    def agree(self) -> None:
+        """Note that the two agree now."""
+        self.copy_version, self.base_version = _version(self.copy), _version(self.base)
 
 
 class TracedViews:
@@ -56,21 +55,27 @@ class TracedViews:
     def __init__(self) -> None:
         self._views: list[_View] = []
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Call a function of torch that may read or write views, or make one."""
+    def call(self, func: Any, instead: Any, args: Any, kwargs: Any) -> Any:
+        """Call what stands for a function of torch that may read or write views, or make one.
+
+        Args:
+            func: the function.
+            instead: what is called; where that is the function itself, what it makes is a view of torch's own.
+            args, kwargs: its arguments.
+        """
         if self._views:
             self._bring_up_to_date(args, kwargs)
             if func is torch.Tensor.__setitem__ and self._is_written(*args):
                 return None
-        made = indexing.BY_TRACED_NUMBERS.get(func, func)(*args, **kwargs)
+        made = instead(*args, **kwargs)
         self._write_back()
-        if func in _READERS and made is not args[0]:
+        if func in _READERS and instead is not func and made is not args[0]:
             self._note(func, made, *args, **kwargs)
         return made
 
     def end(self) -> None:
         """The trace is over. Raises TracedValueError if a copy that is out of date is among what is left of it."""
-        left = [(weakref.ref(view.copy), view.where) for view in self._views if view.is_stale]
+        left = [(weakref.ref(view.copy), view.where) for view in self._views if self._is_stale(view)]
         self._views.clear()
         for copy, where in left:
             if copy() is not None:
@@ -109,23 +114,31 @@ class TracedViews:
         for view in reversed(self._views):
             if _version(view.copy) != view.copy_version:
                 view.write(view.copy)
-                view.copy_version, view.base_version = _version(view.copy), _version(view.base)
+                view.agree()
+
+    def _is_stale(self, view: _View) -> bool:
+        """Whether what it views was written to since, if that is a view by way of another one."""
+        outer = (other for other in self._views if other is not view and other.copy is view.base)
+        return _version(view.base) != view.base_version or any(map(self._is_stale, outer))
 
     def _bring_up_to_date(self, args: Any, kwargs: Any) -> None:
+        stale = [view for view in self._views if self._is_stale(view)]
+        if not stale:
+            return
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         levels = [level for x in tensors for level in _levels(x)]
         used = {id(x) for x in levels} | {id(x._base) for x in levels if x._base is not None}
-        for view in self._views:
-            if view.is_stale and any(id(level) in used for level in _levels(view.copy)):
+        for view in stale:
+            if any(id(level) in used for level in _levels(view.copy)):
                 self._refresh(view)
 
     def _refresh(self, view: _View) -> None:
         for other in self._views:  # a view of a view: the outer one first
             if other is not view and other.copy is view.base:
                 self._refresh(other)
-        if view.is_stale:
+        if _version(view.base) != view.base_version:
             view.copy.copy_(view.read())
-            view.copy_version, view.base_version = _version(view.copy), _version(view.base)
+            view.agree()
 
     def _is_written(self, x: torch.Tensor, index: Any, value: Any) -> bool:
         """Whether this is the end of `x[i] += 1`: what was added to the copy is in `x` by now."""
@@ -158,9 +171,10 @@ class IndexedByExamples(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in indexing.BY_TRACED_NUMBERS and not any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
-            return func(*args, **kwargs)
-        return self._views.call(func, args, kwargs)
+        instead = indexing.BY_TRACED_NUMBERS.get(func)
+        if instead is None or not any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
+            instead = func
+        return self._views.call(func, instead, args, kwargs)
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         super().__exit__(kind, *rest)

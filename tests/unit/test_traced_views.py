@@ -70,9 +70,17 @@ def read_a_view_of_a_part_after_a_write(y, i):
     return w * 1
 
 
+def read_a_part_of_a_part_after_a_write(y, i):
+    z = y.narrow(0, i, 2)
+    w = z[i - 1]
+    y[i] = 7.0
+    return w * 1
+
+
 WRITES = [
     add_to_an_element, copy_into_a_part, fill_an_element, add_by_a_name, add_at_an_index, write_into_a_part,
     write_to_a_view_of_a_part, write_to_a_part_of_a_part, read_after_a_write, read_a_view_of_a_part_after_a_write,
+    read_a_part_of_a_part_after_a_write,
 ]  # fmt: skip
 X, AT = torch.tensor([0.5, 1.0, 2.0]), torch.tensor(1)
 
@@ -111,10 +119,11 @@ def test_it_is_so_on_every_device_of_a_mesh():
     assert made.tolist() == [1, 0, 0, 1, 1, 0, 0, 1]
 
 
-def test_a_view_that_would_be_returned_as_it_was_before_a_write_is_refused():
+@pytest.mark.parametrize("view", [lambda y, i: y[i], lambda y, i: y.narrow(0, i, 2)[i - 1]], ids=["one", "of a view"])
+def test_a_view_that_would_be_returned_as_it_was_before_a_write_is_refused(view):
     def stale(x, i):
         y = x.clone()
-        z = y[i]
+        z = view(y, i)
         y[i] = 5.0
         return z
 

@@ -99,4 +99,4 @@ class Communicator(Protocol):
         """A call is over."""
 
     def abort(self) -> None:
-        """End every exchange, from another thread: whoever waits in one gets an error."""
+        """End every exchange, from another thread: a device that waits in one gets an error."""

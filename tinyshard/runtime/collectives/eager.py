@@ -1,7 +1,7 @@
 """Collectives of small operands through shared memory: one barrier, and no blocks.
 
 Every member copies its operand into a slot of its own, the one that the exchange's number names, waits until all have
-come, and computes its own result from the slots. Where all get the same, whoever comes last computes it, before the
+come, and computes its own result from the slots. Where all get the same, the last to come computes it, before the
 others go on, and they copy it. A slot is written again when all its readers have left the exchange.
 """
 

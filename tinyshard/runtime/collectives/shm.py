@@ -68,7 +68,7 @@ class SharedMemoryCommunicator:
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def abort(self) -> None:
-        """End every exchange, from another thread: whoever waits in one gets an error."""
+        """End every exchange, from another thread: a device that waits in one gets an error."""
         self._barrier.abort()
 
     def settle(self) -> None:

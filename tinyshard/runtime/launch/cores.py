@@ -7,12 +7,9 @@ of whoever sent it, as they otherwise do: with eight devices on two cores that i
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import sys
 from collections.abc import Iterable
-
-_here = getattr(ctypes.PyDLL(None), "sched_getcpu", None)
 
 
 def core_of(device: int, count: int, cores: Iterable[int]) -> int | None:
@@ -48,11 +45,6 @@ def kept(count: int) -> tuple[int, ...]:
     there = os.sched_getaffinity(0)
     cores = (core_of(device, count, there) for device in range(count))
     return tuple(core for core in cores if core is not None)  # of all, or of none
-
-
-def here() -> int:
-    """The core on which this thread runs just now; -1 where the system does not tell."""
-    return -1 if _here is None else int(_here())
 
 
 def keep_to(core: int) -> None:

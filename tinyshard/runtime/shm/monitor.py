@@ -4,7 +4,7 @@ One POSIX mutex, shared by processes, and condition variables that belong to it.
 without it as a hint, which is then confirmed with it; so nothing depends on the order in which a processor stores.
 
 A process that is killed with the mutex in its hand does not keep it where the system has robust mutexes (Linux). One
-that is stopped with it (SIGSTOP) does: who must not wait for that gives `acquire` a time limit.
+that is stopped with it (SIGSTOP) does: a process that must not wait for that gives `acquire` a time limit.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Monitor:
         attributes = ctypes.create_string_buffer(128)
         _library.pthread_mutexattr_init(attributes)
         _library.pthread_mutexattr_setpshared(attributes, 1)
-        # whoever releases it without holding it gets an error code, and no harm is done
+        # a process that releases it without holding it gets an error code, and no harm is done
         _library.pthread_mutexattr_settype(attributes, _ERRORCHECK if not _IS_MAC else 1)
         if hasattr(_library, "pthread_mutexattr_setrobust"):
             _library.pthread_mutexattr_setrobust(attributes, 1)
@@ -144,7 +144,7 @@ class Monitor:
 
         Args:
             is_true: asked without the mutex too, as a hint.
-            condition: on which whoever makes it true notifies.
+            condition: what makes it true notifies on it.
             check: called between two sleeps; it may raise, and ends the waiting so.
             look_s: for how long it is looked before the first sleep.
         """
