@@ -22,7 +22,10 @@ from torch.utils._pytree import tree_leaves
 import tinyshard as ts
 from tests.operations import ANY, OPERATIONS, Operation, Pick, numbers
 
-TOLERANCE = {torch.bfloat16: 0.05, torch.float16: 0.01, torch.float32: 1e-4, torch.complex64: 1e-4, torch.float64: 1e-9}
+TOLERANCE = {
+    torch.bfloat16: 0.05, torch.float16: 0.01, torch.float32: 1e-4, torch.complex64: 1e-4,
+    torch.float64: 1e-9, torch.complex128: 1e-9,
+}  # fmt: skip
 
 # said once a process, of experimental dtypes and of operands that torch has to copy
 TORCHS_OWN = "ComplexHalf|torch.(searchsorted|bucketize)|An output with one or more"
