@@ -7,14 +7,6 @@ from tests.programs import Case
 from tinyshard import platform
 from tinyshard.collectives import COLLECTIVES
 
-# gloo has no reduce_scatter of its own that takes every dtype: the blocks are exchanged and added
-GLOO = {
-    "all_reduce": "allreduce",
-    "all_gather": "_allgather_base",
-    "reduce_scatter": "alltoall_base",
-    "all_to_all": "alltoall_base",
-}
-
 
 def sent(name: str, size: int, nbytes: int) -> int:
     """Bytes that a device sends of an operand of this size, by a ring or directly."""
@@ -38,7 +30,7 @@ def announced(program) -> list[tuple[str, int, int]]:
     return told
 
 
-def check(case: Case, names: dict[str, str]) -> list[tuple[str, int, int]]:
+def check(case: Case) -> list[tuple[str, int, int]]:
     """Run a case; what its text, its cost and the devices say is the same. Returns what was announced."""
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     arguments = ts.block_until_ready(case.placed(mesh))
@@ -49,7 +41,7 @@ def check(case: Case, names: dict[str, str]) -> list[tuple[str, int, int]]:
         ts.block_until_ready(compiled(*arguments))
     told = announced(compiled.program)
     for device, handed in platform.current().handed().items():
-        assert handed == [(names.get(name, name), size, nbytes) for name, size, nbytes in told], f"device {device}"
+        assert handed == told, f"device {device}"
     cost = compiled.cost_analysis()
     assert cost.nbytes == sum(sent(*each) for each in told)
     assert sum(t.count for t in cost.traffic) == len(told)

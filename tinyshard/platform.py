@@ -120,10 +120,10 @@ def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives
     agents = joined.gather(devices, config.read("hosts_timeout_s"), lambda words: print(words, file=sys.stderr))
     seats: tuple[int, ...] = ()
     if platform == "gpu":
-        machines = [(agent.host, agent.told["gpus"]) for agent in agents]
+        machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
         seats, collectives = gpus.seats(machines), gpus.collectives(machines, collectives)
     between = collectives or "gloo"
-    return ProcessPool(len(agents), platform, between, RemoteWorkers(joined, agents, platform, between, seats))
+    return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
 
 
 def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[int, ...]]:

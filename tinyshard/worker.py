@@ -58,18 +58,18 @@ def main(arguments: list[str] | None = None) -> int:
 
     import torch
 
-    from tinyshard.runtime.launch import agent, authentication, connect, slots
+    from tinyshard.runtime.launch import agent, authentication, connect
 
     torch.set_num_threads(1)  # a fork must not find threads that compute
     try:
-        slot = slots.slot_of(os.environ)
+        slot = agent.slot_of(os.environ)
         address = connect.parse(given.controller)
         secret = authentication.read_secret(given.secret_file)
     except RuntimeStateError as error:
         print(error, file=sys.stderr)
         return 2
     try:
-        return agent.serve(address, secret, slot, given.wait, _say(slot.rank))
+        return agent.serve(address, secret, slot, given.wait, _say(slot[0]))
     except KeyboardInterrupt:
         return 130
 

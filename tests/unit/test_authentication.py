@@ -90,9 +90,20 @@ def test_who_sends_a_byte_now_and_then_is_refused_in_time() -> None:
     assert isinstance(controller, OSError)
 
 
-def test_a_proof_holds_for_its_own_nonces_alone() -> None:
-    worker = [auth.proof(SECRET, "worker", n, m) for n in (b"1" * 32, b"2" * 32) for m in (b"1" * 32, b"2" * 32)]
-    assert len(set(worker)) == 4
+def test_a_proof_holds_for_its_own_side_and_nonces_alone() -> None:
+    nonces = [(n, m) for n in (b"1" * 32, b"2" * 32) for m in (b"1" * 32, b"2" * 32)]
+    assert len({auth.proof(SECRET, side, n, m) for side in ("worker", "controller") for n, m in nonces}) == 8
+
+
+def test_one_worker_gives_nothing_that_lets_another_believe_an_impostor() -> None:
+    def impostor(sock: socket.socket) -> bytes:
+        nonce = sock.recv(1000)[len(auth.MAGIC) :]  # another worker's would be used like it
+        sock.sendall(nonce + auth.proof(b"not the secret", "controller", nonce, nonce))
+        return sock.recv(1000)
+
+    worker, learned = both(lambda s: auth.ask(s, SECRET, 20), impostor)
+    assert isinstance(worker, auth.RefusedError)
+    assert learned == b""
 
 
 @pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\r\n" + b" " * 60, b"\x80\x05" + b"x" * 80])

@@ -1,30 +1,22 @@
-"""What a device hands to the library that joins devices; a group of one's own notes it here."""
+"""What a device does to the connections of its process; and what it hands to gloo, in a group of one's own."""
 
 import socket
+from collections import deque
 
 import pytest
 import torch
 
+from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta
-from tinyshard.runtime.collectives import gloo
+from tinyshard.runtime.collectives.base import Request
+from tinyshard.runtime.collectives.gloo import GlooCommunicator
 
 
-class Group:
-    """Notes what it is asked for, in order; as a member of NCCL's or gloo's."""
+class World:
+    """A process group that notes what it is asked for, in order. What it receives is full of the sender's id."""
 
-    def __init__(self, name):
+    def __init__(self):
         self.calls = []
-        self.name = lambda: name
-
-    def _note(self, *words):
-        self.calls.append(words)
-        return self
-
-    def _start_coalescing(self, place):
-        self._note("group")
-
-    def _end_coalescing(self, place):
-        return self._note("end of group")
 
     def send(self, blocks, member, tag):
         return self._note("send", member, blocks[0].tolist())
@@ -36,41 +28,66 @@ class Group:
     def wait(self):
         self._note("wait")
 
+    def _note(self, *words):
+        self.calls.append(words)
+        return self
 
-SWAP = [("send", 1, [7, 7]), ("receive", 1)]
-GROUPED = [("group",), *SWAP, ("end of group",), ("wait",)]
+
+@pytest.fixture
+def device():
+    """A device whose exchanges with others go to a `World`."""
+
+    def make(number):
+        made = GlooCommunicator.__new__(GlooCommunicator)
+        made._device, made._place, made._world, made.handed = number, None, World(), deque()
+        return made
+
+    return make
 
 
-@pytest.mark.parametrize("name, calls", [("nccl", GROUPED), ("gloo", [*SWAP, ("wait",), ("wait",)])])
-def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait_and_on_nccl_in_one_group(name, calls):
-    group, x = Group(name), torch.tensor([7, 7], dtype=torch.uint8)
-    out = gloo._collective_permute(gloo._Counting(group, 2, []), 0, 2, x, pairs=((0, 1), (1, 0)))
+META = Meta((2,), torch.uint8)
+WHOLE = (slice(0, 2),)
+SWAP = [("send", 1, [7, 7]), ("receive", 1), ("wait",), ("wait",)]
+
+
+def ready(device, name, devices, **params):
+    return device.ready(Request(name, devices, (len(devices),), (0,), params, META, META, 0))
+
+
+@pytest.mark.parametrize(
+    "name, params",
+    [
+        ("collective_permute", {"pairs": ((0, 1), (1, 0))}),
+        ("transfer", {"moves": ((0, 1, WHOLE, WHOLE), (1, 0, WHOLE, WHOLE))}),
+    ],
+)
+def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait(device, name, params):
+    here = device(0)
+    out = ready(here, name, (0, 1), **params)(torch.tensor([7, 7], dtype=torch.uint8), 1)
     assert out.tolist() == [1, 1]
-    assert group.calls == calls
+    assert here._world.calls == SWAP
 
 
-@pytest.mark.parametrize("name, calls", [("nccl", GROUPED), ("gloo", [*SWAP, ("wait",), ("wait",)])])
-def test_a_transfer_both_ways_is_one_group_on_nccl(name, calls):
-    group, x = Group(name), torch.tensor([7, 7], dtype=torch.uint8)
-    here = gloo.GlooCommunicator.__new__(gloo.GlooCommunicator)
-    here._device, here._place, here._groups = 0, None, {(0, 1): gloo._Counting(group, 2, [])}
-    whole = (slice(0, 2),)
-    meta = Meta((2,), torch.uint8)
-    out = here.transfer(x, meta, (0, 1), meta, moves=((0, 1, whole, whole), (1, 0, whole, whole)))
-    assert out.tolist() == [1, 1]
-    assert group.calls == calls
+def test_a_device_that_takes_no_part_in_a_permutation_exchanges_nothing_and_gets_zeros(device):
+    here = device(2)
+    perform = ready(here, "collective_permute", (0, 1, 2), pairs=((0, 1), (1, 0)))
+    assert perform(torch.tensor([7, 7], dtype=torch.uint8), 1).tolist() == [0, 0]
+    assert here._world.calls == []
 
 
-def test_a_device_that_takes_no_part_hands_nothing_over():
-    group, x = Group("nccl"), torch.tensor([7, 7], dtype=torch.uint8)
-    assert gloo._collective_permute(group, 2, 3, x, pairs=((0, 1), (1, 0))).tolist() == [0, 0]
-    assert group.calls == []
+def test_a_collective_of_one_device_is_the_operand_itself(device):
+    x = torch.tensor([7, 7], dtype=torch.uint8)
+    for name in ("all_reduce", "all_gather", "collective_permute"):
+        assert COLLECTIVES[name].communicates
+        assert ready(device(0), name, (0,))(x, 1) is x
 
 
-def test_an_abort_leaves_the_connections_of_others_alone(tmp_path):
+def test_an_abort_leaves_the_connections_of_others_alone_whenever_they_were_made(tmp_path):
     listener = socket.create_server(("127.0.0.1", 0))
-    with listener, socket.create_connection(listener.getsockname()) as mine, listener.accept()[0] as theirs:
-        here = gloo.GlooCommunicator(str(tmp_path / "store"), 0, 1)
-        here.abort()
-        mine.sendall(b"still there")
-        assert theirs.recv(64) == b"still there"
+    with listener, socket.create_connection(listener.getsockname()) as earlier, listener.accept()[0] as there:
+        here = GlooCommunicator(str(tmp_path / "store"), 0, 1)
+        with socket.create_connection(listener.getsockname()) as later, listener.accept()[0] as there_too:
+            here.abort()
+            for mine, theirs in ((earlier, there), (later, there_too)):
+                mine.sendall(b"still there")
+                assert theirs.recv(64) == b"still there"

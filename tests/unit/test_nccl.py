@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.program import Program
+from tinyshard.program import Meta, Program
+from tinyshard.runtime.collectives import nccl
 from tinyshard.runtime.collectives.base import Request
-from tinyshard.runtime.collectives.nccl import StagedCommunicator
+from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
 from tinyshard.runtime.local import LocalRuntime
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
@@ -88,3 +89,16 @@ def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> Non
         asked = Request(name, (0,), (1,), (0,), {}, None, None, 0)
         assert staged.ready(asked)(x, 1).device == ELSEWHERE
     assert inner.places == ["meta", "cpu"]
+
+
+def test_what_a_device_sends_and_receives_in_a_permutation_is_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches: list[list[tuple[Any, int]]] = []
+    monkeypatch.setattr(nccl.dist, "P2POp", lambda way, block, device, tag: (way, device))
+    monkeypatch.setattr(nccl.dist, "batch_isend_irecv", lambda operations: batches.append(operations) or [])
+    here = NcclCommunicator.__new__(NcclCommunicator)
+    here._device, here.handed = 4, deque()
+    meta = Meta((2,), torch.float32)
+    for pairs in (((0, 1), (1, 0)), ((0, 0),)):
+        params = {"pairs": pairs}
+        here.ready(Request("collective_permute", (4, 6), (2,), (0,), params, meta, meta, 0))(torch.ones(2), 1)
+    assert batches == [[(nccl.dist.isend, 6), (nccl.dist.irecv, 6)]], "and nothing where there is nothing to send"

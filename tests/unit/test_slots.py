@@ -1,30 +1,35 @@
-"""Which device a launched process is, which GPU a device gets, and the board on which workers meet: plain data."""
+"""Which device a launched process is, which GPU a device gets, and the store in which workers meet."""
 
-from typing import Any
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import torch.distributed as dist
 
 from tinyshard.errors import RuntimeStateError
-from tinyshard.runtime.launch import connect, gpus, rendezvous, slots
+from tinyshard.runtime.launch import agent, connect, gpus, rendezvous
+from tinyshard.runtime.launch.remote_workers import ids_text
 
 
 def test_torchrun_and_srun_name_the_slot() -> None:
     torchrun = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
     srun = {"SLURM_PROCID": "6", "SLURM_NTASKS": "8", "SLURM_LOCALID": "2"}
-    assert slots.slot_of(torchrun) == slots.slot_of(srun) == slots.Slot(6, 8, 2)
-    assert slots.slot_of({**srun, **torchrun, "RANK": "1"}).rank == 1
+    assert agent.slot_of(torchrun) == agent.slot_of(srun) == (6, 8)
+    assert agent.slot_of({**srun, **torchrun, "RANK": "1"}) == (1, 8)
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "1", "WORLD_SIZE": "2"}, {"RANK": "x"}])
 def test_without_a_launcher_the_error_shows_one(environment: dict[str, str]) -> None:
     with pytest.raises(RuntimeStateError, match="torchrun --nproc-per-node"):
-        slots.slot_of(environment)
+        agent.slot_of(environment)
 
 
 def test_ids_are_told_in_runs() -> None:
-    assert slots.ids_text([]) == ""
-    assert slots.ids_text([4]) == "4"
-    assert slots.ids_text([7, 5, 4, 6, 0]) == "0, 4-7"
+    assert ids_text([]) == ""
+    assert ids_text([4]) == "4"
+    assert ids_text([7, 5, 4, 6, 0]) == "0, 4-7"
 
 
 @pytest.mark.parametrize("address", ["10.0.0.1", "10.0.0.1:", ":29400", "host:port", "host:0", "host:70000", ""])
@@ -67,21 +72,71 @@ def test_gpus_share_no_memory() -> None:
         gpus.collectives([("a", 1)], "shared")
 
 
-def test_a_board_answers_when_somebody_has_set_what_is_asked() -> None:
-    board, answers = rendezvous.KeyValueStore(), []
+@contextmanager
+def workers_at(store: dist.Store, count: int) -> Iterator[list[rendezvous.Rendezvous]]:
+    """The ends of so many workers, each served by a thread of the controller's."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    ends, threads = [], []
+    with listener:
+        for _ in range(count):
+            ends.append(socket.create_connection(listener.getsockname(), timeout=20))
+            threads.append(threading.Thread(target=rendezvous.serve, args=(listener.accept()[0], store)))
+            threads[-1].start()
+    workers = [rendezvous.Rendezvous(end) for end in ends]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.close()
+        for thread in threads:
+            thread.join(20)
+        for end in ends:
+            end.close()
+        assert not any(thread.is_alive() for thread in threads)
 
-    def note(who: str) -> Any:
-        return lambda value: answers.append((who, value))
 
-    board.take(("get", "x"), note("get"))
-    board.take(("wait", ["x", "y"]), note("wait"))
-    board.take(("check", ["x"]), note("check"))
-    assert answers == [("check", False)]
-    board.take(("set", "x", b"1"), note("set"))
-    assert answers[1:] == [("get", b"1")]
-    board.take(("set", "y", b"2"), note("set"))
-    assert answers[2:] == [("wait", None)]
-    board.take(("add", "n", 2), note("add"))
-    board.take(("add", "n", 3), note("add"))
-    board.take(("get", "n"), note("n"))
-    assert answers[3:] == [("add", 2), ("add", 5), ("n", b"5")]
+def test_what_one_worker_sets_the_others_read_from_the_store() -> None:
+    with workers_at(dist.HashStore(), 2) as (one, two):
+        assert one.host == "127.0.0.1"
+        assert not two.check(["x"])
+        one.set("x", b"\x00\x01")
+        one.set("text", "abc")
+        assert two.check(["x", "text"]) and not two.check(["x", "none"])
+        assert two.get("x") == b"\x00\x01" and two.get("text") == b"abc"
+        assert [one.add("n", 2), two.add("n", 3)] == [2, 5]
+        dist.PrefixStore("group", one).set("n", "7")
+        assert (one.get("n"), dist.PrefixStore("group", two).get("n")) == (b"5", b"7")
+
+
+def test_a_worker_waits_until_another_one_has_set_all_keys() -> None:
+    got: list[bytes] = []
+    with workers_at(dist.HashStore(), 2) as (one, two):
+
+        def wait() -> None:
+            two.wait(["x", "y"])
+            got.append(two.get("y"))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        one.set("x", b"1")
+        assert one.get("x") == b"1" and not got
+        one.set("y", b"2")
+        waiting.join(20)
+    assert got == [b"2"]
+
+
+def test_closing_its_store_ends_a_worker_that_waits_there() -> None:
+    raised: list[BaseException] = []
+    with workers_at(dist.HashStore(), 1) as (one,):
+
+        def wait() -> None:
+            try:
+                one.get("what no worker sets")
+            except OSError as error:
+                raised.append(error)
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        one.close()
+        waiting.join(20)
+    assert isinstance(raised[0], OSError)

@@ -180,7 +180,7 @@ def test_a_fault_in_the_io_thread_reaches_who_waits(pool, monkeypatch):
     def fail(*args):
         raise OSError("out of file descriptors")
 
-    monkeypatch.setattr(pool._dispatcher, "_ask", fail)
+    monkeypatch.setattr(pool._receiver, "_take", fail)
     with pytest.raises(ts.RuntimeStateError, match="out of file descriptors"):
         (x + 1).tolist()
     ts.init(devices=8, runtime="process")

@@ -1,7 +1,8 @@
-"""A thread that waits hands out its own call: at no step is a value lost, or a call half done or done twice."""
+"""The thread that calls hands out its own calls: at no step is a value lost, or a call half done or done twice."""
 
 import linecache
 import os
+import signal
 import sys
 import threading
 
@@ -9,83 +10,128 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.runtime import publication, stream
-from tinyshard.runtime.controller import dispatcher, refs
+from tests.workers.limits import outcome
+from tinyshard.runtime.controller import calls, connection, delivery, dispatcher, refs
+from tinyshard.runtime.shm import allocator, log, monitor
+
+FILES = {module.__file__ for module in (calls, connection, delivery, dispatcher, refs, log, monitor)}
 
 
 def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands(pool, rows, monkeypatch):
-    if pool.collectives != "shared":
-        pytest.skip("on gloo the I/O thread alone hands out")
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
-    monkeypatch.setattr(dispatcher, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
     values = {"v": x + 1}
     (values["v"] * 3).block_until_ready()
-    called = []
+    called, threads = [], []
 
     def call_and_let_go(released=pool._buffers.released):
-        if values and not pool._order.locked():  # a call that comes alone goes out while others may not call
+        found = released()
+        if values:
             thread = threading.Thread(target=lambda: called.append(values.pop("v") * 3))
             thread.start()
-            thread.join()
-        return released()
+            thread.join(0.5)  # it has posted its call, and waits until it may hand it out
+            threads.append(thread)
+        return found
 
     monkeypatch.setattr(pool._buffers, "released", call_and_let_go)
-    for _ in range(100):  # until it is this thread that hands out, when it is about to wait
-        x * 2
-        (x * 3).block_until_ready()  # two calls without waiting in between are for the I/O thread, which then lingers
-        y = x + 1
-        pool._dispatcher.hurry()
-        if called:
-            break
-    assert called
+    y = x + 1
+    y.block_until_ready()
+    for thread in threads:
+        thread.join()
     assert called[0].sum().item() == 96
     assert y.sum().item() == 32
 
 
-def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, rows, monkeypatch):
-    """A waiting thread hands out its own call: whatever line of that Ctrl-C strikes, the devices stay in step."""
+def strike_at(line, act):
+    """Call `act`, with Ctrl-C at the line of the runtime's that comes as such a number; where that was, if it came."""
+    lines = 0
+    struck = None
+
+    def strike(frame, event, argument):
+        nonlocal lines, struck
+        if frame.f_code.co_filename not in FILES:
+            return None
+        # Python looks for signals after calls; "with" is left in one step, though the line counts once more, and so
+        # is a monitor in `finally`
+        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if event == "line" and not text.strip().startswith(("with ", "monitor.release()")):
+            lines += 1
+            if lines == line:
+                struck = os.path.basename(frame.f_code.co_filename), frame.f_lineno
+                raise KeyboardInterrupt
+        return strike
+
+    sys.settrace(strike)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return struck
+    finally:
+        sys.settrace(None)
+    return None
+
+
+def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, rows):
+    """Whatever line of it Ctrl-C strikes, the devices stay in step, and what was called is called once."""
     if pool.collectives != "shared":
         pytest.skip("on gloo the I/O thread alone hands out")
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
-    board = pool._dispatcher
-    pool.handed()  # what others have exchanged before
+    pool.handed()  # what has been exchanged before
     assert (x.sum() + x)[0, 0].item() == 17
-    calm = pool.handed()
-    files = {module.__file__ for module in (dispatcher, stream, publication, refs)}
-    monkeypatch.setattr(dispatcher, "LINGER_S", 2.0)  # the I/O thread leaves all to this one
-    struck, lines = [], 0
-    for _ in range(1000):
-        lines = 0
-
-        def strike(frame, event, argument):
-            nonlocal lines
-            if frame.f_code.co_filename not in files:
-                return None
-            # Python looks for signals after calls; "with" is left in one step, though the line counts once more
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-            if event == "line" and not text.strip().startswith("with "):
-                lines += 1
-                if lines > len(struck):
-                    struck.append((os.path.basename(frame.f_code.co_filename), frame.f_lineno))
-                    raise KeyboardInterrupt
-            return strike
-
-        x * 2
-        (x * 3).block_until_ready()  # two calls without waiting in between are for it, and from here on it lingers
-        y = x.sum()
-        sys.settrace(strike)
-        try:
-            board.hurry()
-            is_whole = lines > 60
-        except KeyboardInterrupt:
-            is_whole = False
-        finally:
-            sys.settrace(None)
-        assert (y + x)[0, 0].item() == 17, struck[-1]
-        assert pool.handed() == calm, f"{struck[-1]}: called once, and no more"
-        del y
-        if is_whole:
+    calm = len(pool.handed()[0])
+    made, struck = [], []
+    for line in range(1, 1000):
+        made.clear()
+        where = strike_at(line, lambda: made.append(x.sum()))
+        assert (x + 1).tolist() == [[2, 2]] * 8, where
+        total = x.sum()
+        assert (total + x)[0, 0].item() == 17, where
+        exchanged = {device: len(told) for device, told in pool.handed().items()}
+        assert len(set(exchanged.values())) == 1, f"{where}: some devices have called it, and some have not"
+        assert exchanged[0] in (calm, calm + 1), where
+        if where is None:
+            assert exchanged[0] == calm + 1
             break
-    assert is_whole
-    assert len({line for name, line in struck if name == "publication.py"}) > 5  # it was this thread that did it
+        struck.append(where)
+    assert line < 999
+    assert len({at for name, at in struck if name == "log.py"}) > 20
+    assert len({at for name, at in struck if name == "delivery.py"}) > 20
+    made.clear()
+    del total
     assert {pool.held(d) for d in range(8)} == {1}
+
+
+def test_an_interrupt_at_any_step_of_a_question_leaves_no_thread_waiting(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    for line in range(1, 1000):
+        where = strike_at(line, lambda: pool.held(0))
+        assert outcome(lambda: pool.held(0))() == 1, where
+        if where is None:
+            break
+    assert line < 999
+    assert not any(link.asked for link in pool._dispatcher.links)
+    assert x.sum().item() == 16
+
+
+@pytest.mark.skipif(not allocator.is_possible(), reason="this system has no shared memory")
+def test_what_a_signals_handler_calls_inside_a_call_is_done_after_it(pool, rows):
+    """A handler or a finalizer may run between any two lines, so within the lock that a call of its thread holds."""
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    got = []
+
+    def call(*_):
+        y = x * 3
+        got.append(y)
+        try:
+            got.append(y.sum().item())
+        except ts.RuntimeStateError as error:
+            got.append(error)
+
+    before = signal.signal(signal.SIGUSR1, call)
+    try:
+        with pool._dispatcher.calls.lock:
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "a finalizer or a signal's handler cannot wait for a value here" in str(got[1])
+    assert got[0].sum().item() == 48
+    assert (x + 1).sum().item() == 32

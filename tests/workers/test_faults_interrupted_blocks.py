@@ -92,18 +92,17 @@ def test_an_interrupted_copy_of_a_large_value_gives_its_memory_back(pool, monkey
 
 
 @pytest.mark.xfail(
-    strict=True, reason="issue 'The runtime, rebuilt': the calling thread's locks are plain ones, over more than a step"
+    strict=True, reason="issue 'The runtime, rebuilt': the allocator's lock is a plain one, over more than a step"
 )
 @pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
-@pytest.mark.parametrize("lock", ["_order", "_arena._allocating"])
-def test_what_a_finalizer_or_a_signals_handler_calls_inside_a_call_is_over(controller, lock):
+def test_what_a_finalizer_or_a_signals_handler_calls_inside_the_allocator_is_over(controller):
     """Either may run between any two lines, so within the lock that a call of the same thread holds."""
     each = controller(
-        f"""
+        """
 ts.init(collectives="shared")
 x = ts.array(torch.ones(20_000)).block_until_ready()
 signal.alarm(5)  # ends what hangs
-with ts.platform.current().{lock}:
+with ts.platform.current()._arena._allocating:
     tell(ts.device_get(x + 1).sum().item())
 """
     )

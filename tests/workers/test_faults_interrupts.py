@@ -22,11 +22,11 @@ INTERRUPT = Where("cell.py", 3)
 
 def cancel_while_stopped(pool, device, dispatch):
     """Dispatch while a device is stopped, so that nothing that needs it is over; then interrupt and let it go on."""
-    board = pool._dispatcher
+    interrupts = pool._dispatcher.interrupts
     with stopped(ts.devices()[device].pid):
         made = dispatch()
         pool.cancel(INTERRUPT)
-        wait_until(lambda: board._interrupts.now and board._interrupts.now.waiting == {device}, "all others hold still")
+        wait_until(lambda: interrupts.now and interrupts.now.waiting == {device}, "all others hold still")
     return made
 
 

@@ -152,7 +152,7 @@ print(len(attempt(struct.pack("<IQ", len(pickled), 0) + pickled + b" " * 64)))
 got = attempt(authentication.MAGIC + b"n" * 32 + b"p" * 32)
 print(len(got))
 try:
-    connect.connect(address, b"a wrong secret, long enough", ("agent", 0, 8, 0, {}))
+    connect.connect(address, b"a wrong secret, long enough", ("agent", 0, {}))
 except authentication.RefusedError as error:
     print(error)
 """
@@ -211,12 +211,18 @@ def test_an_interrupt_ends_a_wait_for_another_machine_and_the_next_call_works(
 def test_workers_end_with_a_killed_controller_and_serve_the_next(
     start: Callable[[str], Controller], machines: Machines
 ) -> None:
-    first = start(program(START, LONG.format(device=7), "tell('up'); input()"))
-    assert first.line() == "up"
+    # a child that user code has forked outlives the controller, and must not keep its connections
+    forked = "child = os.fork()\nif not child: time.sleep(600)\n"
+    first = start(program(START, LONG.format(device=7), forked, "tell(child); input()"))
+    child = psutil.Process(int(first.line()))
     workers = [w for side in ADDRESSES for w in machines.workers(side)]
     assert len(workers) == 2 * WORKERS_EACH
-    first.process.kill()
-    wait_until(lambda: all(map(is_gone, workers)), "the workers are gone", OVER_WITHIN_S)
+    try:
+        first.process.kill()
+        wait_until(lambda: all(map(is_gone, workers)), "the workers are gone", OVER_WITHIN_S)
+        assert not is_gone(child)
+    finally:
+        child.kill()
     assert "good" in finished(start(program(START, "tell('good')")), machines)
 
 

@@ -10,7 +10,7 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.runtime.controller import dispatcher
+from tinyshard.runtime.controller import back_pressure
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.launch.cores import core_of
 
@@ -37,7 +37,7 @@ def test_five_thousand_calls_leave_nothing_behind(pool, rows):
     y.block_until_ready()
     del y
     assert [pool.held(d) for d in range(8)] == before
-    assert not pool._dispatcher._unsettled and not pool._dispatcher._queue
+    assert not pool._dispatcher.calls.unsettled and not pool._dispatcher._queue
     assert all(not link.asked and not link.nbytes for link in pool._dispatcher.links)
 
 
@@ -85,18 +85,18 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
 
     def dispatch():
         y = x
-        for _ in range(2 * dispatcher.MAX_RUNS_AHEAD):
+        for _ in range(2 * back_pressure.MAX_RUNS_AHEAD):
             y = y + 1
             made.append(y)
 
     thread = threading.Thread(target=dispatch)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: bool(pool._dispatcher._held_back), "the loop waits")
+        wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
-        assert count <= dispatcher.MAX_RUNS_AHEAD + 1
+        assert count <= back_pressure.MAX_RUNS_AHEAD + 1
     thread.join()
-    assert made[-1].addressable_shards[2].data.tolist() == [[2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2]
+    assert made[-1].addressable_shards[2].data.tolist() == [[2 * back_pressure.MAX_RUNS_AHEAD + 1.0] * 2]
 
 
 def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a_quick_one(pool):
@@ -107,21 +107,21 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
 
     def dispatch():
         nonlocal a, b, count
-        for _ in range(2 * dispatcher.MAX_RUNS_AHEAD):
+        for _ in range(2 * back_pressure.MAX_RUNS_AHEAD):
             a, b = a + 1, b + 1
             count += 1
 
     thread = threading.Thread(target=dispatch)
     with stopped(slow.pid):
         thread.start()
-        wait_until(lambda: bool(pool._dispatcher._held_back), "the loop waits")
-        assert count <= dispatcher.MAX_RUNS_AHEAD + 1
+        wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop waits")
+        assert count <= back_pressure.MAX_RUNS_AHEAD + 1
     thread.join()
-    assert a.tolist() == b.tolist() == [2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2
+    assert a.tolist() == b.tolist() == [2 * back_pressure.MAX_RUNS_AHEAD + 1.0] * 2
 
 
 def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
-    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
+    monkeypatch.setattr(back_pressure, "MAX_NBYTES_AHEAD", 4 << 20)
     block = torch.ones(1 << 18)
     made = []
 
@@ -132,7 +132,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     thread = threading.Thread(target=send)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: bool(pool._dispatcher._held_back), "the loop waits")
+        wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop waits")
         count = len(made)
         assert count <= 6
         assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
@@ -140,30 +140,32 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     assert [x[0].item() for x in made] == [1.0] * 12
 
 
-def test_bytes_in_the_queue_and_bytes_for_the_socket_count_together(pool, monkeypatch):
-    board = pool._dispatcher
+def test_bytes_in_the_queue_and_bytes_for_a_device_count_together(pool, monkeypatch):
+    dispatcher_ = pool._dispatcher
     ts.array(1.0).block_until_ready()
-    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
+    monkeypatch.setattr(back_pressure, "MAX_NBYTES_AHEAD", 4 << 20)
     with stopped(ts.devices()[2].pid):
         handles = [ts.device_put(torch.ones(1 << 18), ts.devices()[2]) for _ in range(3)]
-        wait_until(lambda: not board._queue and board._is_idle, "all is handed out")
-        assert not board._has_too_much([2])
-        board._queue.append(("forget", 2 << 20, -1))  # nobody wakes the I/O thread for it
-        assert board._has_too_much([2])
+        wait_until(lambda: not dispatcher_._queue, "all is handed out")
+        assert not dispatcher_.back_pressure.has_too_much([2])
+        with dispatcher_.calls.lock:  # nobody hands it out meanwhile
+            dispatcher_._queue.append(("forget", 2 << 20, -1))
+            assert dispatcher_.back_pressure.has_too_much([2])
     assert [x[0].item() for x in handles] == [1.0] * 3
 
 
-def test_a_message_counts_while_it_goes_from_the_queue_to_the_socket(pool, monkeypatch):
-    board = pool._dispatcher
+def test_a_message_counts_while_it_goes_from_the_queue_to_the_device(pool, monkeypatch):
+    dispatcher_ = pool._dispatcher
     ts.array(1.0).block_until_ready()
     seen = []
 
-    def look_then_send(*item, send=board._send_put):
-        seen.append(board._has_too_much([2]))
-        send(*item)
+    def look_then_send(delivery, send=dispatcher_._deliveries.send, **options):
+        if delivery.item[0] == "put":
+            seen.append(dispatcher_.back_pressure.has_too_much([2]))
+        send(delivery, **options)
 
-    monkeypatch.setattr(board, "_send_put", look_then_send)
-    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 1 << 20)
+    monkeypatch.setattr(dispatcher_._deliveries, "send", look_then_send)
+    monkeypatch.setattr(back_pressure, "MAX_NBYTES_AHEAD", 1 << 20)
     assert ts.device_put(torch.ones(1 << 19), ts.devices()[2])[0].item() == 1
     assert seen == [True]
 
@@ -171,9 +173,9 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_socket(pool, monke
 def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     for _ in range(3):
-        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(dispatcher.MAX_RUNS_AHEAD)]
+        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(back_pressure.MAX_RUNS_AHEAD)]
         del handles
-    assert not pool._dispatcher._has_too_much(range(8))
+    assert not pool._dispatcher.back_pressure.has_too_much(range(8))
     assert (x + 1).sum().item() == 32
 
 
@@ -185,15 +187,23 @@ def test_a_message_longer_than_the_socket_takes_arrives_whole(rows):
 
 
 def test_more_small_messages_than_the_way_to_a_stopped_device_takes_arrive_in_order(pool):
-    blocks = [torch.full((5000,), float(k)) for k in range(40)]  # 20 kB each: they travel as messages
+    blocks = [torch.full((5000,), float(k)) for k in range(600)]  # 20 kB each: they travel as messages
     with stopped(ts.devices()[2].pid):
         made = [ts.device_put(block, ts.devices()[2]) for block in blocks]
-        sums = [x.sum() for x in made]
-        wait_until(
-            lambda: not pool._dispatcher._queue and pool._dispatcher.links[2].has_output, "the way to it is full"
-        )
-        assert (ts.device_put(blocks[1], ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
-    assert [s.item() for s in sums] == [5000.0 * k for k in range(40)]
+        if pool.collectives == "shared":
+            wait_until(lambda: bool(pool._dispatcher._queue), "the log is full")
+        else:
+            wait_until(lambda: pool._dispatcher.links[2].has_output, "the socket is full")
+            assert (ts.device_put(blocks[1], ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
+    assert [x[0].item() for x in made] == list(map(float, range(600)))
+
+
+def test_a_message_too_long_for_the_log_comes_in_its_place(pool):
+    x = ts.device_put(torch.ones(3), ts.devices()[0])
+    literal = torch.arange(400_000.0)  # a constant of a program, which is part of it
+    y = ts.jit(lambda v: (v + 1).sum() + literal)(x)
+    assert torch.equal(ts.device_get(y), literal + 6)
+    assert (x + 1).tolist() == [2, 2, 2]
 
 
 def test_a_result_is_told_of_while_what_was_called_after_it_still_waits(pool):

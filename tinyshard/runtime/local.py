@@ -19,7 +19,7 @@ from tinyshard.devices import Device
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.program import Meta, Program
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
-from tinyshard.runtime.controller.refs import Buffers, put_together
+from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
@@ -204,7 +204,9 @@ class LocalRuntime:
         self._stores = [{} for _ in self.devices]
 
     def _drop_released(self) -> None:
-        for devices, numbers in self._buffers.take_released().items():
+        released = self._buffers.released()
+        self._buffers.drop(released)
+        for devices, numbers in by_devices(released).items():
             for device, number in itertools.product(devices, numbers):
                 self._stores[device].pop(number, None)
 

@@ -1,9 +1,8 @@
-"""Framed messages over a socket, or a ring in shared memory (`stream`): a head, and bytes of one tensor.
+"""Messages: a head, which is plain data, and the bytes of one tensor. A frame is a message as bytes.
 
-4 bytes length of the head | 8 bytes length of the payload | head (pickle, or numbers) | payload (as it lies in memory)
+4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (as it lies in memory)
 
-The head of a call is nothing but numbers, and is written as such, which its length tells: to unpickle it, a device that
-has just got its core would bring more code into the caches than for all else that it does with the message.
+Frames travel over a socket, or as records of the log in shared memory (`shm.log`).
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 _LENGTHS = struct.Struct("<IQ")
 _CHUNK_NBYTES = 1 << 16
-# added to the length of a head that is numbers, int64
-_NUMBERS = 1 << 31
 
 Message = tuple[tuple[Any, ...], bytearray | None]
 # a collective that a device waits in: the call, the place in it, its name, the ids of those that take part
@@ -35,47 +31,12 @@ def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memo
     return [first] if payload is None or not size else [first, payload]
 
 
-def frame_of_call(
-    number: int, program: int, inputs: Sequence[int], outputs: Sequence[int], free: Sequence[int], late: Sequence[int]
-) -> memoryview:
-    """The message ("run", number, program, inputs, outputs, free, late), in one piece; the last four are tuples.
-
-    Args:
-        number: of the call.
-        program: its number.
-        inputs, outputs: numbers of values.
-        free: of values that the devices hold and nobody will use after it.
-        late: likewise, of values so small that they are let go of when the call is over.
-    """
-    head = (number, program, len(inputs), len(outputs), len(free), *inputs, *outputs, *free, *late)
-    nbytes = 8 * len(head)
-    return memoryview(_LENGTHS.pack(_NUMBERS + nbytes, 0) + _numbers(nbytes).pack(*head))
-
-
-@cache
-def _numbers(nbytes: int) -> struct.Struct:
-    return struct.Struct(f"={nbytes // 8}q")
-
-
-def first_call(source: bytes | memoryview, at: int, nbytes: int) -> tuple[tuple[Any, ...], int] | None:
-    """The head of the message that comes first, if it is a call and all there; and the size of the message.
-
-    Args:
-        source: what bytes are read from.
-        at: where in it the message begins.
-        nbytes: how much of it is there.
-    """
-    if nbytes < _LENGTHS.size:
-        return None
-    head_nbytes = _LENGTHS.unpack_from(source, at)[0] - _NUMBERS
-    size = _LENGTHS.size + head_nbytes
-    if head_nbytes < 0 or size > nbytes:
-        return None
-    told = _numbers(head_nbytes).unpack_from(source, at + _LENGTHS.size)
-    results = 5 + told[2]
-    free = results + told[3]
-    late = free + told[4]
-    return ("run", told[0], told[1], told[5:results], told[results:free], told[free:late], told[late:]), size
+def parse(record: bytes) -> Message:
+    """The message of one whole frame."""
+    head_size, payload_size = _LENGTHS.unpack_from(record)
+    start = _LENGTHS.size + head_size
+    head = pickle.loads(memoryview(record)[_LENGTHS.size : start])
+    return head, bytearray(memoryview(record)[start : start + payload_size]) if payload_size else None
 
 
 class Reader:
@@ -85,7 +46,6 @@ class Reader:
     is no memory is dropped, and its message comes without it.
 
     Attributes:
-        is_between: whether nothing of a message has been received of which a part is missing.
         error: what broke the stream, if it did not simply end.
     """
 
@@ -97,7 +57,6 @@ class Reader:
         self._filled = 0
         self._is_dropping = False  # there was no memory for the payload of `_head`
         self._to_drop = 0
-        self.is_between = True
         self.error: OSError | None = None
 
     def read(self) -> list[Message] | None:
@@ -137,11 +96,6 @@ class Reader:
                     break
                 done.append((self._head, self._payload))
                 self._payload = bytearray()
-            call = first_call(self._bytes, at, len(self._bytes) - at)
-            if call is not None:
-                done.append((call[0], None))
-                at += call[1]
-                continue
             start = at + _LENGTHS.size
             if start > len(self._bytes):
                 break
@@ -165,8 +119,14 @@ class Reader:
             else:
                 self._payload[: len(part)] = part
         self._bytes = self._bytes[at:]
-        self.is_between = not (self._bytes or self._payload or self._to_drop)
         return done
+
+
+def messages(sock: socket.socket) -> Iterator[Message]:
+    """What comes over a blocking socket, until the other side ends it."""
+    reader = Reader(sock)
+    while (read := reader.read()) is not None:
+        yield from read
 
 
 def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None = None) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from tinyshard.program import Meta
 
 # what a device remembers of its exchanges, for tests
@@ -86,14 +84,6 @@ class Communicator(Protocol):
 
     def ready(self, request: Request) -> Perform:
         """A collective, or a transfer, as a function. It raises if a device of the group is gone."""
-
-    def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
-        """What makes room for an operand where the others read it; None where it is sent.
-
-        Args:
-            name: of the collective.
-            meta: of the operand.
-        """
 
     def settle(self) -> None:
         """A call is over."""

@@ -13,10 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, own_block, reduced
+from tinyshard.collectives import COLLECTIVES, own_block, reduce_stack
 from tinyshard.program import Meta
 from tinyshard.runtime.collectives.base import Group, Perform
-from tinyshard.runtime.collectives.reduction import add_up, adds_in_order
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
@@ -56,7 +55,6 @@ class Eager:
             for member in (group.members if name == "all_reduce" else ())
             for slot in range(EAGER_SLOTS)
         }
-        total = None if name != "all_reduce" else _total(meta, params["op"], group.count)
         compute = _FROM_SHARDS.get(name, from_all)
 
         def perform(x: Tensor, call: int) -> Tensor:
@@ -65,11 +63,12 @@ class Eager:
             own[slot].copy_(x)
             self._readers[slot], self._passed[group.others] = (group.others, number), number
             try:
-                if total is None:
+                if name != "all_reduce":
                     barrier.wait(group, number)
                     return compute(name, shards[slot], group.place, **params).clone()
                 # where the last to come fails, the call has failed for all: what the others copy is not looked at
-                maker = barrier.wait(group, number, action=lambda: total(shards[slot], results[device, slot]))
+                total, operands = results[device, slot], shards[slot]
+                maker = barrier.wait(group, number, action=lambda: total.copy_(reduce_stack(operands, params["op"])))
                 return results[maker, slot].clone()
             finally:
                 barrier.leave(number)
@@ -85,13 +84,6 @@ class Eager:
     def _place(self, device: int, slot: int, meta: Meta, *, is_result: bool = False) -> Tensor:
         start = self._arena.control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * EAGER_NBYTES
         return self._arena.view(start, meta.shape, meta.dtype)
-
-
-def _total(meta: Meta, op: str, count: int) -> Callable[[Sequence[Tensor], Tensor], object]:
-    """What combines equal-shaped shards into `out`: NumPy where it gives the same bits by a shorter way."""
-    if not adds_in_order(meta.shape, meta.dtype, op, count):
-        return lambda shards, out: out.copy_(reduced(torch.stack(list(shards)), op))
-    return lambda shards, out: add_up([shard.numpy() for shard in shards], out.numpy())
 
 
 def from_all(name: str, shards: Sequence[Tensor], place: int, **params: Any) -> Tensor:

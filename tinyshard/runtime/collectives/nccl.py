@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.runtime.collectives.base import Perform, Request
-from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
+from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
 from tinyshard.runtime.launch.rendezvous import Rendezvous
 
 
@@ -60,28 +60,44 @@ class StagedCommunicator:
 
 
 class NcclCommunicator(GlooCommunicator):
-    """Joins GPUs over NCCL: the exchanges are those of `GlooCommunicator`, handed to NCCL's groups in place of gloo's.
+    """Joins GPUs over NCCL: the exchanges are those of `GlooCommunicator`, by NCCL's groups in place of gloo's.
 
     Args:
         store, device, count: those of `gloo.GlooCommunicator`.
         place: this device's GPU.
     """
 
-    def __init__(self, store: str | Rendezvous, device: int, count: int, place: torch.device) -> None:
-        self._nccl: list[Any] = []
-        super().__init__(store, device, count, place)
-
     def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
+        if not self._groups:  # all devices: `batch_isend_irecv` knows torch's default group alone
+            dist.init_process_group(
+                "nccl", store=store, rank=rank, world_size=count, timeout=TIMEOUT, device_id=self._place
+            )
+            return dist.group.WORLD
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = TIMEOUT
         group = dist.ProcessGroupNCCL(store, rank, count, options)
         group.eager_connect_single_device(self._place)  # now, while all members are known to come
-        self._nccl.append(group)
         return group
+
+    def send_and_receive(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """Send blocks to devices and receive others, all at the same time."""
+        exchange(sends, receives)
 
     def abort(self) -> None:
         """End every exchange, from another thread."""
         self._is_aborted = True
-        for group in self._nccl:
+        for group in list(self._groups.values()):
             with contextlib.suppress(Exception):  # one that cannot be ended any more has ended
                 group.abort()
+
+
+def exchange(sends: Sequence[Message], receives: Sequence[Message]) -> None:
+    """Send blocks to members of torch's default group and receive others, as one batch.
+
+    NCCL begins single ones one after the other, each once its partner has begun: devices that all send first would
+    wait for ever.
+    """
+    operations = [dist.P2POp(dist.isend, block, device, tag=tag) for block, device, tag in sends]
+    operations += [dist.P2POp(dist.irecv, block, device, tag=tag) for block, device, tag in receives]
+    for work in dist.batch_isend_irecv(operations) if operations else ():
+        work.wait()

@@ -104,13 +104,6 @@ class SharedMemoryCommunicator:
 
         return perform
 
-    def room_for(self, name: str, meta: Meta) -> Callable[[], Tensor] | None:
-        """What makes room for an operand that the others read where it lies; the arguments are the protocol's."""
-        is_read_there = COLLECTIVES[name].own is None and name != "all_gather"  # there each copies its own, anyway
-        if not is_read_there or meta.nbytes <= EAGER_NBYTES:
-            return None
-        return partial(self._empty, meta.shape, meta.dtype)
-
     def transfer(
         self, group: Group, x: Tensor | None, at: tuple[int, int], meta: Meta, made: Any, moves: Any
     ) -> Tensor | None:

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import collections
 import sys
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
 from tinyshard.runtime.failure import interrupted
 
@@ -64,19 +63,17 @@ class Interrupts:
     """Belongs to the I/O thread.
 
     Args:
-        links: to the workers.
-        unsettled: calls that are not known to be over.
-        state: guards these.
+        calls: those that were handed out, and the links to the devices.
 
     Attributes:
         now: the one on its way.
     """
 
-    def __init__(self, links: Sequence[Link], unsettled: Iterable[Run], state: threading.Lock) -> None:
+    def __init__(self, calls: Calls) -> None:
         self.now: Cancelling | None = None
-        self._links = links
-        self._unsettled = unsettled
-        self._state = state
+        self._links = calls.links
+        self._unsettled = calls.unsettled
+        self._lock = calls.lock
         self._upto = 0
         self._next: collections.deque[tuple[int, str]] = collections.deque()
 
@@ -88,7 +85,7 @@ class Interrupts:
     def _begin(self) -> None:
         while self._next and self.now is None:
             upto, by = self._next.popleft()
-            with self._state:
+            with self._lock:
                 ahead = {d for run in self._unsettled for d in run.devices if run.number > self._links[d].done}
             busy = {d for d in ahead if not self._links[d].lost}
             if busy and upto > self._upto:
@@ -112,7 +109,7 @@ class Interrupts:
             return
         frozen = list(now.started)
         started_by = {link.device: now.started.get(link.device, link.done) for link in self._links}
-        with self._state:  # a thread that waits may settle runs, too
+        with self._lock:  # a thread that waits may settle runs, too
             runs = [r for r in self._unsettled if r.computes and self._upto < r.number <= now.upto]
             skip = left_out(runs, started_by)
             for run in runs:

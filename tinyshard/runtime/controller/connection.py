@@ -1,7 +1,7 @@
 """The connection to one worker: what is still to be written, what has come, and how far the worker is.
 
-The I/O thread changes a Link; a thread that waits may raise `done`, under the board's `state`. Other threads read
-`done`, `lost`, `ahead`, `nbytes`, `lent_nbytes` and `sight`.
+What several threads use of a Link is changed with the dispatcher's lock held; `done`, `lost`, `ahead`, `nbytes`,
+`lent_nbytes` and `sight` are also read without it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.controller.latch import Latch
 from tinyshard.runtime.controller.watchdog import FORGET_S, Sight
 from tinyshard.runtime.forks import abandon_in_child
-from tinyshard.runtime.stream import Outbox
 
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
-_LENT_BETWEEN_REPORTS = 1 << 20
+# over sockets a device is asked how far it is after so many calls
+_RUNS_BETWEEN_REPORTS = 64
 
 
 @dataclass(eq=False)
@@ -31,11 +31,13 @@ class Request:
     """A question to some devices, and their answers so far.
 
     Attributes:
+        waiting: those that have not answered.
+        number: its place in the order of all calls; 0 until the dispatcher gives it one.
         over: opens when all have answered, or one of them cannot.
     """
 
-    number: int
     waiting: set[int]
+    number: int = 0
     answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
     over: Latch = field(default_factory=Latch)
 
@@ -47,17 +49,17 @@ class Link:
     Attributes:
         control: the control line.
         output: descriptor on which what the worker prints arrives; -1 after its end.
-        nbytes: size of what is still to be written.
+        nbytes: size of what is still to be written to the socket.
         asked: questions that it has not yet answered, by number.
-        ahead: numbers of the calls that the I/O thread has handed to it, at least of those that it has not finished.
+        ahead: numbers of the calls that were handed to it, at least of those that it has not finished.
         done: number of the last call that it has finished, as far as it has told.
+        failures: how many failures have come from it.
         is_up: it has met the other workers and takes calls.
         is_watched: the I/O thread waits for room in its socket.
         lost: why it is gone; empty while it lives.
         sight: what was last seen of it, for whoever waits.
         words: what is still to be written to the control line.
         is_control_watched: the I/O thread waits for room in it.
-        outbox: takes what is written to it in place of the socket, if it shares memory with the controller.
     """
 
     device: int
@@ -70,11 +72,11 @@ class Link:
     ahead: collections.deque[int] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
+    failures: int = 0
     is_up: bool = False
     is_watched: bool = False
     lost: str = ""
     sight: Sight | None = None
-    outbox: Outbox | None = None
     words: bytearray = field(default_factory=bytearray)
     is_control_watched: bool = False
 
@@ -101,10 +103,11 @@ class Link:
         return len(self.ahead) > most and sum(number > self.done for number in list(self.ahead)) > most
 
     def count(self, number: int) -> None:
-        """Note that a call is before it."""
+        """Note that a call is before it. To do it again changes nothing."""
         while self.ahead and self.ahead[0] <= self.done:
             self.ahead.popleft()
-        self.ahead.append(number)
+        if not self.ahead or self.ahead[-1] != number:
+            self.ahead.append(number)
 
     @property
     def lent_nbytes(self) -> int:
@@ -116,22 +119,25 @@ class Link:
             taken_nbytes = nbytes
         return self._told_nbytes - taken_nbytes
 
-    @property
-    def awaits_socket(self) -> bool:
-        """Whether something is still to be written when the socket has room; who has an outbox says when it has."""
-        return bool(self._out) and self.outbox is None
-
     def queue(self, pieces: list[memoryview]) -> None:
-        """Append a message to what is to be written; into shared memory it goes at once."""
-        if not self.lost and (self._out or self.outbox is None or not self.outbox.takes(pieces)):
-            self._out.extend(pieces)
-            self.nbytes += sum(piece.nbytes for piece in pieces)
+        """Append a message to what is to be written to the socket."""
+        if self.lost:
+            return
+        self._out.extend(pieces)
+        self.nbytes += sum(piece.nbytes for piece in pieces)
+
+    def ask_now_and_then(self) -> None:
+        """After a call that was written to the socket: ask how far it is, if it was not asked for some time."""
+        self.since_report += 1
+        if self.since_report >= _RUNS_BETWEEN_REPORTS:
+            self.since_report = 0
+            self.queue(wire.frame(("sync", 0, None)))
 
     def write(self) -> None:
-        """Write what the ring or the socket takes, many messages at a time."""
+        """Write what the socket takes, many messages at a time."""
         while self._out:
             try:
-                sent = (self.outbox or self.sock).sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
+                sent = self.sock.sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # the worker is gone; what it has still said is read before the end is seen
@@ -186,15 +192,14 @@ class Link:
         """Messages that have come; None at the end."""
         return self._reader.read()
 
-    def lend(self, number: int, nbytes: int) -> bool:
-        """Note that a call hands it a shared block; whether it is time to ask how far it is."""
-        before = self.lent_nbytes
+    def lend(self, number: int, nbytes: int) -> None:
+        """Note that a call hands it a shared block. To do it again changes nothing."""
         while self._lent and self._lent[0][0] <= self.done:
             self._taken_nbytes = self._lent[0][1]
             self._lent.popleft()
-        self._told_nbytes += nbytes
-        self._lent.append((number, self._told_nbytes))
-        return before // _LENT_BETWEEN_REPORTS != (before + nbytes) // _LENT_BETWEEN_REPORTS
+        if not self._lent or self._lent[-1][0] != number:
+            self._told_nbytes += nbytes
+            self._lent.append((number, self._told_nbytes))
 
     def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
         """Whole lines that the worker has printed.

@@ -48,7 +48,11 @@ def users_line() -> Where:
     """The innermost line that belongs neither to tinyshard nor to torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
-        if not frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        name = frame.f_code.co_filename
+        # what torch makes while it traces is in "<string>"; so is a program given by `python -c`
+        if not name.startswith(_NOT_THE_USERS) and (
+            name != "<string>" or frame.f_globals.get("__name__") == "__main__"
+        ):
             break
         frame = frame.f_back
     assert frame is not None
@@ -78,8 +82,8 @@ class Run:
     """One call of a program.
 
     Attributes:
-        number: its place in the order of all calls.
-        devices: who took part.
+        number: its place in the order of all calls; 0 until the dispatcher gives it one.
+        devices: those that took part.
         communicates: whether data crossed between them.
         where: the line that dispatched it.
         parents: the runs that made its inputs, as far as they are not settled.
@@ -137,18 +141,18 @@ def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
     needs = dict.fromkeys(wanted, 0)
     if not run.parents and not run.checks and tuple(needs) == run.devices:  # as most are: there is no way to walk
         return Ancestry(dict.fromkeys(needs, run.number), dict(run.failures))
-    heap = [(-run.number, run)]
-    seen = {run.number}
+    heap = [(-run.number, id(run), run)]
+    seen = {run}
     failures: dict[int, tuple[Failure, Where]] = {}
     while heap:
-        _, at = heapq.heappop(heap)
-        later = [check for check in at.checks if check.number not in seen]
+        at = heapq.heappop(heap)[-1]
+        later = [check for check in at.checks if check not in seen]
         for other in later or at.parents:
-            if other.number not in seen:
-                seen.add(other.number)
-                heapq.heappush(heap, (-other.number, other))
+            if other not in seen:
+                seen.add(other)
+                heapq.heappush(heap, (-other.number, id(other), other))
         if later:  # a check is newer than what it judges, and may draw in more devices
-            heapq.heappush(heap, (-at.number, at))
+            heapq.heappush(heap, (-at.number, id(at), at))
             continue
         if at.communicates and not needs.keys().isdisjoint(at.devices):
             for device in at.devices:
@@ -175,9 +179,9 @@ def settle(run: Run) -> None:
 
 def input_runs(inputs: Sequence[Buffer]) -> tuple[Run, ...]:
     """The distinct runs that made these values and may still fail or have failed."""
-    runs = {}
+    runs: dict[Run, None] = {}
     for buffer in inputs:
         for run in (buffer.run, *buffer.run.checks):
             if not run.settled or run.failures:
-                runs[run.number] = run
-    return tuple(runs.values())
+                runs[run] = None
+    return tuple(runs)

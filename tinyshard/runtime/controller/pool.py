@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import math
 import os
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -20,26 +16,22 @@ from tinyshard.errors import OutOfMemoryError, RemoteError, RuntimeStateError, m
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
-from tinyshard.runtime.controller.connection import Link, Request
+from tinyshard.runtime.controller.connection import Request
 from tinyshard.runtime.controller.dispatcher import Dispatcher
-from tinyshard.runtime.controller.latch import Latch
-from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs, users_line
+from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs
+from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers, alive_text, put_together
-from tinyshard.runtime.controller.remote_errors import lost_error, remote_error
-from tinyshard.runtime.controller.watchdog import Patience, check_progress
+from tinyshard.runtime.controller.remote_errors import lost_error, no_room, remote_error
+from tinyshard.runtime.controller.waiting import GLANCE_FOR_S, Waiting
 from tinyshard.runtime.failure import Failure, is_out_of_memory
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
-from tinyshard.runtime.progress import Overview
 from tinyshard.runtime.shm import allocator
+from tinyshard.runtime.shm.completion import Completions
+from tinyshard.runtime.shm.log import CallLog
 
-# whoever waits longer than this looks whether the devices get on
-LOOK_EVERY_S = 0.5
 # an idle device answers in less; what has not answered by then is busy
 READY_WITHIN_S = 0.02
-# shared memory shows at once what is over; how long to sleep for that, and how long to look for answers in between
-GLANCE_FOR_S = 0.05
-BETWEEN_GLANCES_S = 0.005
 _number_of = attrgetter("number")
 
 
@@ -53,8 +45,8 @@ class ProcessPool:
         starter: starts the workers on other machines; by default they are forked on this one.
         gpus: by device, the number of its GPU on this machine; none for CPUs.
 
-    Communication: to the workers a ring in shared memory (`stream`) if they have it, else a socket pair, by which they
-    also answer; between them shared memory, or gloo on the loopback.
+    Communication: to the workers the log in shared memory (`shm.log`) if they have it, else a socket pair, by which
+    they also answer; between them shared memory, or gloo on the loopback.
     With a starter: TCP to the workers, gloo between their machines.
     """
 
@@ -72,15 +64,20 @@ class ProcessPool:
         self.devices = tuple(Device(i, platform) for i in range(count))
         self._platform = platform
         self._owner = os.getpid()
-        self._order = threading.Lock()  # a call gets its number and its place in the queue in one step
-        self._numbers = itertools.count(1)
         self._buffers = Buffers()
         self._arena = allocator.of_controller(count) if collectives == "shared" else None
-        fd = -1 if self._arena is None else self._arena.fd
-        self._overview = None if self._arena is None else Overview(self._arena.control)
-        self._starter = starter or Forked(forkserver.start(), count, collectives, fd, gpus)
-        shared = () if self._arena is None else (self._arena.control, self._arena.trim, self._arena.lend)
-        self._dispatcher = Dispatcher(self._starter, platform, self._buffers, *shared)
+        self._completions = None if self._arena is None else Completions(self._arena.control)
+        if self._arena is not None and self._completions is not None:
+            descriptors = {"arena": self._arena.fd, "bell": self._completions.bell}
+            log = CallLog(self._arena.control)
+            self._dispatcher = Dispatcher(self._buffers, self._completions, log, self._arena.lend)
+        else:
+            descriptors = {}
+            self._dispatcher = Dispatcher(self._buffers)
+        self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
+        rest = (lambda: None) if self._arena is None else self._arena.trim
+        self._receiver = Receiver(self._dispatcher, self._starter, platform, rest)
+        self._waiting = Waiting(self._dispatcher, self._completions, platform)
         self._stop_hearing = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
@@ -92,7 +89,7 @@ class ProcessPool:
         try:
             return self._arena.new(host.shape, host.dtype).copy_(host)
         except MemoryError as error:
-            raise _no_room(f"{Meta(tuple(host.shape), host.dtype)} to be placed: {error}") from error
+            raise no_room(f"{Meta(tuple(host.shape), host.dtype)} to be placed: {error}") from error
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
@@ -100,12 +97,11 @@ class ProcessPool:
         dispatcher.check_open()
         place_of = (lambda block: None) if self._arena is None else self._arena.block_of
         placed = {device: (block, place_of(block)) for device, block in blocks.items()}
-        with self._order:
-            run = Run(next(self._numbers), tuple(blocks), False, where, computes=False)
-            block = next(iter(blocks.values()))
-            buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
-            dispatcher.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
-        self._hold_back(run)
+        run = Run(0, tuple(blocks), False, where, computes=False)
+        block = next(iter(blocks.values()))
+        buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
+        dispatcher.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
+        self._waiting.hold_back(run)
         return buffer
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
@@ -122,15 +118,14 @@ class ProcessPool:
         """
         dispatcher = self._dispatcher
         dispatcher.check_open()
-        with self._order:
-            run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
-            made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
-            if guards:
-                for buffer in inputs:
-                    buffer.run.checks.append(run)
-            dispatcher.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
-        if not dispatcher.has_few_calls:
-            self._hold_back(run)
+        run = Run(0, program.devices, program.communicates, where, input_runs(inputs))
+        made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
+        if guards:
+            for buffer in inputs:
+                buffer.run.checks.append(run)
+        dispatcher.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
+        if not dispatcher.back_pressure.has_few_calls:
+            self._waiting.hold_back(run)
         return made
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
@@ -140,10 +135,10 @@ class ProcessPool:
             RemoteError: the value, or one that it was computed from, could not be computed.
             DeviceLostError: a device that it depends on is gone.
         """
-        others = self._late(self._known(buffer, device_ids)) - set(device_ids)
-        asked = [self._ask("sync", others)] if others else []
-        fetched = self._ask("fetch", device_ids, (buffer.number, None))
-        self._wait([*asked, fetched])
+        others = self._waiting.late(self._known(buffer, device_ids)) - set(device_ids)
+        asked = [self._waiting.ask("sync", others)] if others else []
+        fetched = self._waiting.ask("fetch", device_ids, (buffer.number, None))
+        self._waiting.wait([*asked, fetched])
         self._raise_failures(buffer, device_ids)
         metas = self._answered(fetched, buffer)
         return {d: wire.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
@@ -157,7 +152,7 @@ class ProcessPool:
                 problem = f"{self.devices[device]} does not hold the value"
                 raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
             if is_received and payload is None and math.prod(meta.shape):  # the channel found no room for it
-                raise _no_room(f"{meta} of {self.devices[device]}")
+                raise no_room(f"{meta} of {self.devices[device]}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}
 
     def gather(
@@ -177,11 +172,11 @@ class ProcessPool:
         try:
             out = self._arena.new(shape, dtype)
         except MemoryError as error:
-            raise _no_room(f"{Meta(shape, dtype)}: {error}") from error
+            raise no_room(f"{Meta(shape, dtype)}: {error}") from error
         block = self._arena.block_of(out)
         assert block is not None
-        fetched = self._ask("fetch", places, (buffer.number, (block, shape, places)), (out, block))
-        self._wait([fetched])
+        fetched = self._waiting.ask("fetch", places, (buffer.number, (block, shape, places)), (out, block))
+        self._waiting.wait([fetched])
         self._answered(fetched, buffer, is_received=False)
         self._arena.settle(block)
         return out
@@ -190,64 +185,45 @@ class ProcessPool:
         """Wait until the blocks on these devices are computed. Raises as `fetch` does."""
         run = buffer.run
         known = self._known(buffer, device_ids)
-        if (not run.settled or run.checks) and not self._sees_finished(known):
-            late = self._late(known)
+        if (not run.settled or run.checks) and not self._waiting.sees_finished(known):
+            late = self._waiting.late(known)
             if late:
                 # a device answers after all that was handed to it before, so the looking goes on
-                look = None if self._overview is None else lambda: self._glances(known, GLANCE_FOR_S)
-                self._wait([self._ask("sync", late)], seen=look)
+                look = None if self._completions is None else lambda: self._waiting.glances(known, GLANCE_FOR_S)
+                self._waiting.wait([self._waiting.ask("sync", late)], seen=look)
         self._raise_failures(buffer, device_ids)
-
-    def _sees_finished(self, known: Ancestry) -> bool:
-        """Whether shared memory soon shows that all is over that matters: nobody needs to be asked then."""
-        try:
-            return self._glances(known, GLANCE_FOR_S)
-        except KeyboardInterrupt:
-            self.cancel(users_line())
-            raise
-
-    def _glances(self, known: Ancestry, within_s: float) -> bool:
-        overview, dispatcher = self._overview, self._dispatcher
-        if overview is None:
-            return False
-        dispatcher.hurry()
-        finished = overview.wait_a_moment(known.needs, dispatcher.is_quiet, within_s)
-        if finished is None:
-            return False
-        dispatcher.pass_all(finished)
-        self._print_output()
-        return True
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. An idle device answers in time; a busy one is not ready."""
-        known = self._ancestry(buffer, device_ids)
-        late = self._late(known)
-        if not late or any(link.lost for link in self._links(late)):
+        known = self._waiting.ancestry(buffer, device_ids)
+        late = self._waiting.late(known)
+        if not late or any(link.lost for link in self._waiting.links(late)):
             return True
-        if self._overview is not None:
-            return self._glances(known, READY_WITHIN_S)
-        return self._wait([self._ask("sync", late)], READY_WITHIN_S)
+        if self._completions is not None:
+            return self._waiting.glances(known, READY_WITHIN_S)
+        return self._waiting.wait([self._waiting.ask("sync", late)], READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
         """Shapes and dtypes of values that only running could tell. Waits, and raises as `fetch` does."""
-        request = self._ask("describe", [device], tuple(b.number for b in buffers))
-        self._wait([request])
+        answers = self._answers("describe", [device], tuple(b.number for b in buffers))
         for buffer in buffers:
             self._raise_failures(buffer, [device])
-        return list(request.answers[device][0])
+        return list(answers[device])
 
     def held(self, device: int) -> int:
         """How many values a device holds, after all that was called and released before."""
-        self._wait([self._ask("sync", [device])])
-        request = self._ask("held", [device])
-        self._wait([request])
-        return int(request.answers[device][0])
+        self._answers("sync", [device])
+        return int(self._answers("held", [device])[device])
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
         """What each device exchanged since last asked: (name, with gloo its own; group size; operand bytes)."""
-        request = self._ask("handed", range(len(self.devices)))
-        self._wait([request])
-        return {device: answer[0] for device, answer in request.answers.items()}
+        return self._answers("handed", range(len(self.devices)))
+
+    def _answers(self, kind: str, device_ids: Iterable[int], what: Any = None) -> dict[int, Any]:
+        """Ask devices something, and wait for what each answers."""
+        request = self._waiting.ask(kind, device_ids, what)
+        self._waiting.wait([request])
+        return {device: answer for device, (answer, _) in request.answers.items()}
 
     def cancel(self, where: Where) -> None:
         """Cancel all calls that are not finished; values that were sent or are computed stay.
@@ -263,7 +239,7 @@ class ProcessPool:
 
     def pid(self, device: int) -> int:
         """The process id of a device's worker."""
-        self._open_dispatcher()
+        self._waiting.open_dispatcher()
         link = self._dispatcher.links[device]
         if link.lost:
             raise lost_error(device, link.lost, self._platform)
@@ -277,7 +253,7 @@ class ProcessPool:
     def is_alive(self) -> bool:
         """Whether calls can be made: not shut down, and no device lost."""
         dispatcher = self._dispatcher
-        return not dispatcher.closing and not dispatcher.broken and not dispatcher.has_lost
+        return not dispatcher.closing and not dispatcher.broken and not dispatcher.calls.has_lost
 
     def shutdown(self) -> None:
         """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""
@@ -287,28 +263,17 @@ class ProcessPool:
         self._dispatcher.close()
         if self._arena is not None:
             self._arena.leave()
+        if self._completions is not None:
+            self._completions.close()
         atexit.unregister(self.shutdown)
-        self._print_output()
-
-    def _open_dispatcher(self) -> Dispatcher:
-        dispatcher = self._dispatcher
-        dispatcher.check_open()
-        if not dispatcher.started.is_open:
-            dispatcher.started.wait()
-            dispatcher.check_open()
-        return dispatcher
-
-    def _links(self, device_ids: Iterable[int]) -> list[Link]:
-        return [self._dispatcher.links[d] for d in device_ids]
-
-    def _ancestry(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        with self._open_dispatcher().state:
-            return ancestry(buffer.run, device_ids)
+        self._waiting.print_output()
 
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
-        dispatcher = self._open_dispatcher()
-        with dispatcher.state:
+        dispatcher = self._waiting.open_dispatcher()
+        dispatcher.check_can_wait()
+        dispatcher.advance()  # an interrupt may have left a call without its number
+        with dispatcher.calls.lock:
             known = ancestry(buffer.run, device_ids)
         if known.failures and any(failure.lost for failure, _ in known.failures.values()):
             raise self._error(known.failures)
@@ -317,11 +282,11 @@ class ProcessPool:
     def _raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         run = buffer.run
         if not run.settled or run.failures or run.checks:
-            failures = self._ancestry(buffer, device_ids).failures
+            failures = self._waiting.ancestry(buffer, device_ids).failures
             if failures:
                 raise self._error(failures)
-        if self._dispatcher.has_lost:
-            for link in self._links(device_ids):
+        if self._dispatcher.calls.has_lost:
+            for link in self._waiting.links(device_ids):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
 
@@ -337,104 +302,3 @@ class ProcessPool:
             f"{error}\n  alive on {self.devices[full]}: {alive}\n"
             "  try:  del what you no longer need (ts.live_arrays() lists it), or cut the array over more devices"
         )
-
-    def _late(self, known: Ancestry) -> set[int]:
-        """The devices that have not yet told that they have finished what matters."""
-        return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
-
-    def _ask(
-        self,
-        kind: str,
-        device_ids: Iterable[int],
-        what: Any = None,
-        lent: tuple[torch.Tensor, allocator.Block] | None = None,
-    ) -> Request:
-        """Ask devices something.
-
-        Args:
-            lent: a tensor into which they write, and its block.
-        """
-        with self._order:
-            request = Request(next(self._numbers), set(device_ids))
-            self._dispatcher.post(kind, 0, request, what, lent)
-        return request
-
-    def _wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:
-        """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot.
-
-        Args:
-            seen: looks for a moment whether what is waited for is over without an answer.
-        """
-        patience = Patience()
-        try:
-            for request in requests:
-                if self._dispatcher.ended.is_open or not self._watch(
-                    request.over, request.waiting, patience, timeout_s, seen
-                ):
-                    self._dispatcher.check_open()
-                    return False
-                if seen is not None and not request.over.is_open:
-                    return True
-                if request.waiting:
-                    break  # one of them is lost: the others may wait for it, and need not be waited for
-        finally:
-            self._print_output()
-        self._dispatcher.check_open()
-        waiting = {d for r in requests for d in r.waiting}
-        if waiting:  # one of them is lost
-            for link in sorted(self._dispatcher.links, key=lambda link: link.device not in waiting):
-                if link.lost:
-                    raise lost_error(link.device, link.lost, self._platform)
-        return True
-
-    def _hold_back(self, run: Run) -> None:
-        patience = Patience()
-        self._dispatcher.hold_back(run.devices, lambda latch: self._watch(latch, run.devices, patience))
-
-    def _watch(
-        self,
-        latch: Latch,
-        devices: Iterable[int],
-        patience: Patience,
-        timeout_s: float = -1,
-        seen: Callable[[], bool] | None = None,
-    ) -> bool:
-        """Wait for a latch that these devices open, or for what `seen` says; False if that takes longer.
-
-        Raises:
-            CollectiveTimeoutError: none of the devices that this depends on gets on.
-        """
-        try:
-            if timeout_s >= 0:
-                return latch.wait(timeout_s)
-            while not latch.wait(LOOK_EVERY_S if seen is None else BETWEEN_GLANCES_S):
-                if seen is not None and seen():
-                    return True
-                now_s = time.monotonic()
-                if seen is not None and now_s - patience.looked_s < LOOK_EVERY_S:
-                    continue
-                patience.look(now_s)
-                self._dispatcher.post("look", 0)
-                if self._dispatcher.started.is_open:
-                    links, calls = self._dispatcher.links, self._dispatcher.calls_ahead()
-                    check_progress(links, calls, list(devices), patience.since_s, self._platform)
-        except KeyboardInterrupt:
-            self.cancel(users_line())
-            raise
-        return True
-
-    def _print_output(self) -> None:
-        """Print what workers wrote, here in the thread that asks, so that it lands in the asking cell."""
-        for device, line in self._dispatcher.take_printed():
-            print(f"[{self.devices[device]}] {line}", file=sys.stderr)
-
-
-def _no_room(got: str) -> OutOfMemoryError:
-    return OutOfMemoryError(
-        message(
-            "this process has no memory for the values of an array",
-            got=got,
-            rule="it shares the machine's memory with the devices; nothing was placed or fetched",
-            try_="del what you no longer need (ts.live_arrays() lists it), or move less at a time",
-        )
-    )

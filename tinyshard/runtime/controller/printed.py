@@ -3,39 +3,26 @@
 from __future__ import annotations
 
 import select
-import threading
 from collections.abc import Callable
 
 from tinyshard.runtime.controller.connection import Link
 
 
 class Printed:
-    """The lines of all workers, and the pipes through which they come.
+    """The lines of all workers, and the pipes through which they come. One thread at a time may use it."""
 
-    Args:
-        state: guards the lines.
-    """
-
-    def __init__(self, state: threading.Lock) -> None:
+    def __init__(self) -> None:
         self._lines: list[tuple[int, str]] = []
-        self._state = state
         self._pipes = select.poll()
-        self._polling = threading.Lock()
-
-    # ---- from any thread --------------------------------------------------------------------------------------
 
     def take(self) -> list[tuple[int, str]]:
         """The lines since the last time, each with its device, in device order."""
-        with self._state:
-            lines, self._lines = self._lines, []
+        lines, self._lines = self._lines, []
         return sorted(lines, key=lambda line: line[0])
 
     def is_all_read(self) -> bool:
-        """Whether nothing waits in the pipes: what was read from them, the I/O thread takes in before it listens."""
-        with self._polling:  # a poll object serves one thread at a time
-            return not self._pipes.poll(0)
-
-    # ---- the I/O thread ---------------------------------------------------------------------------------------
+        """Whether nothing waits in the pipes."""
+        return not self._pipes.poll(0)
 
     def watch(self, link: Link) -> None:
         """Take this worker's pipe into account."""
@@ -55,7 +42,4 @@ class Printed:
             at_end(pipe)
             self._pipes.unregister(pipe)
 
-        lines = link.read_lines(end)
-        if lines:
-            with self._state:
-                self._lines.extend((link.device, line) for line in lines)
+        self._lines.extend((link.device, line) for line in link.read_lines(end))

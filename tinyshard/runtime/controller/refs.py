@@ -22,13 +22,15 @@ _MOST_SHOWN = 5
 
 
 class Watch(weakref.ref[Buffer]):
-    """A weak reference that knows whom to tell of which block."""
+    """A weak reference that knows which devices are to be told of which value.
 
-    __slots__ = ("block", "devices", "number")
+    Attributes:
+        number: of the value.
+        devices: that hold a block of it; none until it is held in `Buffers`.
+    """
 
-    number: int
-    devices: tuple[int, ...]
-    block: Meta | None
+    number = 0
+    devices: tuple[int, ...] = ()
 
 
 class Buffers:
@@ -43,7 +45,7 @@ class Buffers:
         """A handle on a new value; the arguments are its attributes."""
         buffer = Buffer(next(self._numbers), run, runtime, block)
         watch = Watch(buffer, self._released.append)
-        watch.number, watch.devices, watch.block = buffer.number, run.devices, block
+        watch.number, watch.devices = buffer.number, run.devices
         self._held[buffer.number] = watch
         return buffer
 
@@ -63,14 +65,13 @@ class Buffers:
                 self._held.pop(watch.number, None)
                 self._released.popleft()
 
-    def take_released(self) -> dict[tuple[int, ...], list[int]]:
-        """Values that nobody holds any more, by the devices that made them. Only one thread at a time may ask."""
-        watches = self.released()
-        self.drop(watches)
-        by_devices: dict[tuple[int, ...], list[int]] = {}
-        for watch in watches:
-            by_devices.setdefault(watch.devices, []).append(watch.number)
-        return by_devices
+
+def by_devices(watches: Iterable[Watch]) -> dict[tuple[int, ...], list[int]]:
+    """The numbers of values, by the devices that hold a block of them."""
+    numbers: dict[tuple[int, ...], list[int]] = {}
+    for watch in watches:
+        numbers.setdefault(watch.devices, []).append(watch.number)
+    return numbers
 
 
 def put_together(

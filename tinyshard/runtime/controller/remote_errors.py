@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 
-from tinyshard.errors import CancelledError, DeviceLostError, RemoteError, message
+from tinyshard.errors import CancelledError, DeviceLostError, OutOfMemoryError, RemoteError, RuntimeStateError, message
 from tinyshard.runtime.failure import NO_MEMORY, Failure
 
 
@@ -77,3 +77,27 @@ def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
 
 
 _SIGNS = ("MemoryError", "can't allocate memory", "not enough memory", "CUDA out of memory")
+
+
+def unusable(why: str) -> RuntimeStateError:
+    """The error of a pool that is broken."""
+    return RuntimeStateError(
+        message(
+            "the pool cannot be used any more",
+            got=why,
+            rule="values live in the workers and end with them",
+            try_="ts.init() starts a fresh pool; make the arrays again there",
+        )
+    )
+
+
+def no_room(got: str) -> OutOfMemoryError:
+    """The error of a value for which this process has no memory."""
+    return OutOfMemoryError(
+        message(
+            "this process has no memory for the values of an array",
+            got=got,
+            rule="it shares the machine's memory with the devices; nothing was placed or fetched",
+            try_="del what you no longer need (ts.live_arrays() lists it), or move less at a time",
+        )
+    )

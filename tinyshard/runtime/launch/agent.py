@@ -4,71 +4,93 @@ Like the fork server of a single machine it has torch loaded and never computes,
 serves one slot, and outlives controllers: when a kernel is restarted, it ends its worker and waits for the next kernel.
 
     controller                          agent of a slot
-                                   ←    ("agent", the slot's facts)                  as the hello of its line
-    ("start", pool, facts)         →    ends the worker that it has, forks the next
+                                   ←    ("agent", rank, facts)            as the hello of its connection
+    ("start", pool, arguments)     →    ends the worker that it has, forks the next
     ("kill", pool)                 →    ends it
-                                   ←    ("ended", pool, wait status)                 however it ended
+                                   ←    ("ended", pool, exit code)        however it ended
     ("leave",)                     →    ends its worker and itself
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import platform as system
-import select
-import signal
 import socket
-import sys
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
+from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 
+from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.authentication import RefusedError
-from tinyshard.runtime.launch.rendezvous import LineStore, Rendezvous
-from tinyshard.runtime.launch.slots import Slot
+from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.worker import main as worker
 
 LOOK_AGAIN_S = 0.2
+# by launcher, its variables: rank, how many ranks, and rank on its machine
+LAUNCHERS = {
+    "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+}
+_FORK: Any = multiprocessing.get_context("fork")
+
+
+def slot_of(environment: Mapping[str, str]) -> tuple[int, int]:
+    """Rank and count, from the launcher's variables. The rank is the id of the device.
+
+    Raises:
+        RuntimeStateError: there are none.
+
+    Example:
+        >>> slot_of({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
+        (5, 8)
+    """
+    for names in LAUNCHERS.values():
+        if all(environment.get(name, "").isdecimal() for name in names):
+            return int(environment[names[0]]), int(environment[names[1]])
+    raise RuntimeStateError(
+        message(
+            "this process does not know which of the workers it is",
+            got="none of "
+            + ", or of ".join(f"{', '.join(names)} ({launcher})" for launcher, names in LAUNCHERS.items()),
+            rule="a launcher starts the workers of all machines and numbers them",
+            try_="torchrun --nproc-per-node=4 -m tinyshard.worker --controller HOST:PORT",
+        )
+    )
 
 
 def versions() -> dict[str, str]:
     """What must be the same in a controller and its workers: pickles and programs travel between them."""
-    return {
-        "python": ".".join(system.python_version_tuple()[:2]),
-        "torch": torch.__version__.partition("+")[0],
-    }
+    return {"python": ".".join(system.python_version_tuple()[:2]), "torch": torch.__version__.partition("+")[0]}
 
 
-def facts() -> dict[str, Any]:
-    """What a controller must know of this process before it sends it programs."""
-    return {"name": socket.gethostname(), "gpus": torch.cuda.device_count(), **versions()}
-
-
-def serve(address: tuple[str, int], secret: bytes, slot: Slot, wait_s: float, say: Callable[[str], None]) -> int:
+def serve(
+    address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s: float, say: Callable[[str], None]
+) -> int:
     """Serve one controller after the other.
 
     Args:
         address: of the controller.
         secret: what it knows too.
-        slot: which device this is.
+        slot: rank and count.
         wait_s: how long to be without a controller.
         say: tells the user who reads the launcher's output.
 
     Returns:
         The exit code: 0 when a controller said that it is over, 1 when none came or it refused.
     """
-    waker = _notice_children()
+    rank, count = slot
+    facts = {"count": count, "name": socket.gethostname(), "gpus": torch.cuda.device_count(), **versions()}
     since_s = time.monotonic()
-    hello = ("agent", slot.rank, slot.count, slot.local_rank, facts())
     while True:
         try:
-            sock = connect.connect(address, secret, hello)
+            sock = connect.connect(address, secret, ("agent", rank, facts))
         except RefusedError as error:
             say(f"the controller at {address[0]}:{address[1]} and this worker do not get together: {error}")
             return 1
@@ -78,109 +100,54 @@ def serve(address: tuple[str, int], secret: bytes, slot: Slot, wait_s: float, sa
                 return 1
             time.sleep(LOOK_AGAIN_S)
             continue
-        connect.watch(sock)
         with sock:
-            if _attend(sock, waker, address, secret):
+            if _obey(sock, partial(_work, sock, address, secret, rank)):
                 return 0
         since_s = time.monotonic()
 
 
-def _notice_children() -> socket.socket:
-    """A socket that can be read when a child has ended."""
-    waker, wake = socket.socketpair()
-    waker.setblocking(False)
-    wake.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(wake.detach(), warn_on_full_buffer=False)
-    return waker
-
-
-def _attend(sock: socket.socket, waker: socket.socket, address: tuple[str, int], secret: bytes) -> bool:
+def _obey(sock: socket.socket, work: Callable[[str, dict[str, Any]], None]) -> bool:
     """Do what the controller says until it is gone; whether it said that this is over."""
-    child: _Child | None = None
-    reader = wire.Reader(sock)
+    child: Any = None
+
+    def end_child() -> None:
+        nonlocal child
+        ended, child = child, None
+        ended.kill()  # if it has not ended by itself
+        ended.join()
+        wire.send(sock, ("ended", ended.name, ended.exitcode))
+
     try:
         while True:
-            ready, _, _ = select.select([sock, waker], [], [])
-            if waker in ready:
-                waker.recv(64)
-                child = _report(sock, child, child.poll() if child is not None else None)
+            ready = wait([sock] if child is None else [sock, child.sentinel])
+            if child is not None and child.sentinel in ready:
+                end_child()
             if sock not in ready:
                 continue
-            messages = reader.read()
-            if messages is None:
-                return False
-            for head, _ in messages:
-                if head[0] == "start":
-                    child = _report(sock, child, child.kill() if child is not None else None)
-                    child = _Child(head[1], _fork((sock, waker), partial(_work, address, secret, *head[1:])))
-                elif head[0] == "kill" and child is not None and child.pool == head[1]:
-                    child = _report(sock, child, child.kill())
-                elif head[0] == "leave":
-                    return True
+            word, *given = wire.receive(sock)
+            if word == "leave":
+                return True
+            if child is not None and (word == "start" or child.name == given[0]):
+                end_child()
+            if word == "start":
+                child = _FORK.Process(target=work, args=given, name=given[0])
+                child.start()
     except OSError:
         return False
     finally:
         if child is not None:
             child.kill()
+            child.join()
 
 
-def _report(sock: socket.socket, child: _Child | None, status: int | None) -> _Child | None:
-    """Tell the controller how a child ended, if it did; the child that is left."""
-    if child is None or status is None:
-        return child
-    wire.send(sock, ("ended", child.pool, status))
-    return None
-
-
-class _Child:
-    def __init__(self, pool: str, pid: int) -> None:
-        self.pool = pool
-        self._pid = pid
-
-    def poll(self) -> int | None:
-        """Its wait status, if it has ended."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        return status if pid else None
-
-    def kill(self) -> int:
-        """End it; how it ended, if something else did that before."""
-        os.kill(self._pid, signal.SIGKILL)
-        return os.waitpid(self._pid, 0)[1]
-
-
-def _fork(own: Sequence[socket.socket], work: Callable[[], None]) -> int:
-    """Fork a process that closes what is the agent's own, and works; its id."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    code = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        for sock in own:
-            sock.close()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        work()
-        code = 0
-    except BaseException:  # it is a process of its own: nobody is there to catch more
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def _work(address: tuple[str, int], secret: bytes, pool: str, given: dict[str, Any]) -> None:
-    """What the child does: connect its lines, and be a worker."""
-    agent, device = os.getppid(), given["device"]
-    made = {
-        role: connect.connect(address, secret, (role, pool, device, os.getpid()))
-        for role in ("channel", "control", "output", "store")
-    }
-    own = made["channel"]
-    rendezvous = Rendezvous(LineStore(made["store"]), own.getsockname()[0])
-    facts = given["count"], rendezvous, agent, given["collectives"], given["gpu"]
-    worker.main(own, made["control"], made["output"].detach(), device, *facts)
+def _work(
+    sock: socket.socket, address: tuple[str, int], secret: bytes, rank: int, pool: str, given: dict[str, Any]
+) -> None:
+    """What the child does: open its connections, and be a worker."""
+    agent = _FORK.parent_process().pid
+    sock.close()  # the agent's own: its end must be seen though a child lives
+    channel, control, output, store = (
+        connect.connect(address, secret, (role, rank, {"pool": pool, "pid": os.getpid()}))
+        for role in connect.WORKER_LINES
+    )
+    worker.main(channel, control, output.detach(), store=Rendezvous(store), fork_server=agent, **given)

@@ -1,9 +1,9 @@
 """TCP connections between machines: how they are opened, and when a silent one counts as broken.
 
-A machine that loses its power or its cable says nothing. The kernels ask each other: after a second of silence, then
-every second; the third question without an answer breaks the line. No process takes part, so a busy or a stopped one is
-not mistaken for a lost one. Data that nobody acknowledges breaks a watched line as fast; but not a channel, where data
-may lie for hours before a device that computes has time for it.
+A machine that loses its power or its cable says nothing. So the kernels of the two machines send keep-alive probes
+after a second of silence, then every second, and the third one without an answer breaks the connection. No process
+takes part, so a busy or a stopped one is not mistaken for a lost one. Data that is not acknowledged breaks an agent's
+connection as fast; but not a worker's, where data may lie for hours before a device that computes has time for it.
 """
 
 from __future__ import annotations
@@ -20,70 +20,58 @@ from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import authentication
 
-# the controller's answer to a hello, before which nothing else is said on a line. The others are (LATER, why), after
-# which it may be tried again, and (REFUSED, why)
-WELCOME = ("welcome",)
+# a worker's connections: its channel, its control line, what it prints, and its rendezvous with the other workers
+WORKER_LINES = ("channel", "control", "output", "store")
+# the controller's answer to a hello is one of these, and why; after LATER it may be tried again
+WELCOME = "welcome"
 LATER = "later"
 REFUSED = "refused"
 
 SILENT_S = 1
-QUESTIONS = 2
-# silence, questions, and the kernel's own rounding: below the 5 s within which every wait ends
+PROBES = 2
+# silence, probes, and the kernel's own rounding: below the 5 s within which every wait ends
 BROKEN_WITHIN_S = 3
 # on a machine that is busy; START_WITHIN_S of `remote_workers` is longer
 SPEAK_WITHIN_S = 30
 
 
-def connect(
-    address: tuple[str, int], secret: bytes, hello: tuple[Any, ...], timeout_s: float = SPEAK_WITHIN_S
-) -> socket.socket:
-    """Connect to the controller, prove to each other who one is, and say what the line is for.
+def connect(address: tuple[str, int], secret: bytes, hello: tuple[str, int, dict[str, Any]]) -> socket.socket:
+    """Connect to the controller, prove to each other to know the secret, and say what the connection is for.
 
     Args:
         address: host and port.
         secret: what both know.
-        hello: role and particulars.
-        timeout_s: how long it may take.
+        hello: role ("agent" or one of `WORKER_LINES`), rank, and facts.
 
     Raises:
-        OSError: it cannot be reached.
+        OSError: it cannot be reached, or cannot take this one yet.
         authentication.RefusedError: it is not the controller, or it refuses.
     """
-    sock = socket.create_connection(address, timeout=timeout_s)
+    sock = socket.create_connection(address, timeout=SPEAK_WITHIN_S)
     try:
-        authentication.ask(sock, secret, timeout_s)
+        authentication.ask(sock, secret, SPEAK_WITHIN_S)
         wire.send(sock, hello)
-        word, *why = wire.receive(sock)
-        if word == LATER:
-            raise ConnectionError(why[0])
-        if word != WELCOME[0]:
-            raise authentication.RefusedError(why[0])
-        tune(sock)
-        sock.settimeout(None)
+        word, why = wire.receive(sock)
+        if word != WELCOME:
+            raise ConnectionError(why) if word == LATER else authentication.RefusedError(why)
+        keep_alive(sock, hello[0])
     except BaseException:
         sock.close()
         raise
     return sock
 
 
-def tune(sock: socket.socket) -> None:
-    """Send small messages at once, and ask the other kernel whether it is there when nothing is said."""
+def keep_alive(sock: socket.socket, role: str) -> None:
+    """Probe a silent connection; send small messages at once; wait for the other side without a time limit."""
+    sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)  # the second is macOS's
-    for option, value in (
-        (idle, SILENT_S),
-        (getattr(socket, "TCP_KEEPINTVL", None), SILENT_S),
-        (getattr(socket, "TCP_KEEPCNT", None), QUESTIONS),
-    ):
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def watch(sock: socket.socket) -> None:
-    """For a line on which little is said: what is sent must be acknowledged soon."""
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * BROKEN_WITHIN_S)
+    options = {"TCP_KEEPIDLE": SILENT_S, "TCP_KEEPALIVE": SILENT_S, "TCP_KEEPINTVL": SILENT_S, "TCP_KEEPCNT": PROBES}
+    if role == "agent":
+        options["TCP_USER_TIMEOUT"] = 1000 * BROKEN_WITHIN_S
+    for name, value in options.items():
+        if hasattr(socket, name):  # TCP_KEEPALIVE is macOS's name of TCP_KEEPIDLE
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def wait_until_there(descriptor: int) -> None:
@@ -93,12 +81,11 @@ def wait_until_there(descriptor: int) -> None:
     siocoutq = 0x5411
     pending = array.array("i", [1])
     end_s = time.monotonic() + BROKEN_WITHIN_S
-    while time.monotonic() < end_s:
+    while pending[0] and time.monotonic() < end_s:
         with contextlib.suppress(OSError):
             fcntl.ioctl(descriptor, siocoutq, pending)
-        if not pending[0]:
-            return
-        time.sleep(0.0002)
+        if pending[0]:
+            time.sleep(0.0002)
 
 
 def parse(address: str) -> tuple[str, int]:

@@ -86,7 +86,8 @@ class ForkServer:
 
         Args:
             request: arguments of `worker.main` that are plain data.
-            fds: the descriptors that it is to have: channel, control line, output, store.
+            fds: the descriptors that it is to have: channel, control line, output, store, and a doorbell if there is
+                one.
         """
         with self._lock:
             try:
@@ -193,7 +194,7 @@ def serve(fd: int) -> None:
         sock.sendall(json.dumps({"ready": fork_server}).encode() + b"\n")
         while True:
             select.select([sock], [], [])
-            line, fds, _, _ = socket.recv_fds(sock, 4096, 4)
+            line, fds, _, _ = socket.recv_fds(sock, 4096, 5)
             if not line:
                 return
             request = json.loads(line)
@@ -227,11 +228,11 @@ def _end(children: set[int], pid: int) -> int | None:
 def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], fork_server: int) -> None:
     code = 1
     try:
-        channel, control, output, store = fds
+        channel, control, output, store, *bell = fds
         path = request["store"] or f"/proc/self/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
         given = request["collectives"], request["gpu"], request["kept"]
-        worker.main(*lines, output, request["device"], request["count"], path, fork_server, *given)
+        worker.main(*lines, output, request["device"], request["count"], path, fork_server, *given, *bell)
         code = 0
     except BaseException:
         import traceback

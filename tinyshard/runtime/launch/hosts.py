@@ -1,75 +1,37 @@
-"""The controller's end of other machines: it listens where the user said, lets in who knows the secret, and watches.
+"""The controller's end of other machines: it listens where the user said, and lets in the agents that know the secret.
 
-One thread accepts, hears the agents and answers the boards; whoever comes is greeted by a thread of its own, so that a
-stranger who says nothing holds nobody up.
+Each connection has a thread of its own, so that a stranger who says nothing holds up nothing else.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
-import selectors
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import abandon_in_child
-from tinyshard.runtime.launch import authentication, connect
+from tinyshard.runtime.launch import authentication, connect, rendezvous
 from tinyshard.runtime.launch.agent import versions
-from tinyshard.runtime.launch.slots import ids_text
+from tinyshard.runtime.launch.remote_workers import Agent, ids_text
 
 MOST_GREETED_AT_ONCE = 64
-# who is expected soon gets no instructions
+# workers that are expected soon need no instructions
 SAY_AFTER_S = 2
 _LOOK_EVERY_S = 0.1
 _MOST_REFUSED_SHOWN = 5
 
 
-@dataclass(eq=False)
-class Agent:
-    """A process that a launcher has started on some machine, ready to fork a worker.
-
-    Attributes:
-        host: the address from which it came.
-        count: how many its launcher has started.
-        told: what it says of itself.
-        lost: why it is gone; empty while it is there.
-        ended: by pool, how its worker ended.
-    """
-
-    sock: socket.socket
-    host: str
-    rank: int
-    count: int
-    local_rank: int
-    told: dict[str, Any]
-    lost: str = ""
-    ended: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.reader = wire.Reader(self.sock)
-        self._lock = threading.Lock()
-
-    def tell(self, *words: Any) -> None:
-        """Write to it; that it is gone is seen elsewhere."""
-        with self._lock, contextlib.suppress(OSError):
-            wire.send(self.sock, words)
-
-    @property
-    def place(self) -> str:
-        """Its machine, for people."""
-        name = self.told["name"]
-        return self.host if name == self.host else f"{self.host} ({name})"
-
-
 class Hosts:
-    """Listens for agents, and for the lines of the workers that they fork.
+    """Listens for agents, and for the connections of the workers that they fork.
 
     Args:
         address: "HOST:PORT" of this machine.
@@ -77,7 +39,6 @@ class Hosts:
 
     Attributes:
         agents: those that are there, by rank. Replaced as a whole, so that any thread may read it.
-        changed: guards all else; notified when somebody came, or an agent spoke or went.
 
     Raises:
         RuntimeStateError: nothing can listen there.
@@ -86,24 +47,16 @@ class Hosts:
     def __init__(self, address: str, secret: bytes) -> None:
         self.address = address
         self.agents: dict[int, Agent] = {}
-        self.changed = threading.Condition()
-        self.refused: collections.deque[str] = collections.deque(maxlen=_MOST_REFUSED_SHOWN)
         self.is_closed = False
+        self._refused: collections.deque[str] = collections.deque(maxlen=_MOST_REFUSED_SHOWN)
+        self._changed = threading.Condition()  # the agents'
         self._secret = secret
-        self._remote_workers: Any = None  # the workers of the pool in use
         self._listener = _listen(address)
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet([self._listener])
         self._places = threading.BoundedSemaphore(MOST_GREETED_AT_ONCE)
-        self._greeting = threading.Lock()
-        self._selector = selectors.DefaultSelector()
-        self._wake_in, self._wake_out = socket.socketpair()
-        self._new: collections.deque[tuple[socket.socket, Any]] = collections.deque()
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._wake_in, selectors.EVENT_READ, self._take_new)
         abandon_in_child(self)
-        self._thread = threading.Thread(target=self._serve, name="tinyshard hosts", daemon=True)
+        self._thread = threading.Thread(target=self._accept, name="tinyshard hosts", daemon=True)
         self._thread.start()
-
-    # ---- from any thread ----------------------------------------------------------------------------------------
 
     def gather(self, devices: int | None, within_s: float, say: Callable[[str], None]) -> list[Agent]:
         """Wait until enough agents are there. Ctrl-C ends it.
@@ -111,7 +64,7 @@ class Hosts:
         Args:
             devices: how many; by default as many as the launcher has started.
             within_s: how long to wait.
-            say: tells the user what to start, if nobody comes soon.
+            say: tells the user what to start, if none comes soon.
 
         Returns:
             The agents, by rank.
@@ -120,10 +73,10 @@ class Hosts:
             RuntimeStateError: they do not come in time, or the launcher has not started that many.
         """
         began_s = time.monotonic()
-        has_said = False
+        say_at_s = began_s + SAY_AFTER_S
         while True:
             there = self.agents
-            started = max((agent.count for agent in there.values()), default=0)
+            started = max((agent.facts["count"] for agent in there.values()), default=0)
             wanted = devices or started
             if devices and 0 < started < devices:
                 raise RuntimeStateError(
@@ -136,11 +89,11 @@ class Hosts:
                 )
             if wanted and len(there) >= wanted:
                 return [there[rank] for rank in sorted(there)][:wanted]
-            waited_s = time.monotonic() - began_s
-            if waited_s > within_s:
+            now_s = time.monotonic()
+            if now_s > began_s + within_s:
                 raise self._incomplete(wanted, within_s)
-            if waited_s > SAY_AFTER_S and not has_said:
-                has_said = True
+            if now_s > say_at_s:
+                say_at_s = began_s + within_s
                 say(f"waiting for workers at {self.address}; start them on every machine by\n{command(self.address)}")
             time.sleep(_LOOK_EVERY_S)
 
@@ -151,9 +104,8 @@ class Hosts:
             by_place.setdefault(agent.place, []).append(rank)
         got = [f"{len(there)} of {wanted}" if wanted else "nobody has come"]
         got += [f"{place}: workers {ids_text(ranks)}" for place, ranks in sorted(by_place.items())]
-        if wanted and there:
-            got.append(f"missing: {ids_text([r for r in range(wanted) if r not in there])}")
-        got += [f"refused: {told}" for told in dict.fromkeys(self.refused)]
+        got += [f"missing: {ids_text(set(range(wanted)) - set(there))}"] if there else []
+        got += [f"refused: {told}" for told in dict.fromkeys(self._refused)]
         return RuntimeStateError(
             message(
                 f"the workers of other machines have not all come to {self.address} within {within_s:.0f} s",
@@ -164,155 +116,112 @@ class Hosts:
             )
         )
 
-    def expect(self, remote_workers: Any) -> None:
-        """From now on, whoever comes as a worker is one of these; None if nobody is expected."""
-        with self.changed:
-            self._remote_workers = remote_workers
-
-    def hear(self, sock: socket.socket, take: Callable[[], None]) -> None:
-        """Call `take` in this thread whenever the socket can be read, until it is closed."""
-        self._new.append((sock, take))
-        with contextlib.suppress(OSError):
-            self._wake_out.send(b"x")
-
     def close(self) -> None:
-        """Tell the agents that it is over, and let go of all."""
+        """Tell the agents that it is over, and end all connections."""
         for agent in self.agents.values():
             agent.tell("leave")
-        self.is_closed = True  # only now: from here on the thread may close what the words go through
-        with contextlib.suppress(OSError):
-            self._wake_out.send(b"x")
+        self.is_closed = True
+        for sock in list(self._sockets):
+            with contextlib.suppress(OSError):  # its thread sees the end, and closes it
+                sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: let go of what the two share."""
+        """In a process that user code has forked from this one: close what the two share."""
         self.is_closed = True
-        self._close_all()
+        for sock in list(self._sockets):
+            sock.close()
 
-    # ---- the thread ---------------------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        try:
-            while not self.is_closed:
-                for key, _ in self._selector.select():
-                    key.data()
-        finally:
-            self.is_closed = True
-            self._close_all()
-
-    def _close_all(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            if isinstance(key.fileobj, socket.socket):
-                key.fileobj.close()
-        self._selector.close()
-        self._wake_out.close()
-
-    def _take_new(self) -> None:
-        self._wake_in.recv(64)
-        while self._new:
-            sock, take = self._new.popleft()
-            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
-                self._selector.register(sock, selectors.EVENT_READ, take)
-
-    def drop(self, sock: socket.socket) -> None:
-        """Hear a socket no more, from this thread, and close it."""
-        with contextlib.suppress(OSError, ValueError, KeyError):
-            self._selector.unregister(sock)
-        sock.close()
+    # ---- threads ------------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        try:
-            sock, peer = self._listener.accept()
-        except OSError:  # it has gone again, or there are no descriptors left
-            return
-        if not self._places.acquire(blocking=False):
-            sock.close()
-            return
-        threading.Thread(target=self._greet, args=(sock, peer[0]), name="tinyshard greeting", daemon=True).start()
-
-    def _hear_agent(self, agent: Agent) -> None:
-        messages = agent.reader.read()
-        remote_workers = self._remote_workers
-        with self.changed:
-            for (_, pool, status), _ in messages or ():
-                agent.ended[pool] = f"{ending(status)} on {agent.place}"
-            if messages is None:
-                agent.lost = _why_lost(agent) + (remote_workers.companions(agent) if remote_workers is not None else "")
-                self.agents = {rank: other for rank, other in self.agents.items() if other is not agent}
-            self.changed.notify_all()
-        if messages is None:
-            self.drop(agent.sock)
-            if remote_workers is not None:
-                remote_workers.lose(agent)
-
-    # ---- a thread for each who comes ------------------------------------------------------------------------------
+        with self._listener:
+            while not self.is_closed:
+                try:
+                    sock, peer = self._listener.accept()
+                except OSError:  # none came lately, or it has gone again, or there are no descriptors left
+                    continue
+                self._sockets.add(sock)
+                if self._places.acquire(blocking=False):
+                    threading.Thread(target=self._greet, args=(sock, peer[0]), name="greeting", daemon=True).start()
+                else:
+                    sock.close()
 
     def _greet(self, sock: socket.socket, host: str) -> None:
-        """Let in who proves that it knows the secret; whoever does not has changed nothing but the list of refused."""
+        """Let in what proves that it knows the secret; anything else has changed nothing but the list of refused."""
         try:
-            sock.settimeout(connect.SPEAK_WITHIN_S)
-            authentication.answer(sock, self._secret, connect.SPEAK_WITHIN_S)
-            hello = wire.receive(sock)
-            with self._greeting:
-                refusal = self._objection(hello, host)
-                wire.send(sock, refusal or connect.WELCOME)
-                if refusal:
-                    raise authentication.RefusedError(refusal[1])
-                connect.tune(sock)
-                sock.settimeout(None)
-                self._let_in(sock, hello, host)
+            serve = self._let_in(sock, host)
         except Exception as error:  # whatever a stranger sends ends here
-            self.refused.append(f"{host}: {error}")
+            self._refused.append(f"{host}: {error}")
             sock.close()
+            return
         finally:
             self._places.release()
+        serve()
 
-    def _objection(self, hello: tuple[Any, ...], host: str) -> tuple[str, str] | None:
-        """What speaks against letting it in: a word that tells whether it may come again, and why."""
-        role, *what = hello
-        if role != "agent":
-            remote_workers = self._remote_workers
-            return (
-                None
-                if remote_workers is not None and remote_workers.expects(role, *what)
-                else (connect.REFUSED, "its pool has ended")
-            )
-        rank, count, _, told = what
-        there = self.agents
-        for name, own in versions().items():
-            if told[name] != own:
-                return connect.REFUSED, f"it has {name} {told[name]}, the controller {own}; they must be the same"
-        if rank in there:
-            return connect.LATER, f"worker {rank} is there already, on {there[rank].place}"
-        other = next((agent.count for agent in there.values() if agent.count != count), count)
-        if other != count:
-            return connect.LATER, f"it is one of {count} workers, those that are there are of {other}"
-        return None
-
-    def _let_in(self, sock: socket.socket, hello: tuple[Any, ...], host: str) -> None:
-        role, *what = hello
-        with self.changed:
+    def _let_in(self, sock: socket.socket, host: str) -> Callable[[], None]:
+        """Take in an agent, or a connection of its worker; what this thread then does for it."""
+        authentication.answer(sock, self._secret, connect.SPEAK_WITHIN_S)
+        sock.settimeout(connect.SPEAK_WITHIN_S)
+        role, rank, facts = wire.receive(sock)
+        with self._changed:
+            word, why = self._objection(role, rank, facts)
+            wire.send(sock, (word, why))
+            if word != connect.WELCOME:
+                raise authentication.RefusedError(why)
+            connect.keep_alive(sock, role)
             if role == "agent":
-                connect.watch(sock)
-                agent = Agent(sock, host, *what)
-                self.agents = {**self.agents, agent.rank: agent}
-                self.hear(sock, lambda: self._hear_agent(agent))
-            else:
-                self._remote_workers.take(role, sock, *what)
-            self.changed.notify_all()
+                agent = Agent(sock, host, rank, facts, self._changed)
+                self.agents = {**self.agents, rank: agent}
+                return partial(self._attend, agent)
+            agent = self.agents[rank]
+            agent.lines[role], agent.pid = sock, facts["pid"]
+            self._changed.notify_all()
+            return partial(rendezvous.serve, sock, agent.store) if role == "store" else lambda: None
 
+    def _objection(self, role: str, rank: int, facts: dict[str, Any]) -> tuple[str, str]:
+        """Whether an agent or a worker's connection may come in, or may try again later; and why not."""
+        there = self.agents.get(rank)
+        if role != "agent":
+            if there is None or there.pool != facts["pool"] or role not in {*connect.WORKER_LINES} - {*there.lines}:
+                return connect.REFUSED, "its pool has ended"
+            return connect.WELCOME, ""
+        for name, own in versions().items():
+            if facts[name] != own:
+                return connect.REFUSED, f"it has {name} {facts[name]}, the controller {own}; they must be the same"
+        if there is not None:
+            return connect.LATER, f"worker {rank} is there already, on {there.place}"
+        for other in {agent.facts["count"] for agent in self.agents.values()} - {facts["count"]}:
+            return connect.LATER, f"it is one of {facts['count']} workers, those that are there are of {other}"
+        return connect.WELCOME, ""
 
-def _why_lost(agent: Agent) -> str:
-    if agent.reader.error is None or isinstance(agent.reader.error, ConnectionResetError):
-        return f"the process that had started it on {agent.place} ended"
-    return f"its machine {agent.place} does not answer any more"
+    def _attend(self, agent: Agent) -> None:
+        """Note how an agent's workers end, until it is gone."""
+        try:
+            while True:
+                _, pool, code = wire.receive(agent.sock)
+                with self._changed:
+                    if pool == agent.pool:
+                        wait_status = -code if code < 0 else code << 8  # a signal, or an exit code
+                        agent.ended = f"{ending(wait_status)} on {agent.place}"
+                        self._changed.notify_all()
+        except OSError as error:
+            why = f"its machine {agent.place} does not answer any more"
+            if isinstance(error, ConnectionError):  # else no answer came in time
+                why = f"the process that had started it on {agent.place} ended"
+            with self._changed:
+                agent.lost = why
+                self.agents = {rank: other for rank, other in self.agents.items() if other is not agent}
+                agent.end_lines()
+                agent.sock.close()
+                self._changed.notify_all()
 
 
 def _listen(address: str) -> socket.socket:
     host, port = connect.parse(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=MOST_GREETED_AT_ONCE)
+        listener = socket.create_server((host, port), family=family, backlog=MOST_GREETED_AT_ONCE)
     except OSError as error:
         raise RuntimeStateError(
             message(
@@ -322,6 +231,8 @@ def _listen(address: str) -> socket.socket:
                 try_="`ip addr` lists the addresses; another port may be free",
             )
         ) from None
+    listener.settimeout(_LOOK_EVERY_S)  # on Linux alone a shutdown wakes a thread that waits in accept
+    return listener
 
 
 def command(address: str) -> str:
@@ -336,7 +247,7 @@ _hosts: Hosts | None = None
 
 
 def join(address: str) -> Hosts:
-    """The one listener of this process, at this address; whoever has joined it stays from pool to pool."""
+    """The one listener of this process, at this address; agents that have joined it stay from pool to pool."""
     global _hosts
     if _hosts is not None and (_hosts.address != address or _hosts.is_closed):
         leave()

@@ -40,16 +40,24 @@ class Forked:
         collectives: what joins them: "shared", "gloo" or "nccl".
         arena: descriptor of the memory that they share, if that joins them.
         gpus: by device, the number of its GPU; none for CPUs.
+        bell: descriptor of the pipe by which they wake the controller, if they share memory with it.
     """
 
     def __init__(
-        self, fork_server: ForkServer, count: int, collectives: str, arena: int = -1, gpus: Sequence[int] = ()
+        self,
+        fork_server: ForkServer,
+        count: int,
+        collectives: str,
+        arena: int = -1,
+        gpus: Sequence[int] = (),
+        bell: int = -1,
     ) -> None:
         self._fork_server = fork_server
         self._count = count
         self._collectives = collectives
         self._arena = arena
         self._gpus = gpus
+        self._bell = bell
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Fork one after the other."""
@@ -61,7 +69,7 @@ class Forked:
                     return
                 gpu = self._gpus[device] if self._gpus else None
                 facts = {"count": self._count, "collectives": self._collectives, "gpu": gpu, "kept": kept}
-                yield start_worker(self._fork_server, device, store, facts)
+                yield start_worker(self._fork_server, device, store, facts, self._bell)
 
     def host(self, device: int) -> str | None:
         """Here."""
@@ -105,13 +113,16 @@ def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
         raise
 
 
-def start_worker(fork_server: ForkServer, device: int, store: tuple[int, str], facts: dict[str, Any]) -> Link:
+def start_worker(
+    fork_server: ForkServer, device: int, store: tuple[int, str], facts: dict[str, Any], bell: int = -1
+) -> Link:
     """Fork one worker.
 
     Args:
         device: its id.
         store: what `rendezvous` gave.
         facts: further arguments of `worker.main`.
+        bell: descriptor of the pipe by which it wakes the controller, if it shares memory with it.
 
     Raises:
         RuntimeStateError: the fork server cannot.
@@ -122,7 +133,7 @@ def start_worker(fork_server: ForkServer, device: int, store: tuple[int, str], f
         control, their_control = socket.socketpair()
         output, write_end = os.pipe()
         try:
-            descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0]]
+            descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0], *([bell] if bell >= 0 else [])]
             pid = fork_server.fork({"device": device, "store": store[1], **facts}, descriptors)
             return Link(device, ours, control, output, pid)
         except BaseException:

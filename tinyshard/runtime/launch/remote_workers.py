@@ -1,52 +1,94 @@
-"""The workers of one pool that live on other machines: how they are started, connected and ended."""
+"""The agents on other machines, as the controller sees them, and the workers of one pool that they fork."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import secrets
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch.distributed as dist
 
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.remote_errors import lost_error
-from tinyshard.runtime.launch.hosts import Agent, Hosts
-from tinyshard.runtime.launch.rendezvous import KeyValueStore
-from tinyshard.runtime.launch.slots import ids_text
+from tinyshard.runtime.launch.connect import WORKER_LINES
 
-ROLES = ("channel", "control", "output", "store")
 # a fork, and four connections; on a machine that is busy
 START_WITHIN_S = 90
-# how a worker ended is its agent's news, and comes a moment after the end of its lines
+# how a worker ended is its agent's news, and comes a moment after the end of its connections
 NEWS_WITHIN_S = 2
+
+
+@dataclass(eq=False)
+class Agent:
+    """A process that a launcher has started on some machine, and the worker that it has forked.
+
+    Attributes:
+        host: the address from which it came.
+        rank: its number.
+        facts: what it says of itself: how many its launcher has started, its machine's name and GPUs, versions.
+        changed: guards what follows, and is notified when it changes.
+        lost: why it is gone; empty while it is there.
+        pool: name of the pool that its worker belongs to.
+        store: in which the workers of that pool meet.
+        lines: the connections of its worker, by role.
+        pid, ended: of its worker, and how it ended; empty while it runs.
+    """
+
+    sock: socket.socket
+    host: str
+    rank: int
+    facts: dict[str, Any]
+    changed: threading.Condition
+    lost: str = ""
+    pool: str = ""
+    store: Any = None
+    lines: dict[str, socket.socket] = field(default_factory=dict)
+    pid: int = 0
+    ended: str = ""
+
+    def tell(self, *words: Any) -> None:
+        """Write to it; that it is gone is seen elsewhere."""
+        with self.changed, contextlib.suppress(OSError):
+            wire.send(self.sock, words)
+
+    def end_lines(self) -> None:
+        """End its worker's connections: threads that read them see the end."""
+        for sock in self.lines.values():
+            with contextlib.suppress(OSError):  # closed before
+                sock.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def place(self) -> str:
+        """Its machine, for people."""
+        name = self.facts["name"]
+        return self.host if name == self.host else f"{self.host} ({name})"
 
 
 class RemoteWorkers:
     """One worker for each of some agents. A `launch.Starter`.
 
     Args:
-        hosts: where they come.
         agents: which agents fork, by device.
         platform: what the devices are called.
         collectives: what joins the workers: "gloo" or "nccl".
         gpus: by device, the number of its GPU on its machine; none for CPUs.
     """
 
-    def __init__(
-        self, hosts: Hosts, agents: Sequence[Agent], platform: str, collectives: str, gpus: Sequence[int] = ()
-    ) -> None:
-        self._gpus = gpus
-        self._hosts = hosts
-        self._agents = list(agents)
+    def __init__(self, agents: Sequence[Agent], platform: str, collectives: str, gpus: Sequence[int] = ()) -> None:
+        self._agents = agents
         self._platform = platform
-        self._collectives = collectives
+        self._facts = {"count": len(agents), "collectives": collectives}
+        self._gpus: Sequence[int | None] = gpus or [None] * len(agents)
         self._name = secrets.token_hex(8)
-        self._key_values = KeyValueStore()
-        self._lines: dict[int, dict[str, socket.socket]] = {device: {} for device in range(len(agents))}
-        self._pids: dict[int, int] = {}
+        self._changed = agents[0].changed
 
     def host(self, device: int) -> str:
         """The address of a device's machine."""
@@ -62,109 +104,71 @@ class RemoteWorkers:
             DeviceLostError: one of them ends, or its machine goes, before.
             RuntimeStateError: they do not come in time.
         """
-        self._hosts.expect(self)
-        for device, agent in enumerate(self._agents):
-            agent.tell("start", self._name, self._facts(device))
+        store = dist.HashStore()
         are_up = False
-        try:
-            are_up = self._wait_for_lines(is_wanted)
-        finally:
-            if not are_up:
-                self._call_off()
-        for device, by_role in self._lines.items() if are_up else ():
-            sock, control, output, _ = (by_role[role] for role in ROLES)
-            yield Link(device, sock, control, output.detach(), self._pids[device])
+        with self._changed:
+            for device, agent in enumerate(self._agents):
+                agent.pool, agent.store, agent.lines, agent.ended = self._name, store, {}, ""
+                agent.tell("start", self._name, {"device": device, "gpu": self._gpus[device], **self._facts})
+            try:
+                are_up = self._wait_for_lines(is_wanted)
+            finally:
+                if not are_up:
+                    self._call_off()
+        for device, agent in enumerate(self._agents) if are_up else ():
+            sock, control, output, _ = (agent.lines[role] for role in WORKER_LINES)
+            yield Link(device, sock, control, output.detach(), agent.pid)
 
     def _call_off(self) -> None:
-        self._hosts.expect(None)
         for agent in self._agents:
+            agent.pool = ""  # what connects from here on is refused
             agent.tell("kill", self._name)
-        for by_role in self._lines.values():
-            for sock in by_role.values():
+            for sock in agent.lines.values():
                 sock.close()
-
-    def _facts(self, device: int) -> dict[str, Any]:
-        gpu = self._gpus[device] if self._gpus else None
-        return {"device": device, "count": len(self._agents), "collectives": self._collectives, "gpu": gpu}
 
     def _wait_for_lines(self, is_wanted: Callable[[], bool]) -> bool:
         end_s = time.monotonic() + START_WITHIN_S
-        changed = self._hosts.changed
-        with changed:
-            while any(len(by_role) < len(ROLES) for by_role in self._lines.values()):
-                if not is_wanted():
-                    return False
-                for device in range(len(self._agents)):
-                    if why := self._end_of(device):
-                        raise lost_error(device, why, self._platform)
-                if time.monotonic() > end_s:
-                    raise self._incomplete()
-                changed.wait(0.1)
+        while missing := [agent for agent in self._agents if len(agent.lines) < len(WORKER_LINES)]:
+            if not is_wanted():
+                return False
+            for device in range(len(self._agents)):
+                if why := self._end_of(device):
+                    raise lost_error(device, why, self._platform)
+            if time.monotonic() > end_s:
+                raise RuntimeStateError(
+                    message(
+                        f"not all workers have connected within {START_WITHIN_S} s",
+                        got="\n".join(f"{a.place}: no connection of worker {self._agents.index(a)}" for a in missing),
+                        rule=f"each worker opens {len(WORKER_LINES)} connections to the controller",
+                        try_="ts.init() again; is there a limit on connections between the machines?",
+                    )
+                )
+            self._changed.wait(0.1)
         return True
-
-    def _incomplete(self) -> RuntimeStateError:
-        missing = [device for device, by_role in self._lines.items() if len(by_role) < len(ROLES)]
-        return RuntimeStateError(
-            message(
-                f"not all workers have connected within {START_WITHIN_S} s",
-                got="\n".join(f"{self._agents[d].place}: no connection of worker {d}" for d in missing),
-                rule=f"each worker opens {len(ROLES)} connections to {self._hosts.address}",
-                try_="ts.init() again; is there a limit on connections between the machines?",
-            )
-        )
-
-    def expects(self, role: str, name: str, device: int, pid: int) -> bool:
-        """Whether a line with this hello is one that is still missing."""
-        return name == self._name and role in ROLES and device in self._lines and role not in self._lines[device]
-
-    def take(self, role: str, sock: socket.socket, name: str, device: int, pid: int) -> None:
-        """A worker has opened a line."""
-        self._lines[device][role] = sock
-        self._pids[device] = pid
-        if role == "store":
-            reader = wire.Reader(sock)
-            self._hosts.hear(sock, lambda: self._hear_store(sock, reader))
-
-    def _hear_store(self, sock: socket.socket, reader: wire.Reader) -> None:
-        messages = reader.read()
-        if messages is None:
-            self._hosts.drop(sock)
-            return
-        for question, _ in messages:
-            self._key_values.take(question, lambda value: _answer(sock, value))
-
-    def lose(self, agent: Agent) -> None:
-        """An agent is gone: so are its workers, whatever their connections say."""
-        for device, other in enumerate(self._agents):
-            for sock in self._lines[device].values() if other is agent else ():
-                with contextlib.suppress(OSError):  # the thread that reads it sees the end now
-                    sock.shutdown(socket.SHUT_RDWR)
-
-    def companions(self, agent: Agent) -> str:
-        """Which devices are on an agent's machine, for an error; empty if it has none."""
-        there = [device for device, other in enumerate(self._agents) if other.host == agent.host]
-        return f" ({self._platform.upper()} {ids_text(there)} there)" if agent in self._agents else ""
 
     def end(self, link: Link) -> str:
         """End a worker, if it has not ended; how it ended."""
         agent = self._agents[link.device]
         agent.tell("kill", self._name)
-        changed = self._hosts.changed
-        end_s = time.monotonic() + NEWS_WITHIN_S
-        with changed:
-            while not (why := self._end_of(link.device)) and time.monotonic() < end_s and not self._hosts.is_closed:
-                changed.wait(0.1)
-        for sock in self._lines[link.device].values():
-            if sock.fileno() >= 0:
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
-        return why or f"nobody on {agent.place} tells how it ended"
+        with self._changed:
+            self._changed.wait_for(lambda: self._end_of(link.device), NEWS_WITHIN_S)
+        agent.end_lines()
+        return self._end_of(link.device) or f"nobody on {agent.place} tells how it ended"
 
     def _end_of(self, device: int) -> str:
+        """How a worker ended, or its machine with all workers there; empty if neither did."""
         agent = self._agents[device]
-        return agent.lost or agent.ended.get(self._name, "")
+        there = [other for other, each in enumerate(self._agents) if each.host == agent.host]
+        return f"{agent.lost} ({self._platform.upper()} {ids_text(there)} there)" if agent.lost else agent.ended
 
 
-def _answer(sock: socket.socket, value: Any) -> None:
-    with contextlib.suppress(OSError):  # it is gone: its other lines say so
-        wire.send(sock, ("value", value))
+def ids_text(ids: Iterable[int]) -> str:
+    """Numbers for people, runs of them shortened.
+
+    Example:
+        >>> ids_text([0, 1, 2, 3, 6])
+        '0-3, 6'
+    """
+    by_run = itertools.groupby(enumerate(sorted(ids)), lambda place_and_id: place_and_id[1] - place_and_id[0])
+    runs = [[number for _, number in run] for _, run in by_run]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

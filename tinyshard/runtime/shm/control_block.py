@@ -13,9 +13,24 @@ from tinyshard.runtime.shm.monitor import Monitor
 EAGER_NBYTES = 1 << 15
 # of each device; an exchange uses the one that its number names
 EAGER_SLOTS = 4
-STREAM_NBYTES = 1 << 18
+# the log of calls, and how many of its records may wait for one device
+LOG_NBYTES = 8 << 20
+ENTRIES = 1 << 12
 _LINE_NBYTES = 64
 
+# how far a device is with its calls, guarded by a monitor of its own
+CALLS = np.dtype(
+    [
+        ("announced", np.int64),  # records that were written for it
+        ("taken", np.int64),  # records that it has taken out
+        ("finished", np.int64),  # the number of the last call that it has finished
+        ("failed", np.int64),  # failures of which it has sent word to the controller
+        ("awaited", np.int64),  # the call for whose end the controller sleeps, or 0
+        ("padding", np.int64, 3),  # a cache line for each device
+    ]
+)
+# where a record stands in the log: bytes since the log began, and its size
+ENTRY = np.dtype([("begin", np.int64), ("nbytes", np.int64)])
 # what a device says in exchanges, guarded by their monitor; `shm.barrier` tells what the first three mean
 EXCHANGE = np.dtype(
     [
@@ -38,6 +53,8 @@ def initialise(memory: mmap.mmap, count: int) -> None:
     """Make the monitors in fresh memory; to be done once, before any process uses it."""
     control = ControlBlock(np.frombuffer(memory, np.uint8), count)
     Monitor(control._exchange_monitor, count + 1, is_new=True)
+    for device in range(count):
+        Monitor(control._call_monitors[device], is_new=True)
 
 
 class ControlBlock:
@@ -52,20 +69,9 @@ class ControlBlock:
         eager_offset: where the bytes of small operands start: for each device EAGER_SLOTS slots, each with a place of
             EAGER_NBYTES for the operand and one for the result.
         adopted: how often a member has begun, or ended, to hold a block that another member held: odd in between.
-        finished: the number of the last call that a device has finished.
-        when: at what time it did, in nanoseconds of the system's monotonic clock.
-        needed: by device, the call for which the controller sleeps; then, if it does, 1, else 0.
-        last: whichever device finishes the last of these calls changes it (`progress`).
-        told: how many failures a device has told the controller of.
-        bell: how often the controller has told devices that it has written to them; and when, in nanoseconds.
-        unseen: 1 if it has published a call (`Streams.publish`) since it last saw here that what it waited for is over
-            (`progress.Overview`). It only says for how long it is worth yielding.
-        crowded: until when nobody is to let others run, and for how long that was said, as anyone writes it
-            (`tinyshard.runtime.yielding`).
-        asleep: by device, whether it sleeps until the bell rings, or is about to.
-        streams: by device, the bytes that the controller writes to it, in a ring (`tinyshard.runtime.stream`).
-        written, taken: how many bytes of them the controller has written, and the device has taken.
-        wants_room: how often the controller has found a ring full.
+        calls: CALLS, by device.
+        entries: ENTRY[ENTRIES] by device: where the records for it stand. Record k is in entry k % ENTRIES.
+        log: uint8[LOG_NBYTES], the records' bytes, a ring.
         nbytes: of all of it, whole pages.
     """
 
@@ -74,21 +80,20 @@ class ControlBlock:
         self._memory = memory
         self._at = 0
         self._exchange_monitor = self._take(np.uint8, monitor.nbytes(members))
+        self._call_monitors = self._take(np.uint8, count, monitor.nbytes(1))
         self.exchanges = self._take(EXCHANGE, count)
-        lines = self._take(np.int64, members, _LINE_NBYTES // 8)
-        self.finished, self.told, self.taken, self.when = (lines[:, column] for column in range(4))
+        self.calls = self._take(CALLS, count)
         self.adopted = self._take(np.int64, members, _LINE_NBYTES // 8)[:, 0]
         self.eager_offset = self._at
         self._take(np.uint8, count, EAGER_SLOTS, 2, EAGER_NBYTES)
-        self.bell = self._take(np.int64, _LINE_NBYTES // 8)
-        self.unseen = self.bell[2:]
-        self.last = self._take(np.int64, _LINE_NBYTES // 8)
-        self.crowded = self._take(np.int64, _LINE_NBYTES // 8)
-        self.needed, self.asleep = self._take(np.int64, members), self._take(np.int64, members)
-        self.written, self.wants_room = self._take(np.int64, members), self._take(np.int64, members)
-        self.streams = self._take(np.uint8, count, STREAM_NBYTES)
+        self.entries = self._take(ENTRY, count, ENTRIES)
+        self.log = self._take(np.uint8, LOG_NBYTES)
         self.nbytes = -(-self._at // 4096) * 4096
         self._count = count
+
+    def call_monitor(self, device: int) -> Monitor:
+        """What guards the device's row of `calls`. It waits on the condition for the next record."""
+        return Monitor(self._call_monitors[device])
 
     def exchange_monitor(self) -> Monitor:
         """What guards `exchanges`: a condition for each device, and one for who waits until others have left."""

@@ -14,6 +14,8 @@ import errno
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -64,6 +66,8 @@ class Monitor:
         self._conditions = [ctypes.c_void_p(place) for place in places]
         self._slice = _timespec(SLICE_S)
         self._crowded_until_s = 0.0
+        # in C, so that no Ctrl-C strikes before it has an effect. Without the mutex nothing happens
+        self.release = partial(_quick.pthread_mutex_unlock, self._mutex)
         if is_new:
             self._initialise()
 
@@ -86,7 +90,7 @@ class Monitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        _quick.pthread_mutex_unlock(self._mutex)
+        self.release()
 
     def acquire(self, within_s: float = float("inf")) -> bool:
         """Take the mutex; False if it cannot be had in time."""
@@ -114,10 +118,6 @@ class Monitor:
         time.sleep(min(seconds, 1e-4))
         return int(_quick.pthread_mutex_trylock(self._mutex))
 
-    def release(self) -> None:
-        """Give the mutex back. Without it nothing happens."""
-        _quick.pthread_mutex_unlock(self._mutex)
-
     def notify_all(self, conditions: Sequence[int] = (0,)) -> None:
         """Wake all who sleep on these conditions; the state was changed with the mutex held, which may be back."""
         for condition in conditions:
@@ -138,8 +138,8 @@ class Monitor:
 
     def wait_until(
         self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None,
-        look_s: float = LOOK_S,
-    ) -> None:  # fmt: skip
+        look_s: float = LOOK_S, then: Callable[[], Any] = lambda: None,
+    ) -> Any:  # fmt: skip
         """Wait until `is_true()`, as the state is with the mutex held; it is not held before and after.
 
         Args:
@@ -147,15 +147,20 @@ class Monitor:
             condition: what makes it true notifies on it.
             check: called between two sleeps; it may raise, and ends the waiting so.
             look_s: for how long it is looked before the first sleep.
+            then: what is done once it is true, with the mutex held.
+
+        Returns:
+            What `then` returns.
         """
         if not is_true() and time.monotonic() > self._crowded_until_s:
-            self._look(is_true, look_s)
+            self.look_until(is_true, look_s)
         with self:
             while not is_true():
                 check()
                 self.sleep(condition)
+            return then()
 
-    def _look(self, is_true: Callable[[], bool], look_s: float) -> None:
+    def look_until(self, is_true: Callable[[], bool], look_s: float) -> None:
         """Give the core away for a moment, again and again, until `is_true()`."""
         began_s = now_s = time.monotonic()
         while now_s - began_s < look_s:

@@ -12,7 +12,7 @@ from tinyshard.collectives import COLLECTIVES
 from tinyshard.program import Meta, Program, Step, Value, values_in
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
-from tinyshard.runtime.worker.kernels import quickest, shortest, with_tensors_for_numbers, written_in
+from tinyshard.runtime.worker.kernels import kernel_for, short_name, with_tensors_for_numbers
 
 _SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
 
@@ -88,24 +88,12 @@ def make_ready(
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    rooms = _rooms(program, communicator) if communicator is not None and place is None else {}
     steps = tuple(
-        _ready_step(step, program, tuple(numbers), place, communicator, rooms)
+        _ready_step(step, program, tuple(numbers), place, communicator)
         for step, numbers in zip(program.steps, dead, strict=True)
     )
     may_print = any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
     return ReadyProgram(program, steps, len(program.metas), may_print)
-
-
-def _rooms(program: Program, communicator: Communicator) -> dict[int, Callable[[], torch.Tensor]]:
-    """By value, what makes room for it where other devices can read it, if a collective is to take it from there."""
-    rooms = {}
-    for step in program.steps:
-        meta = program.metas[step.args[0].number] if step.op in COLLECTIVES else None
-        room = communicator.room_for(step.op, meta) if meta is not None else None
-        if room is not None:
-            rooms[step.args[0].number] = room
-    return rooms
 
 
 def _ready_step(
@@ -114,7 +102,6 @@ def _ready_step(
     dead: tuple[int, ...],
     place: torch.device | None,
     communicator: Communicator | None,
-    rooms: dict[int, Callable[[], torch.Tensor]],
 ) -> ReadyStep:
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
@@ -128,8 +115,7 @@ def _ready_step(
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: literal, step, None, -1, None, None, step.results, dead)
-    room = next((rooms[number] for number in step.results if number in rooms), None)
-    call = _caller(step, program.metas, place, room, is_shortened=communicator is not None)
+    call = _caller(step, program.metas, place, is_shortened=communicator is not None)
     return ReadyStep(step.op, call, step, None, -1, None, None, step.results, dead)
 
 
@@ -143,7 +129,6 @@ def _caller(
     step: Step,
     metas: Sequence[Meta | None],
     place: torch.device | None,
-    room: Callable[[], torch.Tensor] | None,
     *,
     is_shortened: bool,
 ) -> Callable[[list[Any]], Sequence[Any]]:
@@ -157,11 +142,9 @@ def _caller(
     nested = [(i, a) for i, a in enumerate(template) if not isinstance(a, Value) and any(values_in(a))]
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
     if is_shortened:
-        op = shortest(op, template, kwargs)
+        op = short_name(op, template, kwargs)
     if is_quickened:
-        op = quickest(op, step, metas)
-    if room is not None:
-        op = written_in(room, op, step, metas)
+        op = kernel_for(step, metas, op)
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()

@@ -1,12 +1,15 @@
-"""Shorter ways to what an op of torch's gives. Devices take them; the user's own process does not.
+"""Kernels: where there is a faster way to what an op of torch's gives, the way that a device takes.
 
-What comes out is the same to the last bit; but for narrow products, whose sums are taken in another order.
+`python -m benchmarks.kernels` measures each row of the table beside torch's own. What comes out is the same to the last
+bit; but for narrow products, whose sums are taken in another order.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,93 @@ import torch
 from torch import Tensor
 
 from tinyshard.program import Meta, Step, Value, values_in
+
+# of fewer elements a call takes as long either way
+_MANY = 1 << 15
+# NumPy warns of a number that the tensor's dtype has not, and torch takes it for an infinity
+_GREATEST = 1 << 24
+# MKL multiplies by so few columns in several times the time that it takes for as few rows
+_NARROW = range(2, 12)
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A row of the table.
+
+    Attributes:
+        fits: whether it gives what the op gives, by the arguments: a `Meta` in place of each tensor.
+        call: what is called in place of the op, with the op and then its arguments. Tensors that do not lie in memory
+            as it needs them it hands on to the op.
+    """
+
+    fits: Callable[..., bool]
+    call: Callable[..., Tensor]
+
+
+def kernel_for(step: Step, metas: Sequence[Meta | None], op: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel of a step on tensors of the CPU; `op`, which is torch's own, where there is no faster one.
+
+    Args:
+        step: what is to be performed.
+        metas: of all values of the program.
+        op: what performs it.
+    """
+    kernel = KERNELS.get(step.op)
+    args = [metas[a.number] if isinstance(a, Value) else a for a in step.args]
+    if kernel is None or step.kwargs or None in args or not kernel.fits(*args):
+        return op
+    return partial(kernel.call, op)
+
+
+def _is_large(x: Meta) -> bool:
+    """Whether a tensor has many elements, and strides that follow from its shape and order: a dim of 1 has any."""
+    return math.prod(x.shape) >= _MANY and 1 not in x.shape
+
+
+def _is_row_major(x: Tensor) -> bool:
+    return x.is_contiguous() and not x.is_neg()
+
+
+def _is_narrow_product(x: Meta, y: Meta) -> bool:
+    return _is_large(x) and x.dtype == torch.float32 and y.shape[1] in _NARROW
+
+
+def _narrow_product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
+    return torch.mm(y.t(), x.t()).t().contiguous() if y.is_contiguous() else op(x, y)
+
+
+def _is_compared(x: Meta, number: Any) -> bool:
+    is_plain = type(number) in (int, float) and abs(number) < _GREATEST
+    return is_plain and _is_large(x) and x.dtype in (torch.float32, torch.float64)
+
+
+def _compared(ufunc: np.ufunc, op: Callable[..., Tensor], x: Tensor, number: float) -> Tensor:
+    return torch.from_numpy(ufunc(x.numpy(), number)) if _is_row_major(x) else op(x, number)
+
+
+def _is_picked_or_zero(mask: Meta, x: Meta, other: Meta) -> bool:
+    is_picked = _is_large(x) and mask.dtype == torch.bool and mask.shape == x.shape
+    return is_picked and x.dtype == other.dtype == torch.float32 and other.shape == ()
+
+
+def _picked_or_zero(op: Callable[..., Tensor], mask: Tensor, x: Tensor, other: Tensor) -> Tensor:
+    """Bits times 0 or 1: torch's loop branches at each element, which a mask without a pattern makes expensive."""
+    if not all(map(_is_row_major, (mask, x, other))) or other.view(torch.int32).item():  # -0.0 has a bit, too
+        return op(mask, x, other)
+    return (x.view(torch.int32) * mask.to(torch.int32)).view(x.dtype)
+
+
+KERNELS: dict[str, Kernel] = {
+    "aten.ge.Scalar": Kernel(_is_compared, partial(_compared, np.greater_equal)),
+    "aten.gt.Scalar": Kernel(_is_compared, partial(_compared, np.greater)),
+    "aten.le.Scalar": Kernel(_is_compared, partial(_compared, np.less_equal)),
+    "aten.lt.Scalar": Kernel(_is_compared, partial(_compared, np.less)),
+    "aten.mm.default": Kernel(_is_narrow_product, _narrow_product),
+    "aten.where.self": Kernel(_is_picked_or_zero, _picked_or_zero),
+}
+
+
+# ---- what a call of a small op costs ---------------------------------------------------------------------------------
 
 _TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
 # torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
@@ -39,125 +129,9 @@ def with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[A
     return args
 
 
-def shortest(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
-    """Where all arguments are tensors, torch's function of that name: it comes to the op by a shorter way."""
+def short_name(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
+    """torch's function of an op's name, where all arguments are tensors: "torch.add" is found faster than the op."""
     if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
         return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname
     return getattr(torch, name, op) if overload in ("default", "Tensor") else op
-
-
-# NumPy compares in a fraction of the time
-_COMPARED: dict[str, np.ufunc] = {
-    "aten.ge.Scalar": np.greater_equal,
-    "aten.gt.Scalar": np.greater,
-    "aten.le.Scalar": np.less_equal,
-    "aten.lt.Scalar": np.less,
-}
-# of fewer elements a call takes as long either way
-_MANY = 1 << 15
-# a greater number may be none of the tensor's dtype
-_PLAIN = 1 << 24
-# MKL multiplies by a matrix of so few columns as if it had more, but one of so few rows several times as fast
-_NARROW = range(2, 12)
-# each element of the result is rounded once, or, a product's, made by the same loop: the same wherever it is written
-_WRITTEN: dict[str, Callable[..., Tensor]] = {
-    "aten.add.Tensor": torch.add,
-    "aten.div.Tensor": torch.div,
-    "aten.mm.default": torch.mm,
-    "aten.mul.Tensor": torch.mul,
-    "aten.sub.Tensor": torch.sub,
-}
-
-
-def written_in(
-    room: Callable[[], Tensor], op: Callable[..., Any], step: Step, metas: Sequence[Meta | None]
-) -> Callable[..., Any]:
-    """An op that writes its result where others are to read it, if it can; it need not be copied there then.
-
-    Args:
-        room: makes an empty tensor like the result, row-major.
-        op: what performs the step.
-        step: one on tensors of the CPU.
-        metas: of all values of the program.
-    """
-    write = _WRITTEN.get(step.op)
-    if write is None or step.kwargs or _is_narrow(step, metas):
-        return op
-
-    def call(*args: Any) -> Tensor:
-        if write is torch.mm or all(type(arg) is Tensor and arg.is_contiguous() for arg in args):
-            return write(*args, out=room())
-        out: Tensor = op(*args)
-        return out
-
-    return call
-
-
-def quickest(op: Callable[..., Any], step: Step, metas: Sequence[Meta | None]) -> Callable[..., Any]:
-    """For narrow products, and the derivative of `clamp` and its like, quicker ways where elements are many.
-
-    None for a shape with a 1 in it: two of these may lie alike in memory and differ in strides, which other ops go by.
-    Any other op as it is.
-
-    Args:
-        op: what performs the step.
-        step: one on tensors of the CPU.
-        metas: of all values of the program.
-    """
-    known = [metas[a.number] if isinstance(a, Value) else None for a in step.args]
-    if not known or known[0] is None or step.kwargs:
-        return op
-    if math.prod(known[0].shape) < _MANY or 1 in known[0].shape:
-        return op
-    if _is_narrow(step, metas):
-        return lambda x, y: _narrow_product(x, y, op)
-    if step.op == "aten.where.self" and _picks_or_zero(known):
-        return lambda mask, x, other: _picked(mask, x, other, op)
-    compare = _COMPARED.get(step.op)
-    if compare and known[0].dtype in (torch.float32, torch.float64) and _is_plain(step.args[1]):
-        return lambda x, number: _compared(compare, x, number, op)
-    return op
-
-
-def _is_narrow(step: Step, metas: Sequence[Meta | None]) -> bool:
-    """Whether this multiplies many rows or long ones, of float32, by a few columns."""
-    if step.op != "aten.mm.default":
-        return False
-    x, y = (metas[a.number] for a in step.args)
-    if x is None or y is None:
-        return False
-    return x.dtype == torch.float32 and math.prod(x.shape) >= 2 * _MANY and y.shape[1] in _NARROW
-
-
-def _narrow_product(x: Tensor, y: Tensor, op: Callable[..., Tensor]) -> Tensor:
-    return torch.mm(y.t(), x.t()).t().contiguous() if y.is_contiguous() else op(x, y)
-
-
-def _picks_or_zero(known: Sequence[Meta | None]) -> bool:
-    """Whether these may be a mask, float32 of its shape, and a single zero."""
-    mask, x, other = known
-    return (
-        mask is not None and x is not None and other is not None
-        and mask.dtype == torch.bool and x.dtype == other.dtype == torch.float32
-        and mask.shape == x.shape and other.shape == ()
-    )  # fmt: skip
-
-
-def _picked(mask: Tensor, x: Tensor, other: Tensor, op: Callable[..., Tensor]) -> Tensor:
-    """`where`, by multiplying bits by 0 or 1: its own loop branches at each element, and guesses every other wrong."""
-    if not all(map(_is_plain_in_memory, (mask, x, other))) or other.view(torch.int32).item():  # -0.0 has a bit, too
-        return op(mask, x, other)
-    return (x.view(torch.int32) * mask.to(torch.int32)).view(x.dtype)
-
-
-def _is_plain(number: Any) -> bool:
-    return type(number) in (int, float) and abs(number) < _PLAIN
-
-
-def _compared(compare: np.ufunc, x: Tensor, number: float, op: Callable[..., Tensor]) -> Tensor:
-    return torch.from_numpy(compare(x.numpy(), number)) if _is_plain_in_memory(x) else op(x, number)
-
-
-def _is_plain_in_memory(x: Tensor) -> bool:
-    return x.is_contiguous() and not x.is_neg()

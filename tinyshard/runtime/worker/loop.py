@@ -1,7 +1,8 @@
 """A device: one process that keeps shards by number and runs Programs by number, in the order in which it is told.
 
-It never traces or plans, and never receives a Python function. Unasked it tells that it is up, that a call has failed,
-that there is room in its ring, and in shared memory how far it is.
+It never traces or plans, and never receives a Python function. Its messages come from the log in shared memory, or by
+its socket where there is none. Unasked it tells that it is up, that a call has failed, and in shared memory how far it
+is.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,10 @@ from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.rendezvous import Rendezvous
-from tinyshard.runtime.progress import Progress
 from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.barrier import PeerLostError
-from tinyshard.runtime.stream import Inbox
+from tinyshard.runtime.shm.completion import Completion
+from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
 
@@ -58,6 +59,7 @@ class Worker:
         collectives: "shared", "gloo" or "nccl".
         call_control: which calls may start.
         gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
+        bell: descriptor of the pipe that wakes the controller, if they share memory.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Worker:
         collectives: str,
         call_control: CallControl,
         gpu: int | None = None,
+        bell: int = -1,
     ) -> None:
         self._sock = sock
         self._place = None if gpu is None else torch.device("cuda", gpu)
@@ -78,9 +81,9 @@ class Worker:
         self._call_control = call_control
         self._is_remote = isinstance(store, Rendezvous)
         self._may_have_printed = False
-        self._source: Any = sock
+        self._log: LogReader | None = None
         self._arena: Arena | None = None
-        self._progress: Progress | None = None
+        self._completion: Completion | None = None
         self._communicator: Communicator
         if self._place is not None:
             from tinyshard.runtime.collectives.nccl import communicator_on
@@ -91,8 +94,8 @@ class Worker:
             fd = os.open(store, os.O_RDWR)
             self._arena = Arena(fd, count, device)
             os.close(fd)
-            self._progress = Progress(self._arena.control, device)
-            self._source = Inbox(self._arena.control, device, lambda: wire.send(sock, ("room",)))
+            self._completion = Completion(self._arena.control, device, bell)
+            self._log = LogReader(self._arena.control, device)
             self._communicator = SharedMemoryCommunicator(self._arena)
         else:
             self._communicator = GlooCommunicator(store, device, count)
@@ -107,61 +110,51 @@ class Worker:
         What it has no time for yet stays in the controller's queue, which is bounded.
         """
         wire.send(self._sock, ("ready",))
-        reader = wire.Reader(self._source)
-        next_call = getattr(self._source, "next_call", lambda: None)
-        while True:
-            call = next_call() if reader.is_between else None
-            if call is not None:
-                self._call(*call)
+        for head, payload in self._messages():
+            if head[0] == "run":
+                self._call(*head[1:])
             else:
-                messages = reader.read()
-                if messages is None:
-                    return
-                for head, payload in messages:
-                    if head[0] == "run":
-                        self._call(*head)
-                    else:
-                        self._handle(head, payload)
+                self._handle(head, payload)
             if self._arena is not None and self._arena.freed:  # now that nobody waits for this device
                 self._arena.let_go()
 
-    def _call(
-        self,
-        _: str,
-        number: int,
-        program: int,
-        inputs: Sequence[int],
-        outputs: tuple[int, ...],
-        free: Sequence[int],
-        late: Sequence[int],
-    ) -> None:
-        """Run a program, and let the controller see that it is over.
+    def _messages(self) -> Iterator[wire.Message]:
+        """What comes, until the controller is gone."""
+        from_socket = wire.messages(self._sock)
+        if self._log is None:
+            yield from from_socket
+            return
+        while True:
+            head, payload = wire.parse(self._log.take())
+            if head[0] == "by socket":  # the next message is too long for the log
+                large = next(from_socket, None)
+                if large is None:
+                    return
+                head, payload = large
+            yield head, payload
 
-        To a device that has just got its core each line takes 1 to 3 µs, for nothing of it is in the caches, and the
-        other devices of the core wait for it: so up to the program's first step there are few.
-        """
+    def _call(
+        self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
+    ) -> None:
+        """Run a program, and let the controller see that it is over."""
         operands = list(map(self._values.get, inputs))
-        if free:
-            self._free(free)  # operands among that end with their last use
+        self._free(free)  # operands among that end with their last use
         if self._call_control.enter(number):
             self._run(number, self._programs[program], operands, outputs)
         else:
             self._values.update(dict.fromkeys(outputs, Failed(None)))
-        if free:
-            self._free(free)  # results of this call may be among that, too
+        self._free(free)  # results of this call may be among that, too
         self._call_control.done = number
         self._end_call(number)
         self._communicator.settle()
-        if late:
-            self._free(late)
 
     def _end_call(self, number: int) -> None:
         """Let the controller see that a call is over, without asking."""
-        if self._progress is not None:
+        if self._completion is not None:
             if self._may_have_printed:
                 _flush()
                 self._may_have_printed = False
-            self._progress.finish(number)
+            self._completion.finish(number)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
@@ -211,40 +204,35 @@ class Worker:
 
     def _fail(self, number: int, failure: Failure) -> Failed:
         wire.send(self._sock, ("failed", number, failure))
-        if self._progress is not None:
-            self._progress.tell()
+        if self._completion is not None:
+            self._completion.count_failure()
         return Failed(failure)
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
         """Answer with the tensor's bytes, or copy it to its place in a block of the controller's."""
         tensor = self._values.get(value)
-        if not isinstance(tensor, torch.Tensor):
-            self._let_go(wanted)
-            self._reply(request, tensor.why if isinstance(tensor, Failed) else None)
-            return
+        answer: Any = None
         payload = None
         try:
-            if wanted is None:
-                payload = wire.tensor_bytes(tensor.cpu())
+            if not isinstance(tensor, torch.Tensor):
+                answer = tensor.why if isinstance(tensor, Failed) else None
             else:
-                assert self._arena is not None
-                block, shape, places = wanted
-                self._arena.view(block.offset, shape, tensor.dtype)[places[self._device]].copy_(tensor)
+                answer = _meta(tensor)
+                if wanted is None:
+                    payload = wire.tensor_bytes(tensor.cpu())
+                else:
+                    assert self._arena is not None
+                    block, shape, places = wanted
+                    self._arena.view(block.offset, shape, tensor.dtype)[places[self._device]].copy_(tensor)
         except Exception as error:
-            self._let_go(wanted)
-            self._reply(request, failure_of(self._device, f"fetch({short(tensor)})", error))
-        else:
-            self._let_go(wanted)
-            self._reply(request, _meta(tensor), payload)
+            answer = failure_of(self._device, f"fetch({short(tensor)})", error)
+        if wanted is not None and self._arena is not None:
+            self._arena.release(wanted[0])
+        self._reply(request, answer, payload)
 
     def _free(self, values: Iterable[int]) -> None:
         for value in values:
             self._values.pop(value, None)
-
-    def _let_go(self, wanted: Any) -> None:
-        if wanted is not None:
-            assert self._arena is not None
-            self._arena.release(wanted[0])
 
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
         """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros.

@@ -63,6 +63,7 @@ def main(
     collectives: str,
     gpu: int | None = None,
     kept: Sequence[int] = (),
+    bell: int = -1,
 ) -> None:
     """What a freshly forked worker does until it exits.
 
@@ -76,6 +77,7 @@ def main(
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
         kept: by device, the core that it keeps to; none where they go wherever there is room.
+        bell: descriptor of the pipe that wakes the controller, if they share memory.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
     os.dup2(output, 1)
@@ -98,5 +100,5 @@ def main(
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, call_control, gpu))
+    made.append(Worker(sock, device, count, store, collectives, call_control, gpu, bell))
     made[0].serve()

@@ -1,4 +1,4 @@
-"""A device calls an op by the shortest way there is: what comes out is what the op itself gives."""
+"""A device performs an op by the fastest way there is: what comes out is what the op itself gives."""
 
 import warnings
 from collections.abc import Callable
@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import tinyshard as ts
+from benchmarks.kernels import rows
 from tinyshard.program import Builder, Meta, Step, Value
 from tinyshard.runtime.worker.executor import find_op, make_ready
-from tinyshard.runtime.worker.kernels import quickest, written_in
+from tinyshard.runtime.worker.kernels import KERNELS, kernel_for
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8, torch.bool)
 SHAPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -62,7 +63,7 @@ def pointwise_ops() -> list[str]:
             op = getattr(getattr(torch.ops.aten, packet), overload) if overload in overloads else None
             if op is not None and torch.Tag.pointwise in op.tags and torch.Tag.nondeterministic_seeded not in op.tags:
                 arguments = [a for a in op._schema.arguments if not a.kwarg_only and not a.has_default_value()]
-                # memory as it is found is never the same, and clamp wants a bound, of which the schema says nothing
+                # memory as it is found is own the same, and clamp wants a bound, of which the schema says nothing
                 is_plain = len(op._schema.returns) == 1 and not packet.startswith(("empty", "clamp", "clip"))
                 if is_plain and all(str(a.type) == "Tensor" for a in arguments):
                     found.append(f"aten.{packet}.{overload}")
@@ -215,20 +216,49 @@ def test_many_elements_are_compared_as_torch_compares_them(op: str, number: floa
             check_same(made, wanted)
 
 
-def test_the_derivative_of_clamp_takes_the_quick_ways() -> None:
-    def never(*args: Any) -> torch.Tensor:
-        raise AssertionError("torch's own loop")
+def test_every_kernel_has_a_row_in_the_benchmark() -> None:
+    assert set(KERNELS) <= {row.op for row in rows()}
 
+
+def own(*args: Any) -> torch.Tensor:
+    """In place of torch's own."""
+    raise AssertionError("torch's own way")
+
+
+def test_the_derivative_of_clamp_takes_the_kernels() -> None:
     x, mask = many(torch.float32), many(torch.float32) > 0
     metas = [Meta(tuple(t.shape), t.dtype) for t in (mask, x, x.sum())]
-    picked = quickest(never, Step("aten.where.self", tuple(map(Value, range(3))), {}, (3,)), metas)
+    picked = kernel_for(Step("aten.where.self", tuple(map(Value, range(3))), {}, (3,)), metas, own)
     assert picked(mask, x, torch.tensor(0.0)).shape == x.shape
-    with pytest.raises(AssertionError, match="own loop"):
+    with pytest.raises(AssertionError, match="own way"):
         picked(mask, x, torch.tensor(-0.0))
-    compared = quickest(never, Step("aten.ge.Scalar", (Value(1), 0), {}, (3,)), metas)
+    compared = kernel_for(Step("aten.ge.Scalar", (Value(1), 0), {}, (3,)), metas, own)
     assert compared(x, 0).dtype == torch.bool
-    few = [Meta((128,), torch.float32)] * 2
-    assert quickest(never, Step("aten.ge.Scalar", (Value(1), 0), {}, (2,)), few) is never
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (128,), (1, MANY), (MANY, 1)])
+def test_few_elements_none_and_dims_of_one_are_left_to_torch(shape: tuple[int, ...]) -> None:
+    x, mask, zero = Meta(shape, torch.float32), Meta(shape, torch.bool), Meta((), torch.float32)
+    values = tuple(map(Value, range(3)))
+    assert kernel_for(Step("aten.ge.Scalar", (Value(0), 0), {}, (1,)), [x, mask], own) is own
+    assert kernel_for(Step("aten.where.self", values, {}, (3,)), [mask, x, zero, x], own) is own
+    if len(shape) == 2:
+        metas = [x, Meta((shape[1], 10), torch.float32), Meta((shape[0], 10), torch.float32)]
+        assert kernel_for(Step("aten.mm.default", values[:2], {}, (2,)), metas, own) is own
+
+
+def test_what_a_kernel_gives_is_no_view_of_its_operands_and_leaves_them_as_they_are() -> None:
+    x, mask = many(torch.float32).nan_to_num(0, 9, -9), many(torch.float32) > 0
+    factor, zero = torch.randn(256, 10), torch.tensor(0.0)
+    for op, tensors, rest in [
+        ("aten.ge.Scalar", [x], [0]), ("aten.where.self", [mask, x, zero], []), ("aten.mm.default", [x, factor], []),
+    ]:  # fmt: skip
+        kept = [t.clone() for t in tensors]
+        values = tuple(map(Value, range(len(tensors))))
+        metas = [Meta(tuple(t.shape), t.dtype) for t in tensors]
+        made = kernel_for(Step(op, (*values, *rest), {}, (len(tensors),)), metas, own)(*tensors, *rest)
+        made.copy_(made.logical_not())
+        assert all(map(torch.equal, tensors, kept)), op
 
 
 NARROW = {"rows": lambda x: x, "columns": lambda x: x.T.contiguous().T}
@@ -248,54 +278,14 @@ def test_many_rows_times_a_few_columns_are_the_same_but_for_roundings(layout: st
 
 
 def test_only_products_by_a_few_columns_of_singles_are_turned() -> None:
-    def never(*args: Any) -> torch.Tensor:
-        raise AssertionError("torch's own way")
-
     def way_of(rows: int, columns: int, dtype: torch.dtype) -> Callable[..., Any]:
         metas = [Meta((rows, 128), dtype), Meta((128, columns), dtype), Meta((rows, columns), dtype)]
-        return quickest(never, Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), metas)
+        return kernel_for(Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), metas, own)
 
     assert way_of(512, 10, torch.float32)(torch.ones(512, 128), torch.ones(128, 10)).unique().tolist() == [128.0]
-    for rows, columns, dtype in [
-        (512, 1, torch.float32), (512, 12, torch.float32), (511, 10, torch.float32), (512, 10, torch.float64),
+    for count, columns, dtype in [
+        (512, 1, torch.float32), (512, 12, torch.float32), (255, 10, torch.float32), (512, 10, torch.float64),
     ]:  # fmt: skip
-        assert way_of(rows, columns, dtype) is never
+        assert way_of(count, columns, dtype) is own
     unknown = [Meta((512, 128), torch.float32), None, None]
-    assert quickest(never, Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), unknown) is never
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", ["add", "div", "mul", "sub", "mm"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int32, torch.bfloat16])
-def test_a_result_written_where_others_read_it_is_the_same(name: str, dtype: torch.dtype, layout: str) -> None:
-    x, y = (LAYOUTS[layout](many(torch.float32).nan_to_num(0, 9, -9)).to(dtype) for _ in range(2))
-    if name == "mm":
-        x, y = x.flatten(1)[:200, :100], y.flatten(1)[:300, :100].T
-    else:
-        y = y.flip(0)
-    op = f"aten.{name}.{'default' if name == 'mm' else 'Tensor'}"
-    wanted = getattr(torch, name)(x, y)
-    metas = [Meta(tuple(t.shape), t.dtype) for t in (x, y, wanted)]
-    rooms: list[torch.Tensor] = []
-
-    def room() -> torch.Tensor:
-        rooms.append(torch.empty(wanted.shape, dtype=wanted.dtype))
-        return rooms[-1]
-
-    made = written_in(room, find_op(op), Step(op, (Value(0), Value(1)), {}, (2,)), metas)(x, y)
-    check_same(made, wanted)
-    assert bool(rooms) == (name == "mm" or (x.is_contiguous() and y.is_contiguous()))
-    assert all(made is written for written in rooms)
-
-
-def test_what_cannot_be_written_where_others_read_it_is_the_op_itself() -> None:
-    def op(*args: Any) -> None: ...
-
-    x, y = Value(0), Value(1)
-    metas = [Meta((512, 128), torch.float32), Meta((128, 10), torch.float32), Meta((512, 10), torch.float32)]
-    for step in [
-        Step("aten.exp.default", (x,), {}, (2,)),
-        Step("aten.add.Tensor", (x, y), {"alpha": 2}, (2,)),
-        Step("aten.mm.default", (x, y), {}, (2,)),
-    ]:
-        assert written_in(torch.Tensor, op, step, metas) is op
+    assert kernel_for(Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), unknown, own) is own

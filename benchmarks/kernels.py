@@ -1,0 +1,100 @@
+"""What each of the workers' own kernels is worth: torch's and ours, taking turns in one process with one thread.
+
+python -m benchmarks.kernels              # all rows
+python -m benchmarks.kernels --turns 1000
+
+Prints the least and the median of both, and the ratio of the medians. A kernel that saves less than a tenth goes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from benchmarks.report import time_text
+from benchmarks.serve import timed
+from tinyshard.program import Builder, Meta, Value
+from tinyshard.runtime.worker.executor import find_op, make_ready
+
+Call = Callable[[], object]
+_COMPARISONS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of the table.
+
+    Attributes:
+        op: as it is named.
+        what: what a reader sees.
+        torchs: torch's own way.
+        ours: the workers'.
+        times: how many calls are timed together.
+    """
+
+    op: str
+    what: str
+    torchs: Call
+    ours: Call
+    times: int = 1
+
+
+class _NoOthers:
+    """A communicator, which a program without collectives never asks."""
+
+
+def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
+    """The op as it is named, and as a worker calls it."""
+    builder = Builder((0,), (1,))
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    for x in tensors:
+        builder.input(Meta(tuple(x.shape), x.dtype))
+    numbers = iter(range(len(tensors)))
+    named = tuple(Value(next(numbers)) if isinstance(a, torch.Tensor) else a for a in args)
+    own = find_op(op)
+    wanted = own(*args)
+    program = builder.finish(builder.emit(op, named, {}, [Meta(tuple(wanted.shape), wanted.dtype)]))
+    ways = [make_ready(program, communicator=way).steps[0].call for way in (None, _NoOthers())]  # type: ignore[arg-type]
+    torchs, ours = ways
+    assert torchs is not None and ours is not None
+    torch.testing.assert_close(ours([*tensors, None])[0], wanted)
+    return Row(op, what, lambda: torchs([*tensors, None]), lambda: ours([*tensors, None]), times)
+
+
+def rows() -> list[Row]:
+    """What is measured: a row for each kernel and each shorter call."""
+    torch.manual_seed(0)
+    x, mask, few = torch.randn(256, 1024), torch.randn(256, 1024) > 0, torch.ones(8)
+    return [
+        *(_op(f"x {sign} 0, 256 × 1024", f"aten.{name}.Scalar", x, 0) for name, sign in _COMPARISONS.items()),
+        _op("mm, 1024 × 128 by 128 × 10", "aten.mm.default", torch.randn(1024, 128), torch.randn(128, 10)),
+        _op("where(mask, x, 0), 256 × 1024", "aten.where.self", mask, x, torch.zeros(())),
+        _op("x + 1, 8 elements: 1 as a tensor, and torch.add", "aten.add.Tensor", few, 1, times=100),
+        _op("x + y, 8 elements: torch.add", "aten.add.Tensor", few, few, times=100),
+    ]
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=200)
+    turns = parser.parse_args().turns
+    torch.set_num_threads(1)
+    print("| | torch's own | ours | ratio |\n|---|---|---|---|")
+    for row in rows():
+        taken: list[list[float]] = [[], []]
+        for _ in range(turns):
+            for seconds, call in zip(taken, (row.torchs, row.ours), strict=True):
+                seconds.append(timed(lambda call=call: [call() for _ in range(row.times)])[0] / row.times)
+        torchs, ours = ((min(t), statistics.median(t)) for t in taken)
+        print(f"| {row.what} | {time_text(torchs)} | {time_text(ours)} | {ours[1] / torchs[1]:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()

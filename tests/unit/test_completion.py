@@ -1,0 +1,145 @@
+"""The controller sees how far devices are, and is woken by those that it waits for; between threads here."""
+
+import linecache
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tinyshard.runtime.shm import allocator, completion, control_block
+from tinyshard.runtime.shm.completion import Completion, Completions, Finished
+
+pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="this system has no shared memory")
+COUNT = 3
+
+
+@pytest.fixture
+def control():
+    memory = np.zeros(control_block.nbytes(COUNT), np.uint8)
+    control_block.initialise(memory, COUNT)
+    return control_block.ControlBlock(memory, COUNT)
+
+
+@pytest.fixture
+def ends(control):
+    controllers = Completions(control)
+    yield controllers, [Completion(control, device, controllers.bell) for device in range(COUNT)]
+    controllers.close()
+
+
+def numbers(seen):
+    return [one.number for one in seen] if seen is not None else None
+
+
+def always(_):
+    return True
+
+
+def test_a_thread_that_waits_is_woken_when_all_that_it_needs_is_finished(ends):
+    controllers, devices = ends
+    got = []
+    thread = threading.Thread(target=lambda: got.append(controllers.wait({0: 5, 2: 7}, always, 60)))
+    thread.start()
+    time.sleep(0.05)  # it is asleep by then
+    devices[0].finish(5)
+    devices[2].finish(6)
+    thread.join(0.2)
+    assert thread.is_alive()
+    devices[2].finish(7)
+    thread.join(20)
+    assert numbers(got[0]) == [5, 0, 7]
+
+
+def test_devices_that_finish_in_any_order_leave_no_thread_asleep(ends):
+    controllers, devices = ends
+    begun = threading.Barrier(COUNT + 1)
+    calls = range(1, 300)
+
+    def work(device):
+        for number in calls:
+            begun.wait(20)
+            devices[device].finish(number)
+
+    threads = [threading.Thread(target=work, args=(d,)) for d in range(COUNT)]
+    for thread in threads:
+        thread.start()
+    for number in calls:
+        begun.wait(20)
+        start_s = time.monotonic()
+        assert numbers(controllers.wait(dict.fromkeys(range(COUNT), number), always, 20)) == [number] * COUNT
+        assert time.monotonic() - start_s < 10
+    for thread in threads:
+        thread.join(20)
+
+
+def test_it_does_not_wait_longer_than_it_is_to(ends):
+    controllers, devices = ends
+    devices[0].finish(1)
+    start_s = time.monotonic()
+    assert controllers.wait({0: 1, 1: 1}, always, 0.05) is None
+    assert 0.05 <= time.monotonic() - start_s < 5
+    assert numbers(controllers.wait({0: 1}, always, 0.05)) == [1, 0, 0]
+
+
+def test_what_is_finished_counts_only_once_all_that_was_sent_is_received(ends):
+    controllers, devices = ends
+    devices[0].finish(1)
+    assert controllers.wait({0: 1}, lambda _: False, 0.05) is None
+    looks = iter([False, True])
+    assert numbers(controllers.wait({0: 1}, lambda _: next(looks), 0.05)) == [1, 0, 0]
+    devices[0].count_failure()
+    devices[0].finish(2)
+    assert controllers.wait({0: 2}, always, 0.05) == [Finished(2, 1), Finished(0, 0), Finished(0, 0)]
+
+
+def test_a_device_that_is_stopped_with_its_mutex_is_not_waited_for_without_end(control, ends):
+    controllers, devices = ends
+    devices[1].finish(1)
+    monitor = control.call_monitor(0)
+    holds, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        with monitor:
+            holds.set()
+            may_end.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait(20)
+    assert controllers.wait({0: 1}, always, 5) is None
+    assert controllers.read() == [None, Finished(1, 0), Finished(0, 0)]
+    assert controllers.wait({1: 1}, always, 5) is not None
+    may_end.set()
+    thread.join(20)
+
+
+def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(ends):
+    controllers, devices = ends
+    for line in range(1, 300):
+        lines = 0
+
+        def strike(frame, event, argument, line=line):
+            nonlocal lines
+            if frame.f_code.co_filename != completion.__file__:
+                return None
+            # Python looks for signals after calls; "with" is left in one step, though the line counts once more, and so
+            # is a monitor in `finally`
+            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+            if event == "line" and not text.strip().startswith(("with ", "monitor.release()")):
+                lines += 1
+                if lines == line:
+                    raise KeyboardInterrupt
+            return strike
+
+        sys.settrace(strike)
+        try:
+            controllers.wait({0: line + 5}, always, 0.001)
+            break
+        except KeyboardInterrupt:
+            assert not controllers._waiting.locked(), line
+        finally:
+            sys.settrace(None)
+        devices[0].finish(line)  # its mutex is free
+    assert 20 < line < 299

@@ -1,0 +1,146 @@
+"""Who is let in by a controller that listens for other machines, and what it says where they do not come."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tinyshard.errors import RuntimeStateError
+from tinyshard.runtime import wire
+from tinyshard.runtime.launch import authentication, connect
+from tinyshard.runtime.launch.agent import versions
+from tinyshard.runtime.launch.hosts import Hosts
+from tinyshard.runtime.launch.remote_workers import RemoteWorkers
+
+SECRET = b"a secret of enough characters"
+FACTS = {"count": 2, "name": "alpha", "gpus": 0, **versions()}
+WITHIN_S = 20.0
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    """A controller that listens on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    made = Hosts(f"127.0.0.1:{port}", SECRET)
+    yield made
+    if not made.is_closed:
+        made.close()
+
+
+@pytest.fixture
+def come(hosts: Hosts) -> Iterator[Callable[..., socket.socket]]:
+    """Connects to it."""
+    with contextlib.ExitStack() as opened:
+        yield lambda *hello: opened.enter_context(connect.connect(connect.parse(hosts.address), SECRET, hello))
+
+
+def gathered(hosts: Hosts, devices: int | None = None, within_s: float = WITHIN_S) -> Any:
+    return hosts.gather(devices, within_s, lambda words: None)
+
+
+def test_agents_are_gathered_by_rank_whatever_the_order_in_which_they_come(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    for rank in (2, 0, 1):
+        come("agent", rank, {**FACTS, "count": 3})
+    assert [agent.rank for agent in gathered(hosts)] == [0, 1, 2]
+    assert [agent.rank for agent in gathered(hosts, 2)] == [0, 1]
+    assert {agent.place for agent in gathered(hosts)} == {"127.0.0.1 (alpha)"}
+    with pytest.raises(RuntimeStateError, match="4 devices; 3 workers were started"):
+        gathered(hosts, 4)
+
+
+def test_the_error_says_who_has_come_who_is_missing_and_who_was_refused(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    with pytest.raises(RuntimeStateError, match="nobody has come"):
+        gathered(hosts, within_s=0)
+    come("agent", 0, {**FACTS, "count": 4})
+    come("agent", 2, {**FACTS, "count": 4})
+    with pytest.raises(authentication.RefusedError):
+        connect.connect(
+            connect.parse(hosts.address), b"a wrong secret, long enough", ("agent", 1, {**FACTS, "count": 4})
+        )
+    end_s = time.monotonic() + WITHIN_S
+    while True:  # the list of refused is filled by a thread
+        with pytest.raises(RuntimeStateError) as raised:
+            gathered(hosts, within_s=0)
+        if "refused" in str(raised.value) or time.monotonic() > end_s:
+            break
+    for words in ("2 of 4", "127.0.0.1 (alpha): workers 0, 2", "missing: 1, 3", "refused: 127.0.0.1", "torchrun"):
+        assert words in str(raised.value)
+
+
+def test_an_agent_of_another_torch_is_refused_with_both_versions(come: Callable[..., socket.socket]) -> None:
+    with pytest.raises(authentication.RefusedError, match=rf"torch 1\.0, the controller {versions()['torch']}"):
+        come("agent", 0, {**FACTS, "torch": "1.0"})
+
+
+def test_an_agent_may_come_again_when_the_one_with_its_rank_has_gone(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    first = come("agent", 0, FACTS)
+    (there,) = gathered(hosts, 1)
+    with pytest.raises(ConnectionError, match="worker 0 is there already") as raised:
+        come("agent", 0, FACTS)
+    assert not isinstance(raised.value, authentication.RefusedError)
+    with pytest.raises(ConnectionError, match="one of 3 workers, those that are there are of 2"):
+        come("agent", 1, {**FACTS, "count": 3})
+    first.close()
+    with there.changed:
+        assert there.changed.wait_for(lambda: there.lost, WITHIN_S)
+    assert there.lost == "the process that had started it on 127.0.0.1 (alpha) ended"
+    come("agent", 0, FACTS)
+    assert gathered(hosts, 1) != [there]
+
+
+def test_a_connection_is_let_in_once_and_for_a_worker_that_was_started(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    agent = come("agent", 0, {**FACTS, "count": 1})
+    workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
+    with pytest.raises(authentication.RefusedError, match="its pool has ended"):
+        come("channel", 0, {"pool": "one that there never was", "pid": 7})
+    looks = iter(range(10**9))
+    pools: list[str] = []
+
+    def is_wanted() -> bool:
+        """Called between looks at what has come: does what the agent and the worker would do, then gives up."""
+        if next(looks) == 0:
+            return True
+        word, pool, facts = wire.receive(agent)
+        assert (word, facts) == ("start", {"device": 0, "gpu": None, "count": 1, "collectives": "gloo"})
+        pools.append(pool)
+        return False
+
+    assert list(workers.links(is_wanted)) == []
+    assert wire.receive(agent) == ("kill", pools[0])
+    with pytest.raises(authentication.RefusedError, match="its pool has ended"):
+        come("channel", 0, {"pool": pools[0], "pid": 7})
+
+
+def test_closing_tells_the_agents_and_frees_the_port(hosts: Hosts, come: Callable[..., socket.socket]) -> None:
+    agent = come("agent", 0, {**FACTS, "count": 1})
+    gathered(hosts)
+    hosts.close()
+    assert wire.receive(agent) == ("leave",)
+    assert agent.recv(1) == b""
+    again = Hosts(hosts.address, SECRET)
+    again.close()
+
+
+def test_a_port_in_use_is_an_error_that_says_so(hosts: Hosts) -> None:
+    with pytest.raises(RuntimeStateError, match="cannot listen for other machines"):
+        Hosts(hosts.address, SECRET)
+
+
+def test_strangers_who_say_nothing_hold_nothing_up(hosts: Hosts, come: Callable[..., socket.socket]) -> None:
+    with contextlib.ExitStack() as opened:
+        for _ in range(10):
+            opened.enter_context(socket.create_connection(connect.parse(hosts.address)))
+        come("agent", 0, {**FACTS, "count": 1})
+        assert len(gathered(hosts)) == 1

@@ -1,0 +1,184 @@
+"""What is sent for an item of the queue: prepared first, so that Ctrl-C leaves nothing of it, or all to be done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.calls import Calls
+from tinyshard.runtime.controller.connection import Request
+from tinyshard.runtime.controller.lineage import Run, settle
+from tinyshard.runtime.controller.refs import Buffers, Watch, by_devices
+from tinyshard.runtime.failure import gone
+from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, Placement
+
+_BY_SOCKET = b"".join(wire.frame(("by socket",)))
+
+Sends = list[tuple[Sequence[int], list[memoryview]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An item on its way.
+
+    Attributes:
+        item: of the queue; it stays there until all else is done.
+        sends: devices, and the frame that they are to have.
+        placement: where these stand in the log, if there is one.
+        released: the values that nobody holds any more of which it tells the devices.
+    """
+
+    item: tuple[Any, ...]
+    sends: Sends
+    placement: Placement | None
+    released: Sequence[Watch]
+
+
+class Deliveries:
+    """Prepares items and sends them. One thread at a time may use it.
+
+    Args:
+        calls: the links, and the calls that were handed out.
+        buffers: tells which values nobody holds any more.
+        log: by which devices that share memory with this process get their messages; None where they come by sockets.
+        lend: called with a block of shared memory and a device, before that is told of the block.
+    """
+
+    def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, lend: Callable[[Any, int], object]) -> None:
+        self._calls = calls
+        self._buffers = buffers
+        self._log = log
+        self._lend = lend
+        self._known: dict[int, set[int]] = {}  # by program, the devices that have it
+
+    def prepare(self, item: tuple[Any, ...], is_last: Callable[[], bool], *, is_receiver: bool) -> Delivery | None:
+        """What is to be sent for an item, noted in the links before a device can be done with it; None if not now.
+
+        No device sees anything of it, so it may be done again.
+
+        Args:
+            item: as the dispatcher's `post` has it.
+            is_last: whether no later item has been posted.
+            is_receiver: this is the I/O thread, which alone writes to sockets.
+        """
+        kind, _, *facts = item
+        released = self._buffers.released()  # first: what was let go of after its last use was posted
+        if not is_last():
+            released = []  # a later item may use it
+        free = by_devices(released)
+        if kind == "run":
+            sends = self._sends_of_run(*facts, free=free)
+        elif kind == "put":
+            sends = self._sends_of_put(*facts)
+        elif kind == "forget":
+            sends = [(sorted(self._known.get(facts[0], ())), wire.frame(("forget", facts[0])))]
+        elif kind == "free":
+            sends = []
+        else:
+            sends = [(sorted(facts[0].waiting), wire.frame((kind, facts[0].number, facts[1])))]
+        sends += [(devices, wire.frame(("free", values))) for devices, values in free.items()]
+        sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
+        placement = None
+        if self._log is not None:
+            is_large = any(_nbytes(pieces) > LARGEST_RECORD_NBYTES for _, pieces in sends)
+            placement = None if is_large and not is_receiver else self._log.place([_record(*send) for send in sends])
+            if placement is None:
+                return None
+        self._note(kind, facts)
+        return Delivery(item, sends, placement, released)
+
+    def _sends_of_run(
+        self, run: Run, program: Any, inputs: Any, outputs: Any, *, free: dict[tuple[int, ...], list[int]]
+    ) -> Sends:
+        if run.communicates and self._calls.has_lost:
+            # nobody starts it, also without the lost device among them: those left are no longer connected
+            return []
+        sends: Sends = []
+        known = self._known.get(program.number, set())
+        new = [d for d in run.devices if d not in known]
+        if new:
+            sends.append((new, wire.frame(("program", program.number, program))))
+        # what nobody holds any more goes with the call: its operands may be among that, and end with their last use
+        call = ("run", run.number, program.number, inputs, outputs, free.pop(run.devices, ()))
+        return [*sends, (run.devices, wire.frame(call))]
+
+    def _sends_of_put(self, run: Run, value: int, blocks: dict[int, Any]) -> Sends:
+        sends: Sends = []
+        for device, (block, place) in blocks.items():
+            head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
+            sends.append(([device], wire.frame(head, wire.tensor_bytes(block) if place is None else None)))
+        return sends
+
+    def _note(self, kind: str, facts: Sequence[Any]) -> None:
+        """Note what a device is about to be given. Each step may be repeated until it is."""
+        if kind in ("run", "put"):
+            run = facts[0]
+            self._calls.newest = run.number
+            if kind == "run" and run.communicates and self._calls.has_lost:
+                lost = next(link for link in self._calls.links if link.lost)
+                run.failures.update(dict.fromkeys(run.devices, (gone(lost.device, lost.lost), run.where)))
+                settle(run)
+                return
+            if not (self._calls.unsettled and self._calls.unsettled[-1] is run):
+                self._calls.unsettled.append(run)
+            for device in run.devices:
+                link = self._calls.links[device]
+                if link.lost:
+                    run.failures[device] = (gone(device, link.lost), run.where)
+                else:
+                    link.count(run.number)
+        if kind == "run":
+            self._known.setdefault(facts[1].number, set()).update(facts[0].devices)
+        elif kind == "put":
+            for device, (block, place) in facts[2].items():
+                if place is not None and not self._calls.links[device].lost:
+                    self._lend(place, device)
+                    self._calls.links[device].lend(facts[0].number, block.nbytes)
+        elif kind == "forget":
+            self._known.pop(facts[0], None)
+        elif kind != "free":
+            self._note_question(*facts)
+
+    def _note_question(self, request: Request, _: Any, lent: tuple[Any, Any] | None) -> None:
+        for device in request.waiting:
+            link = self._calls.links[device]
+            if lent is not None and not link.lost:
+                self._lend(lent[1], device)
+            link.asked[request.number] = request
+            if link.lost:
+                link.fail_asked()
+
+    def send(self, delivery: Delivery, *, is_receiver: bool) -> None:
+        """Send it. To do it again changes nothing, but in the I/O thread, where no Ctrl-C strikes."""
+        if delivery.placement is not None and self._log is not None:
+            self._log.publish(delivery.placement)
+        if is_receiver:  # elsewhere there is a log, and no frame is too long for it
+            for devices, pieces in delivery.sends:
+                if self._log is None or _nbytes(pieces) > LARGEST_RECORD_NBYTES:
+                    for device in devices:
+                        self._calls.links[device].queue(pieces)
+            if self._log is None and delivery.item[0] in ("run", "put"):
+                for device in delivery.item[2].devices:
+                    self._calls.links[device].ask_now_and_then()
+        self._buffers.drop(delivery.released)
+
+    def announce(self) -> bool:
+        """Tell devices what they could not be told before; False if one still cannot."""
+        return self._log is None or self._log.announce()
+
+    def drop(self, device: int) -> None:
+        """A device is gone: what is still to be said to it never will be."""
+        self._calls.links[device].drop()
+        if self._log is not None:
+            self._log.drop(device)
+
+
+def _nbytes(pieces: Iterable[memoryview]) -> int:
+    return sum(piece.nbytes for piece in pieces)
+
+
+def _record(devices: Sequence[int], pieces: list[memoryview]) -> tuple[Sequence[int], bytes]:
+    """What stands in the log for a frame: the frame, or that it comes by the socket."""
+    return devices, _BY_SOCKET if _nbytes(pieces) > LARGEST_RECORD_NBYTES else b"".join(pieces)

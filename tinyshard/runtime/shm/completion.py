@@ -1,0 +1,177 @@
+"""How far the devices are with their calls: each notes what it has finished, and rings where the controller sleeps.
+
+The doorbell is a pipe and not a condition: a thread that has slept on a condition takes the mutex again before it goes
+on, and a device that was stopped with that mutex would keep the controller, where a pipe can be left at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from tinyshard.runtime.forks import abandon_in_child, held_off
+from tinyshard.runtime.shm.control_block import ControlBlock
+from tinyshard.runtime.shm.monitor import give_core_away
+
+# the controller has no core of its own: its looks take turns with the devices of one, for which it waits
+_LOOK_S = 5e-5
+# how long what a device has sent may be on its way to the thread that receives it
+_RECEIVED_WITHIN_S = 1e-4
+_ACQUIRES_WITHIN_S = 1e-3
+
+
+class Finished(NamedTuple):
+    """What one device has noted.
+
+    Attributes:
+        number: of the last call that it has finished.
+        failures: how many failures it has sent to the controller up to then, or a little later.
+    """
+
+    number: int
+    failures: int
+
+
+class Completion:
+    """A device's end.
+
+    Args:
+        control: the shared memory's first part.
+        device: its id.
+        bell: descriptor of the pipe that wakes the controller.
+    """
+
+    def __init__(self, control: ControlBlock, device: int, bell: int) -> None:
+        self._monitor = control.call_monitor(device)
+        self._finished, self._failed = control.calls["finished"].data, control.calls["failed"].data
+        self._awaited = control.calls["awaited"].data
+        self._device = device
+        self._bell = bell
+
+    def finish(self, number: int) -> None:
+        """Note that a call is over."""
+        device = self._device
+        with self._monitor:
+            self._finished[device] = number
+            is_awaited = 0 < self._awaited[device] <= number
+            if is_awaited:
+                self._awaited[device] = 0
+        if is_awaited:
+            with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one has nobody to wake
+                os.write(self._bell, b"x")
+
+    def count_failure(self) -> None:
+        """Note that the controller was sent a failure; to be called before `finish` for the call that failed."""
+        self._failed[self._device] += 1
+
+
+class Completions:
+    """The controller's end.
+
+    Args:
+        control: the shared memory's first part.
+
+    Attributes:
+        bell: descriptor of the pipe by which the devices wake this process.
+    """
+
+    def __init__(self, control: ControlBlock) -> None:
+        self._monitors = [control.call_monitor(device) for device in range(len(control.calls))]
+        self._finished, self._failed = control.calls["finished"].data, control.calls["failed"].data
+        self._awaited = control.calls["awaited"].data
+        self._waiting = threading.Lock()
+        with held_off():
+            self._rings, self.bell = os.pipe()
+            abandon_in_child(self)
+        os.set_blocking(self._rings, False)
+        os.set_blocking(self.bell, False)
+
+    def wait(
+        self, needs: Mapping[int, int], is_received: Callable[[list[Finished | None]], bool], within_s: float
+    ) -> list[Finished | None] | None:
+        """Wait until each device has finished the call that is needed of it.
+
+        Args:
+            needs: by device, the number of a call.
+            is_received: whether all that the devices have sent, up to what `read` gave, has been received.
+            within_s: for how long to sleep.
+
+        Returns:
+            What `read` gives; None if it takes longer, or if another thread waits.
+        """
+        finished = self._finished
+        end_s = time.monotonic() + _LOOK_S
+        while not all(finished[device] >= number for device, number in needs.items()):
+            if time.monotonic() > end_s:
+                if not self._sleep(needs, within_s):
+                    return None
+                break
+            give_core_away()
+        seen = self.read()
+        end_s = time.monotonic() + _RECEIVED_WITHIN_S
+        while not is_received(seen):
+            if time.monotonic() > end_s:
+                return None
+            give_core_away()  # also gives the interpreter's lock to the thread that receives
+        return seen if all(_has(seen[device], number) for device, number in needs.items()) else None
+
+    def read(self) -> list[Finished | None]:
+        """By device, how far it is; None for a device that is stopped with its mutex in hand."""
+        seen: list[Finished | None] = []
+        for device, monitor in enumerate(self._monitors):
+            one = None
+            try:
+                if monitor.acquire(_ACQUIRES_WITHIN_S):
+                    one = Finished(self._finished[device], self._failed[device])
+            finally:
+                monitor.release()
+            seen.append(one)
+        return seen
+
+    def close(self) -> None:
+        """Close the pipe, once no thread sleeps on it."""
+        with self._waiting:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """In a process that user code has forked from this one: close the pipe here."""
+        for end in (self._rings, self.bell):
+            if end >= 0:
+                os.close(end)
+        self._rings = self.bell = -1
+
+    def _sleep(self, needs: Mapping[int, int], within_s: float) -> bool:
+        """Sleep until all is finished, as a look says; False if that takes longer."""
+        if self._waiting.locked():  # one thread at a time reads the bell
+            return False
+        end_s = time.monotonic() + within_s
+        with self._waiting:
+            for device in reversed(needs):  # it was told last
+                while self._finished[device] < needs[device]:
+                    left_s = end_s - time.monotonic()
+                    if left_s <= 0 or self._rings < 0 or not self._asks_to_ring(device, needs[device]):
+                        return False
+                    if self._finished[device] < needs[device]:
+                        select.select([self._rings], [], [], left_s)
+                        with contextlib.suppress(BlockingIOError):
+                            os.read(self._rings, 4096)
+        return True
+
+    def _asks_to_ring(self, device: int, number: int) -> bool:
+        monitor = self._monitors[device]
+        try:
+            has_acquired = monitor.acquire(_ACQUIRES_WITHIN_S)
+            if has_acquired:
+                self._awaited[device] = number if self._finished[device] < number else 0
+        finally:
+            monitor.release()
+        return has_acquired
+
+
+def _has(seen: Finished | None, number: int) -> bool:
+    return seen is not None and seen.number >= number
