@@ -38,6 +38,8 @@ NAMES: dict[str, dict[str, str]] = {
         "eval_shape": "ts.jit(f).lower(*args).compile().as_text(), which shows every shape",
         "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
         "checkpoint": "torch.utils.checkpoint.checkpoint inside of a function that jit compiles",
+        "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
+        "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "debug_nans": "torch.isfinite(x).all(), of what a function returns",
     },
     "tinyshard.lax": {
@@ -60,6 +62,21 @@ NAMES: dict[str, dict[str, str]] = {
         "PRNGKeyArray": "ts.random.Key",
         "default_prng_impl": "threefry2x32, the only one",
     },
+    "tinyshard.sharding": {
+        "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
+        "set_mesh": "ts.set_mesh(mesh)",
+        "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
+        "get_abstract_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
+        "AxisType": "nothing: every axis is automatic in jit, and manual in shard_map",
+    },
+    "tinyshard.tree": {
+        "transpose": "ts.tree.map(lambda *leaves: list(leaves), *trees): of a list of trees a tree of lists",
+        "reduce": "functools.reduce(function, ts.tree.leaves(tree))",
+        "all": "all(ts.tree.leaves(tree))",
+        "map_with_path": "torch.utils._pytree.tree_map_with_path",
+        "leaves_with_path": "torch.utils._pytree.tree_leaves_with_path",
+        "flatten_with_path": "torch.utils._pytree.tree_flatten_with_path",
+    },
 }
 
 # function -> an argument of JAX's that changes no value -> why it has no effect here
@@ -73,6 +90,11 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "pmap": {"donate_argnums": "memory is used again as soon as the last Array of it is gone"},
 }
 
+_DISTRIBUTIONS = """
+bits uniform normal truncated_normal exponential gumbel laplace cauchy logistic randint bernoulli rademacher
+permutation choice categorical
+"""
+
 # function -> an argument of JAX's -> what to do here
 ARGUMENTS: dict[str, dict[str, str]] = {
     "jit": {
@@ -85,6 +107,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "global_arg_shapes": "shapes are those of the arguments",
     },
     "make_mesh": {"axis_types": "every axis is automatic in jit, and manual in shard_map"},
+    **{
+        distribution: {"out_sharding": "ts.device_put(draw, sharding); inside of jit each device makes its own block"}
+        for distribution in _DISTRIBUTIONS.split()
+    },
 }
 
 

@@ -21,6 +21,7 @@ from tinyshard.mesh import Mesh
 from tinyshard.program import Meta
 from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding, express
+from tinyshard.unchecked import one_hot
 
 if TYPE_CHECKING:
     from tinyshard.views import View
@@ -86,6 +87,7 @@ def meta_of(x: Any) -> Meta:
     return x._meta if isinstance(x, Array) else Meta(tuple(x.shape), x.dtype)
 
 
+_INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot}  # torch's own checks nothing on a subclass
 _READ_IN_TORCH = {torch.tensor_split, torch.Tensor.tensor_split}  # torch reads the second operand's memory itself
 
 
@@ -110,6 +112,10 @@ class Array(torch.Tensor):
     writes a file that is read without tinyshard.
 
     In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
+
+    In torch: functions that change an argument without saying so do it there, and are errors for an Array:
+    `F.embedding` and `F.embedding_bag` with max_norm= rescale rows of their weight, batch norm in training mode writes
+    into running statistics. The error says what to write instead.
     """
 
     _buffer: Buffer
@@ -164,6 +170,7 @@ class Array(torch.Tensor):
             strided.refuse(args[0])
         if func in _READ_IN_TORCH:
             args, kwargs = _second_on_host(*args, **(kwargs or {}))
+        func = _INSTEAD.get(func, func)
         with one_call(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

@@ -1,7 +1,7 @@
 """The collectives: what each one means, as a function from the shards of a group to their new shards.
 
 A group is the devices that differ only along the named axes, in the order of their coordinates there. The local runtime
-runs these functions as they stand; `runtime.notes`, `runtime.shared` and `runtime.fabric` do so between processes. To
+runs these functions as they stand; `runtime.collectives` does so between processes. To
 add one is to add a row.
 """
 

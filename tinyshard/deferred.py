@@ -23,7 +23,7 @@ from tinyshard.program import Builder, Meta, Value
 from tinyshard.random import original
 from tinyshard.random.draw import DRAW
 from tinyshard.random.original import DRAW_ORIGINAL
-from tinyshard.reshard import Cuts, Placed, collective, reshard
+from tinyshard.resharding import Cuts, Placed, collective, reshard
 
 aten = torch.ops.aten
 DRAWS = (DRAW, DRAW_ORIGINAL)

@@ -1,7 +1,7 @@
 """What a traced function's calls of torch become, where the trace could not record them as they are.
 
 x[i], y[i] = v, narrow, select      with a traced number: `tinyshard.indexing`
-one_hot                             a comparison: torch's own reads the values
+one_hot                             a comparison, checked on the device: torch's own reads the values
 cov, gaussian_nll_loss              without the check for which torch's own reads a value: `tinyshard.unchecked`
 print(x), f"{x}"                    Traced f32[8, 4]
 copy.deepcopy(x)                    x.clone()
@@ -27,7 +27,7 @@ from tinyshard.lifting import current_recorder, is_tracing, lift_outer, traced_v
 from tinyshard.program import Meta
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.traced_views import TracedViews
-from tinyshard.unchecked import corrcoef, cov, gaussian_nll_loss
+from tinyshard.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")
 _library.define("stop(Tensor x) -> Tensor")
@@ -91,9 +91,7 @@ def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
                 try_="one_hot(x, num_classes=n)",
             )
         )
-    row = (x.unsqueeze(-1) == torch.arange(num_classes)).to(torch.int64)
-    # zeros, and an error on the device where a class is not below their number
-    return row + torch.nn.functional.embedding(x, torch.zeros(num_classes, 1, dtype=torch.int64))
+    return one_hot(x, num_classes)
 
 
 def _tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -55,6 +55,17 @@ class Recorder:
         self.rescales_weights = False  # whether an embedding with max_norm was met
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
         self._made: list[weakref.ref[torch.Tensor]] = []
+        self._lines: dict[int, Where] = {}  # by the number of a node of autograd: the user's line of its op
+
+    def where(self) -> Where:
+        """The user's line of the op that is met now; of one of a gradient, that of the op whose gradient it is."""
+        node: Any = torch._C._current_autograd_node()
+        here = users_line()
+        if node is not None:
+            return self._lines.get(node._sequence_nr(), here)
+        autograd: Any = torch._C._autograd
+        self._lines.setdefault(autograd._get_sequence_nr() - 1, here)  # it makes an op's node before the op is met
+        return here
 
     def note_made(self, tree: Any) -> None:
         """Remember the stand-ins of the trace: those that outlive it are to say so."""
@@ -173,30 +184,31 @@ class Watch(TorchDispatchMode):
         recorder = current_recorder()
         if recorder is None:
             return op(*args, **kwargs)
-        fx_traceback.current_meta["custom"] = {"where": users_line()}  # fx copies it to the nodes that are made
+        where = recorder.where()
+        fx_traceback.current_meta["custom"] = {"where": where}  # fx copies it to the nodes that are made
         if is_random(op, args, kwargs):
             raise StatefulRandomError(
                 message(
                     "a stateful random op in a traced function",
-                    got=f"{op} in {users_line()}",
+                    got=f"{op} in {where}",
                     rule="it would be drawn once, when the function is traced, or differ between copies",
                     try_="draw with ts.random and a key, or pass the numbers in as an argument",
                 )
             )
         check_makes_holdable(op)
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
-            raise traced_value_error()
+            raise traced_value_error(where)
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
         recorder.rescales_weights |= op is aten.embedding_renorm_.default
         if op in BATCH_NORMS and writes_statistics(args):
-            got = f"running_mean and running_var of a call in {users_line()}, under jit"
+            got = f"running_mean and running_var of a call in {where}, under jit"
             if any(_is_closed_over(x, FunctionalTensor) for x in args[3:5]):
                 raise statistics_error(got)
             recorder.statistics = recorder.statistics or got
         if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in written(op, args, kwargs)):
             if runs_in_batch_norm():
-                raise statistics_error(f"num_batches_tracked of a module called in {users_line()}, under jit")
-            raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {users_line()}")
+                raise statistics_error(f"num_batches_tracked of a module called in {where}, under jit")
+            raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {where}")
         if not fresh:
             args, kwargs = tree_map_only(
                 torch.Tensor, lambda x: recorder.lift(x) if _is_closed_over(x, FunctionalTensor) else x, (args, kwargs)
@@ -212,7 +224,7 @@ class Watch(TorchDispatchMode):
             raise DtypeError(
                 message(
                     "the shape of a result depends on values",
-                    got=f"{op} in {users_line()}",
+                    got=f"{op} in {where}",
                     rule="a program has static shapes",
                     try_="torch.where(mask, x, 0), or call it outside of jit",
                 )

@@ -78,10 +78,16 @@ BATCHED = {
 }
 
 
+_META_DIFFERS = {
+    aten._embedding_bag.default,
+    aten._embedding_bag_backward.default,
+    aten._native_batch_norm_legit_no_training.default,
+}
+
+
 def meta_differs(op: Any, args: tuple[Any, ...]) -> bool:
     """Whether torch's meta kernel fails, or says other shapes than the CPU's, of results that hold nothing there."""
-    embeds = op in (aten._embedding_bag.default, aten._embedding_bag_backward.default)
-    return embeds or (op in BATCH_NORMS and not args[5])
+    return op in _META_DIFFERS or (op in BATCH_NORMS and not args[5])
 
 
 # they pair an element of the index with the element of the tensor at the same place along the other dims

@@ -19,7 +19,7 @@ from tinyshard.lifting import tracing_lock
 from tinyshard.operators import AS_RESHAPE, needs_contiguous
 from tinyshard.plan import Plan, UnknownShape, gathered, known, plan
 from tinyshard.program import Builder, Meta, Reason, Value
-from tinyshard.reshard import Cuts, Placed, reduce_pending, reshard
+from tinyshard.resharding import Cuts, Placed, reduce_pending, reshard
 from tinyshard.whole_blocks import joined
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]

@@ -21,7 +21,7 @@ from tinyshard.mesh import AbstractMesh, current_mesh
 from tinyshard.names import device_names
 from tinyshard.program import Builder, Meta, Program, Value
 from tinyshard.recent import Recent, forget_released, release
-from tinyshard.reshard import Placed, reshard
+from tinyshard.resharding import Placed, reshard
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
@@ -45,6 +45,9 @@ def device_put(tree: Any, device: Any = None) -> Any:
 
     In jit it is a sharding constraint, and vmap leaves it out, as for `lax.with_sharding_constraint`. It can be
     differentiated: the gradient is put back to where the value was.
+
+    In JAX: it can be called inside shard_map. Here that is an error: each device has a value of its own there, and
+    in_specs and out_specs say where the parts lie.
 
     Communication: from the host to the devices; for an Array the exchanges that its new layout needs.
 
@@ -235,8 +238,8 @@ _moves: Recent[Any, Program] = Recent(1024, release)
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     """The program that brings an array from one layout to another.
 
-    Communication: over one device order, the fewest exchanges (`tinyshard.reshard`); otherwise blocks from device to
-    device.
+    Communication: over one device order, the fewest exchanges (`tinyshard.resharding`); otherwise blocks from device
+    to device.
     """
     key = (have, want, shape, dtype)
     made = _moves.get(key)
@@ -315,8 +318,9 @@ def device_get(tree: Any) -> Any:
         tree: a tree with Arrays as leaves; other leaves are left as they are.
 
     Returns:
-        The tree with plain torch tensors (in JAX: NumPy arrays). They are this process's own: what a forked child, such
-        as a DataLoader's worker, writes into its copies is not seen here.
+        The tree with plain torch tensors (in JAX: NumPy arrays), which have no `.sharding` and no `.devices()`:
+        `ts.array(x)` and `ts.device_put(x, sharding)` make Arrays of them again. They are this process's own: what a
+        forked child, such as a DataLoader's worker, writes into its copies is not seen here.
 
     Raises:
         RemoteError, DeviceLostError: a value could not be computed.

@@ -31,7 +31,7 @@ from tinyshard.operators import (
 )
 from tinyshard.planning_axes import planning_axes
 from tinyshard.program import Meta
-from tinyshard.reshard import Cuts, Placed
+from tinyshard.resharding import Cuts, Placed
 from tinyshard.verified import RULES
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tinyshard.layout import Axes
-from tinyshard.reshard import Placed
+from tinyshard.resharding import Placed
 
 
 def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[list[Axes], set[tuple[int, int]]]:

@@ -23,7 +23,7 @@ from tinyshard.layout import Layout, coarsest, refine, replicated
 from tinyshard.mesh import Mesh
 from tinyshard.placement import move, put_tensor
 from tinyshard.program import Builder, Meta, Program
-from tinyshard.reshard import Placed
+from tinyshard.resharding import Placed
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import Sharding
 

@@ -22,7 +22,7 @@ from tinyshard.mapped.splice import Axes, splice
 from tinyshard.placement import transfer
 from tinyshard.program import Builder, Literal, Meta, Value
 from tinyshard.recipe import Elsewhere, Home, Recipe, Slot, close_program, open_program
-from tinyshard.reshard import Placed, reduce_pending
+from tinyshard.resharding import Placed, reduce_pending
 from tinyshard.sharding import Sharding
 from tinyshard.strided import check_traced
 from tinyshard.trace import Traced
@@ -222,7 +222,7 @@ class _Walk:
             raise DtypeError(
                 message(
                     "the shape of a result depends on values",
-                    got=str(op),
+                    got=f"{op} in {self._builder.where}" if self._builder.where else str(op),
                     rule="a program has static shapes",
                     try_="torch.where(mask, x, 0), or call it outside of jit",
                 )

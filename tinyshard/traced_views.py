@@ -19,6 +19,7 @@ from tinyshard import indexing
 from tinyshard.errors import message
 from tinyshard.lifting import TracedValueError
 from tinyshard.runtime.controller.lineage import Where, users_line
+from tinyshard.unchecked import one_hot
 
 
 @dataclass(slots=True, eq=False)
@@ -163,7 +164,7 @@ _READERS = {torch.Tensor.__getitem__, torch.Tensor.select, torch.select, *_NARRO
 
 
 class IndexedByExamples(TorchFunctionMode):
-    """Under vmap: an index may be a number that differs between examples."""
+    """Under vmap: an index may be a number that differs between examples; and one_hot checks the classes of each."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -173,7 +174,7 @@ class IndexedByExamples(TorchFunctionMode):
         kwargs = kwargs or {}
         instead = indexing.BY_TRACED_NUMBERS.get(func)
         if instead is None or not any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
-            instead = func
+            instead = one_hot if func is torch.nn.functional.one_hot else func
         return self._views.call(func, instead, args, kwargs)
 
     def __exit__(self, kind: Any, *rest: Any) -> None:

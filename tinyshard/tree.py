@@ -13,6 +13,7 @@ from torch.utils import _pytree
 from torch.utils._pytree import TreeSpec
 from torch.utils._pytree import tree_unflatten as unflatten
 
+from tinyshard.absent import names_of as _names_of
 from tinyshard.errors import DtypeError, message
 from tinyshard.random.keys import Key
 
@@ -91,3 +92,5 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
 
 
 __all__ = ["flatten", "leaves", "map", "structure", "unflatten"]
+
+__getattr__ = _names_of(__name__, __all__)

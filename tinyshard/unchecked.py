@@ -1,5 +1,6 @@
-"""Functions of torch that read a value only to check it, without the check: a traced value cannot be read.
+"""Functions of torch that read a value only to check it, and skip the check where there is none to read.
 
+one_hot             refuses a class that is out of range; here the device does, and the row is not zeros
 cov                 warns where there are no more observations than `correction`
 corrcoef            uses cov
 gaussian_nll_loss   refuses a negative variance; here it gives NaN
@@ -10,6 +11,25 @@ from __future__ import annotations
 import math
 
 import torch
+
+from tinyshard.errors import DtypeError, message
+
+
+def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """As `torch.nn.functional.one_hot`: [...] to [..., num_classes]; waits only where it is to count the classes.
+
+    Example:
+        >>> one_hot(torch.tensor([1, 0]), 3)
+        tensor([[0, 1, 0],
+                [1, 0, 0]])
+    """
+    if input.dtype != torch.int64:
+        rule = "the classes are of torch.int64, as in torch"
+        raise DtypeError(message("one_hot of another dtype", got=str(input.dtype), rule=rule, try_="x.long()"))
+    count = num_classes if num_classes >= 0 else int(input.max()) + 1
+    row = (input.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
+    # zeros, and an error on the device where a class is not below their number
+    return row + torch.nn.functional.embedding(input, torch.zeros(count, 1, dtype=torch.int64))
 
 
 def cov(

@@ -139,10 +139,15 @@ _MAY_COPY = {
 
 
 class _Watch(TorchFunctionMode):
-    """Marks what a user's function treats so that torch copies it or not, as its strides are; refuses hidden draws."""
+    """Marks what a user's function treats so that torch copies it or not, as its strides are; refuses hidden draws.
+
+    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_host_draw(func, args, kwargs or {})
+        if func is torch.Tensor.__deepcopy__ and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
+            return args[0].clone()
         if func in _MAY_COPY and args:
             x = innermost(args[0])
             if isinstance(x, Array):

@@ -17,7 +17,7 @@ import torch
 
 from tinyshard.layout import Axes
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.reshard import Placed
+from tinyshard.resharding import Placed
 
 aten = torch.ops.aten
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tinyshard as ts
+from tinyshard.absent import NAMES
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -53,3 +54,14 @@ def test_every_name_of_tinyshard_in_the_dictionary_exists():
         for part in name.split("."):
             assert hasattr(found, part), name
             found = getattr(found, part)
+
+
+def test_the_dictionary_lists_every_name_of_jaxs_that_is_absent_and_what_the_error_says_of_it():
+    text = (NOTEBOOKS / "DICTIONARY.md").read_text("utf-8")
+    _, _, section = text.partition("## What JAX has and tinyshard has not\n")
+    table = [line for line in section.splitlines() if line.startswith("| `jax.")]
+    assert table == [
+        f"| `{module.replace('tinyshard', 'jax')}.{name}` | {instead} |"
+        for module, names in NAMES.items()
+        for name, instead in names.items()
+    ]

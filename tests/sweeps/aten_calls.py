@@ -25,7 +25,7 @@ from tests.sweeps.op_db import DTYPES, OPS, samples
 from tinyshard import partition, plan
 from tinyshard.layout import Layout
 from tinyshard.program import Builder, Meta
-from tinyshard.reshard import Placed
+from tinyshard.resharding import Placed
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
 LARGEST = 4_000

@@ -14,9 +14,9 @@ from tests.sweeps.test_nn import ROWS, check_row
 from tests.sweeps.test_random_programs import KEPT, check_program
 
 WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-DRAWN = sorted(random.Random(0).sample(sorted(ROWS), 150 if WHOLE else 30))
-PARTS = range(20 if WHOLE else 1)
-A_PART = 50
+DRAWN = sorted(random.Random(0).sample(sorted(ROWS), 150 if WHOLE else 20))
+PARTS = range(40 if WHOLE else 1)
+A_PART = 25
 
 
 @pytest.fixture(scope="module", autouse=True)

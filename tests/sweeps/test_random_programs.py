@@ -18,8 +18,8 @@ import tinyshard as ts
 from tests.expressions import check_same
 from tests.sweeps.random_programs import PLAIN, SHARDED, program, run, smaller
 
-PARTS = range(100 if os.environ.get("TINYSHARD_SWEEP") == "whole" else 6)
-A_PART = 100
+PARTS = range(200 if os.environ.get("TINYSHARD_SWEEP") == "whole" else 8)
+A_PART = 50  # a part is a test, far below the limit of one
 
 # programs that once gave something else
 KEPT: dict[str, str] = {

@@ -14,8 +14,8 @@ from tests.sweeps import aten_calls
 from tinyshard.verified import ANY_STRIDES, RULES
 
 WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-DRAWS = 60 if WHOLE else 5
-PARTS = 24 if WHOLE else 8  # none takes longer than the limit of a test
+DRAWS = 60 if WHOLE else 3
+PARTS = 24 if WHOLE else 16  # none takes longer than the limit of a test
 SAMPLES = 12 if WHOLE else 2
 # kernels that make sparse tensors
 SPARSE = {
@@ -45,6 +45,8 @@ def test_an_op_partitioned_in_random_layouts_gives_what_torch_gives(part: int) -
             continue
         op, calls = found()[name]
         for seed, outcome in aten_calls.outcomes(op, calls, DRAWS):
+            if isinstance(outcome, ts.DtypeError) and "torch.sparse_coo" in str(outcome):
+                continue  # a sparse result is refused
             if isinstance(outcome, Exception):
                 wrong.append(f"{seed}: {type(outcome).__name__}: {outcome}")
             elif outcome.wrong is not None:

@@ -28,7 +28,7 @@ from tests.sweeps.training_steps import (
 )
 
 WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-DRAWN = 3  # how many layouts of a step run by default under jit, and on worker processes
+DRAWN = 2  # how many layouts of a step run by default under jit, and on worker processes
 
 WAYS = pytest.mark.parametrize("way", ["eager", "jit"])
 STEPS = pytest.mark.parametrize("name", TRAININGS)

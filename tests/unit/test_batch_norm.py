@@ -91,3 +91,17 @@ def test_instance_norm_equals_torchs(spec: P) -> None:
     both = ts.value_and_grad(lambda v: (F.instance_norm(v) ** 3).sum())
     for function in (both, ts.jit(both)):
         close(ts.device_get(function(placed(images(), spec))), wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("spec", [P(), P("x"), P(None, "x")], ids=str)
+def test_what_evaluation_does_not_compute_is_as_empty_as_torchs(spec: P) -> None:
+    x, mean, variance = images(), torch.zeros(4), torch.ones(4)
+
+    def whole(x: Tensor) -> Any:
+        return torch.native_batch_norm(x, None, None, mean, variance, False, 0.1, 1e-5)
+
+    def legit(x: Tensor) -> Any:
+        return torch._native_batch_norm_legit_no_training(x, None, None, mean, variance, 0.1, 1e-5)
+
+    for evaluated in (whole, legit, ts.jit(whole), ts.jit(legit)):
+        close(list(ts.device_get(evaluated(placed(x, spec)))), list(whole(x)))

@@ -53,6 +53,35 @@ def test_arguments_without_effect_are_taken_and_others_named():
             wrong()
 
 
+DRAWS = {
+    **dict.fromkeys(("bits", "uniform", "normal", "exponential", "gumbel", "laplace"), ((8,),)),
+    **dict.fromkeys(("cauchy", "logistic", "rademacher"), ((8,),)),
+    "truncated_normal": (-1.0, 1.0, (8,)),
+    "randint": ((8,), 0, 9),
+    "bernoulli": (0.5, (8,)),
+    "permutation": (8,),
+    "choice": (8, (8,)),
+    "categorical": (torch.zeros(2), -1, (8,)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_draw_with_a_sharding_says_how_to_place_it(name):
+    sharding = ts.NamedSharding(ts.make_mesh((8,), ("a",)), P("a"))
+
+    def draw(key, **named):
+        return getattr(ts.random, name)(key, *DRAWS[name], **named)
+
+    for call in (draw, ts.jit(lambda key: draw(key, out_sharding=sharding))):
+        with pytest.raises(TypeError, match=rf"{name} has no argument 'out_sharding'(?s:.*)ts\.device_put\(draw"):
+            call(ts.random.key(0), **({"out_sharding": sharding} if call is draw else {}))
+    with pytest.raises(TypeError, match="mistyped"):
+        draw(ts.random.key(0), mistyped=1)
+    placed = ts.jit(lambda key: ts.device_put(draw(key), sharding))(ts.random.key(0))
+    assert placed.sharding == sharding
+    assert placed.tolist() == draw(ts.random.key(0), out_sharding=None).tolist()
+
+
 class Scaler:
     def __init__(self):
         self.scale = torch.tensor(2.0)

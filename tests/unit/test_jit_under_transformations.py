@@ -236,3 +236,18 @@ def test_shardings_of_an_inner_jit_are_constraints():
     assert got.sharding.is_equivalent_to(rows(), 2)
     got.sum().backward()
     same(leaf.grad, torch.full_like(data(), 2))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_an_embedding_of_bags_has_its_gradient(mode):
+    weight, bags = torch.arange(12.0).reshape(4, 3) / 7, torch.tensor([[0, 1], [2, 1]])
+
+    def loss(weight, bags):
+        return torch.nn.functional.embedding_bag(bags, weight, mode=mode).sin().sum()
+
+    want = torch.func.grad(loss)(weight, bags)
+    mesh = ts.make_mesh((2,), ("a",), devices=ts.devices()[:2])
+    for placed in (bags, ts.device_put(bags, ts.NamedSharding(mesh, P("a")))):
+        torch.testing.assert_close(ts.device_get(ts.grad(ts.jit(loss))(weight, placed)), want)
+    each = ts.shard_map(lambda w, b: loss(w, b)[None], mesh=mesh, in_specs=(P(), P("a")), out_specs=P("a"))
+    torch.testing.assert_close(ts.device_get(ts.grad(lambda w: each(w, bags).sum())(weight)), want)

@@ -130,7 +130,7 @@ def test_a_gather_costs_what_the_others_hold(mesh):
 @pytest.mark.usefixtures("local")
 @pytest.mark.parametrize("name", CASES)
 def test_the_collectives_and_bytes_in_the_text_are_those_performed(name):
-    counting.check(CASES[name], {})
+    counting.check(CASES[name])
 
 
 @pytest.mark.usefixtures("local")

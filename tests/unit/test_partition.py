@@ -18,7 +18,7 @@ from tinyshard.lowered import program_text
 from tinyshard.operators import facts, is_random, with_positive_dims
 from tinyshard.planning_axes import planning_axes
 from tinyshard.program import Program
-from tinyshard.reshard import Placed
+from tinyshard.resharding import Placed
 
 aten = torch.ops.aten
 CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}

@@ -155,3 +155,25 @@ def test_the_gradient_of_a_compiled_circular_pad_is_torchs():
 def test_a_class_that_is_not_below_the_number_of_classes_is_an_error_in_a_program(classes):
     with pytest.raises(ts.RemoteError, match="out of range"):
         ts.jit(lambda x: F.one_hot(x, 2))(torch.tensor(classes)).tolist()
+
+
+@pytest.mark.parametrize("classes", [[0, 3, 1, 2], [0, -1, 1, 1]])
+def test_a_class_that_is_not_below_the_number_of_classes_is_an_error_in_an_op_and_under_vmap(classes):
+    mesh = ts.make_mesh((4,), ("a",), devices=ts.devices()[:4])
+    x = ts.device_put(torch.tensor(classes), ts.NamedSharding(mesh, ts.P("a")))
+    for call in (lambda v: F.one_hot(v, 2), ts.vmap(lambda v: F.one_hot(v, 2)), ts.vmap(lambda v: F.one_hot(v, 2) * v)):
+        with pytest.raises(ts.RemoteError, match="out of range"):
+            call(x).tolist()
+        with pytest.raises((RuntimeError, IndexError), match=r"out of range|[Cc]lass"):
+            call(torch.tensor(classes))
+    with pytest.raises(ts.RemoteError, match="out of range"):
+        F.one_hot(x - 1).tolist()
+
+
+def test_one_hot_of_classes_in_range_is_torchs():
+    x = torch.tensor([[0, 3], [1, 2]])
+    assert torch.equal(ts.device_get(F.one_hot(ts.array(x))), F.one_hot(x))
+    assert torch.equal(ts.device_get(F.one_hot(ts.array(x), num_classes=5)), F.one_hot(x, 5))
+    assert torch.equal(ts.vmap(lambda v: F.one_hot(v, 4))(x), F.one_hot(x, 4))
+    with pytest.raises(ts.DtypeError, match=r"x\.long\(\)"):
+        F.one_hot(ts.array(x.int()), 4)

@@ -190,6 +190,30 @@ def test_a_copy_of_a_traced_value_is_one_of_its_own():
     assert (kept.tolist(), written.tolist(), same.tolist()) == ([0, 1, 2], [100, 1, 2], [0, 1, 2])
 
 
+@pytest.mark.parametrize("place", [lambda x: x, ts.array], ids=["plain", "Array"])
+def test_a_deep_copy_within_a_transformation_is_a_clone(place):
+    x = torch.arange(6.0).reshape(2, 3)
+
+    def f(x):
+        tree = copy.deepcopy({"x": x, "again": x})
+        assert tree["x"] is tree["again"]
+        return torch.sin(tree["x"]) * x
+
+    def by_clone(x):
+        return torch.sin(x.clone()) * x
+
+    for transformed in (
+        lambda f: ts.grad(lambda v: f(v).sum()),
+        ts.vmap,
+        ts.jacfwd,
+        lambda f: lambda v: ts.jvp(f, (v,), (v,)),
+        lambda f: ts.vmap(ts.grad(lambda v: f(v).sum())),
+        lambda f: ts.jit(ts.grad(lambda v: f(v).sum())),
+    ):
+        want = transformed(by_clone)(x)
+        torch.testing.assert_close(ts.device_get(transformed(f)(place(x))), ts.device_get(want))
+
+
 def test_a_traced_value_used_after_its_trace_names_the_function():
     kept = []
 
@@ -205,3 +229,24 @@ def test_a_traced_value_used_after_its_trace_names_the_function():
     assert "leaks" in repr(kept[0])
     with pytest.raises(EndedTraceError, match="leaks"):
         ts.jit(lambda y: y + kept[0])(torch.ones(3))
+
+
+def test_what_a_gradient_cannot_do_in_a_program_names_the_line_whose_gradient_it_is():
+    twice = torch.tensor([0, 0, 1])
+
+    def product(x):
+        y = x * 2
+        y = y.scatter_reduce(0, twice, torch.ones(3), "prod")  # the line
+        return (y + 1).sum()
+
+    def filled(x):
+        y = x * 2
+        y = y.index_fill(0, twice, y[0])  # the line
+        return (y + 1).sum()
+
+    for function in (product, filled):
+        for call in (ts.jit(ts.grad(function)), ts.jit(ts.grad(ts.jit(function)))):
+            with pytest.raises(TypeError, match=r"test_tracing_ordinary_code\.py:\d+: y = .*# the line"):
+                call(torch.ones(3))
+    with pytest.raises(TypeError, match=r"test_tracing_ordinary_code\.py"):
+        ts.grad(ts.jit(filled))(torch.ones(3))

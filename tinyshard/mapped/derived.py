@@ -61,6 +61,10 @@ def _collectives(region: Region) -> list[torch.fx.Node]:
     return [node for node in region.traced.graph.graph.nodes if node.target is NAMED]
 
 
+# what torch calls where no gradient is asked for, and has no derivative of -> the same op with one
+_WITH_DERIVATIVE = {torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default}
+
+
 class _Replay(torch.fx.Interpreter):
     """Runs a graph again, this package's ops as what transformations understand."""
 
@@ -77,7 +81,7 @@ class _Replay(torch.fx.Interpreter):
             return args[0]
         if target is torch.ops.aten.copy.default:  # torch has no derivative of it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        return super().call_function(target, args, kwargs)
+        return super().call_function(_WITH_DERIVATIVE.get(target, target), args, kwargs)
 
 
 def replayed(traced: Traced) -> Function:

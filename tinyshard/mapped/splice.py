@@ -19,7 +19,7 @@ from tinyshard.mapped.region import Region
 from tinyshard.mapped.varying import compare_copies
 from tinyshard.operators import AS_RESHAPE, INSTEAD, needs_contiguous
 from tinyshard.program import Builder, Literal, Meta, Value
-from tinyshard.reshard import collective
+from tinyshard.resharding import collective
 from tinyshard.strided import check_traced
 
 aten = torch.ops.aten

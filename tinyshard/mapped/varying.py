@@ -19,7 +19,7 @@ from tinyshard.lax.named import NAMED, Groups, call_of
 from tinyshard.leaves import named_leaves
 from tinyshard.mapped.region import Region
 from tinyshard.program import Builder, Meta, Value
-from tinyshard.reshard import collective
+from tinyshard.resharding import collective
 
 Names = frozenset[str]
 

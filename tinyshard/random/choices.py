@@ -14,12 +14,12 @@ from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
-from tinyshard.random.sampling import checked, checked_float, drawn, unit
+from tinyshard.random.sampling import check_others, checked, checked_float, drawn, unit
 
 Shape = Sequence[int]
 
 
-def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> Tensor:
+def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, **others: Any) -> Tensor:
     """A shuffled tensor, or the numbers 0 ... x - 1 shuffled.
 
     Args:
@@ -42,6 +42,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False) -> T
         >>> sorted(permutation(ts.random.key(0), 5).tolist())
         [0, 1, 2, 3, 4]
     """
+    check_others(permutation, others)
     x = _population("permutation", x)
     axis = _checked_axis("permutation", axis, x)
     data = checked_key("permutation", key)
@@ -82,7 +83,14 @@ def _checked_axis(function: str, axis: int, x: Tensor) -> int:
 
 
 def choice(
-    key: Any, a: Any, shape: Shape = (), replace: bool = True, p: Any = None, axis: int = 0, mode: str = "low"
+    key: Any,
+    a: Any,
+    shape: Shape = (),
+    replace: bool = True,
+    p: Any = None,
+    axis: int = 0,
+    mode: str = "low",
+    **others: Any,
 ) -> Tensor:
     """Elements drawn from a tensor, or from 0 ... a - 1.
 
@@ -109,6 +117,7 @@ def choice(
         >>> choice(ts.random.key(0), torch.tensor([10, 20, 30]), (4,)).shape
         torch.Size([4])
     """
+    check_others(choice, others)
     check_mode("choice", mode)
     population = _population("choice", a)
     axis, shape = _checked_axis("choice", axis, population), checked_shape("choice", shape)
@@ -146,7 +155,13 @@ def choice(
 
 
 def categorical(
-    key: Any, logits: Tensor, axis: int = -1, shape: Shape | None = None, replace: bool = True, mode: str = "low"
+    key: Any,
+    logits: Tensor,
+    axis: int = -1,
+    shape: Shape | None = None,
+    replace: bool = True,
+    mode: str = "low",
+    **others: Any,
 ) -> Tensor:
     """Indices drawn with probabilities softmax(logits).
 
@@ -172,6 +187,7 @@ def categorical(
         >>> categorical(ts.random.key(0), torch.tensor([0.0, 50.0]), shape=(3,))
         Array([1, 1, 1], dtype=int32)
     """
+    check_others(categorical, others)
     check_mode("categorical", mode)
     logits = torch.as_tensor(logits)
     dtype = checked_float("categorical", logits.dtype)

@@ -14,6 +14,7 @@ from tinyshard.random import floats
 from tinyshard.random.floats import rounded
 from tinyshard.random.keys import DrawError
 from tinyshard.random.sampling import (
+    check_others,
     check_range,
     checked,
     checked_float,
@@ -27,7 +28,7 @@ Shape = Sequence[int]
 
 
 def uniform(
-    key: Any, shape: Shape = (), dtype: torch.dtype | None = None, minval: Any = 0.0, maxval: Any = 1.0
+    key: Any, shape: Shape = (), dtype: torch.dtype | None = None, minval: Any = 0.0, maxval: Any = 1.0, **others: Any
 ) -> Tensor:
     """Uniform numbers of [minval, maxval).
 
@@ -47,12 +48,16 @@ def uniform(
     Communication: none; where the result is cut, each device makes its block. Without threefry_partitionable the
     devices exchange words.
 
+    In JAX: also out_sharding=, as all distributions. Here `ts.device_put(draw, sharding)`; inside of jit each device
+    then makes its own block.
+
     Example:
         >>> import tinyshard as ts
         >>> ts.init(devices=2, runtime="local")
         >>> uniform(ts.random.key(42), (3,))
         Array([0.48870957, 0.6797972 , 0.6162715 ], dtype=float32)
     """
+    check_others(uniform, others)
     dtype = checked_float("uniform", dtype)
     check_range("uniform", minval, maxval)
     low, high = number_of(minval), number_of(maxval)
@@ -64,7 +69,7 @@ def uniform(
     return floats.scaled(unit(data, sizes, dtype), minval, maxval)
 
 
-def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Numbers of the standard normal distribution.
 
     Args:
@@ -88,13 +93,14 @@ def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Ten
         >>> normal(ts.random.key(0), (2,))
         Array([1.6226422, 2.0252647], dtype=float32)
     """
+    check_others(normal, others)
     dtype = checked_float("normal", dtype)
     data, sizes = checked("normal", key, shape)
     return drawn(data, sizes, "normal", dtype)
 
 
 def truncated_normal(
-    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: torch.dtype | None = None
+    key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: torch.dtype | None = None, **others: Any
 ) -> Tensor:
     """Normal numbers between two bounds.
 
@@ -118,6 +124,7 @@ def truncated_normal(
         >>> bool((truncated_normal(ts.random.key(0), -1.0, 1.0, (100,)).abs() < 1).all())
         True
     """
+    check_others(truncated_normal, others)
     dtype = checked_float("truncated_normal", dtype)
     check_range("truncated_normal", lower, upper)
     shape = checked_parameters("truncated_normal", shape, lower=lower, upper=upper)
@@ -137,7 +144,7 @@ def truncated_normal(
     return torch.minimum(torch.maximum(out, lowest), highest)
 
 
-def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Numbers of the exponential distribution of rate 1. Arguments, errors and placement: as `normal`.
 
     Communication: as `uniform`.
@@ -148,12 +155,13 @@ def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -
         >>> exponential(ts.random.key(42), (2,))
         Array([0.6708175, 1.1388006], dtype=float32)
     """
+    check_others(exponential, others)
     dtype = checked_float("exponential", dtype)
     data, sizes = checked("exponential", key, shape)
     return -torch.log1p(-unit(data, sizes, dtype))
 
 
-def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: str = "low") -> Tensor:
+def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: str = "low", **others: Any) -> Tensor:
     """Numbers of the Gumbel distribution.
 
     Args:
@@ -176,6 +184,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: 
         >>> gumbel(ts.random.key(42), (2,)).numpy().round(5)
         array([0.33409, 0.95202], dtype=float32)
     """
+    check_others(gumbel, others)
     dtype = checked_float("gumbel", dtype)
     check_mode("gumbel", mode)
     data, sizes = checked("gumbel", key, shape)
@@ -199,7 +208,7 @@ def check_mode(function: str, mode: str) -> None:
         raise DrawError(message(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"'))
 
 
-def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Numbers of the Laplace distribution of scale 1. Arguments, errors and placement: as `normal`.
 
     Communication: as `uniform`.
@@ -210,13 +219,14 @@ def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Te
         >>> laplace(ts.random.key(0), (2,)).shape
         torch.Size([2])
     """
+    check_others(laplace, others)
     dtype = checked_float("laplace", dtype)
     data, sizes = checked("laplace", key, shape)
     u = unit(data, sizes, dtype, -1 + torch.finfo(dtype).eps / 2, 1.0)
     return torch.sign(u) * torch.log1p(-u.abs())
 
 
-def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Numbers of the Cauchy distribution. Arguments, errors and placement: as `normal`.
 
     Communication: as `uniform`.
@@ -227,13 +237,14 @@ def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Ten
         >>> cauchy(ts.random.key(0), (2,)).shape
         torch.Size([2])
     """
+    check_others(cauchy, others)
     dtype = checked_float("cauchy", dtype)
     data, sizes = checked("cauchy", key, shape)
     u = unit(data, sizes, dtype, torch.finfo(dtype).eps, 1.0)
     return torch.tan((u - 0.5) * rounded(math.pi, dtype))
 
 
-def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Numbers of the logistic distribution. Arguments, errors and placement: as `normal`.
 
     Communication: as `uniform`.
@@ -244,6 +255,7 @@ def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> T
         >>> logistic(ts.random.key(0), (2,)).shape
         torch.Size([2])
     """
+    check_others(logistic, others)
     dtype = checked_float("logistic", dtype)
     data, sizes = checked("logistic", key, shape)
     x = unit(data, sizes, dtype, torch.finfo(dtype).tiny, 1.0)

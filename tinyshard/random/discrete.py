@@ -14,7 +14,7 @@ from tinyshard.random.continuous import check_mode
 from tinyshard.random.floats import rounded
 from tinyshard.random.keys import DrawError
 from tinyshard.random.making import draw_op
-from tinyshard.random.sampling import check_range, checked, checked_float, checked_parameters, drawn, unit
+from tinyshard.random.sampling import check_others, check_range, checked, checked_float, checked_parameters, drawn, unit
 
 Shape = Sequence[int]
 BITS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -22,7 +22,7 @@ INTS = (torch.int8, torch.int16, torch.int32, torch.uint8)
 MASK = 0xFFFFFFFF
 
 
-def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Random bits.
 
     Args:
@@ -44,6 +44,7 @@ def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tenso
         >>> bits(ts.random.key(0), (2,))
         Array([4070199207, 4202968722], dtype=uint32)
     """
+    check_others(bits, others)
     dtype = torch.uint32 if dtype is None else dtype
     if dtype not in BITS:
         raise DtypeError(message("bits are unsigned", got=str(dtype), rule=f"dtype is one of {_named(BITS)}"))
@@ -51,7 +52,9 @@ def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tenso
     return drawn(data, sizes, "bits", dtype)
 
 
-def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: torch.dtype | None = None) -> Tensor:
+def randint(
+    key: Any, shape: Shape, minval: Any, maxval: Any, dtype: torch.dtype | None = None, **others: Any
+) -> Tensor:
     """Ints of minval, ..., maxval - 1.
 
     Args:
@@ -77,6 +80,7 @@ def randint(key: Any, shape: Shape, minval: Any, maxval: Any, dtype: torch.dtype
         >>> randint(ts.random.key(0), (8,), 0, 10)
         Array([9, 0, 2, 3, 1, 7, 2, 3], dtype=int32)
     """
+    check_others(randint, others)
     dtype = torch.int32 if dtype is None else dtype
     if dtype not in INTS:
         raise DtypeError(
@@ -133,7 +137,7 @@ def _clipped(value: Any, low: int, high: int) -> Any:
     return min(max(value, low), high)
 
 
-def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low") -> Tensor:
+def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low", **others: Any) -> Tensor:
     """True with probability p.
 
     Args:
@@ -157,6 +161,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
         >>> bernoulli(ts.random.key(0), 0.6, (4,))
         Array([False, False,  True,  True], dtype=bool)
     """
+    check_others(bernoulli, others)
     check_mode("bernoulli", mode)
     if isinstance(p, Tensor):
         dtype = checked_float("p of bernoulli", p.dtype)
@@ -173,7 +178,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
     return second * torch.finfo(dtype).eps < p - first
 
 
-def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) -> Tensor:
+def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """1 or -1, each with probability one half.
 
     Args:
@@ -195,6 +200,7 @@ def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None) ->
         >>> rademacher(ts.random.key(0), (4,))
         Array([-1, -1,  1,  1], dtype=int32)
     """
+    check_others(rademacher, others)
     dtype = torch.int32 if dtype is None else dtype
     data, sizes = checked("rademacher", key, shape)
     return (unit(data, sizes, torch.float32) < 0.5).to(dtype) * 2 - 1

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from tinyshard import config, eager
+from tinyshard.absent import check_arguments
 from tinyshard.array import Array
 from tinyshard.errors import DtypeError, message
 from tinyshard.lifting import is_tracing
@@ -64,6 +66,13 @@ def checked(function: str, key: Any, shape: Any) -> tuple[Tensor, list[int]]:
     """The words of the key, and the shape as a list; the shape is looked at first, so that an error uses no key up."""
     sizes = checked_shape(function, shape)
     return checked_key(function, key), sizes
+
+
+def check_others(function: Callable[..., Tensor], others: Mapping[str, Any]) -> None:
+    """Raise DtypeError for arguments that a distribution does not take; those of JAX's get what to do here."""
+    if others:
+        known = [name for name in inspect.signature(function).parameters if name != "others"]
+        check_arguments(function.__name__, others, known)
 
 
 def checked_float(function: str, dtype: torch.dtype | None) -> torch.dtype:

@@ -10,6 +10,7 @@ The table of contents is as `jax.sharding`'s, which also has the meshes.
 
 from __future__ import annotations
 
+from tinyshard.absent import names_of as _names_of
 from tinyshard.devices import Device
 from tinyshard.layout import Layout
 from tinyshard.mesh import AbstractMesh, Mesh
@@ -29,6 +30,8 @@ __all__ = [
     "SingleDeviceSharding",
     "express",
 ]
+
+__getattr__ = _names_of(__name__, __all__)
 
 
 def express(layout: Layout, mesh: Mesh | None) -> Sharding:

@@ -20,7 +20,7 @@ from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduc
 from tinyshard.layout import Layout, coarsest
 from tinyshard.placement import move_program
 from tinyshard.program import Builder, Program
-from tinyshard.reshard import Placed, reshard
+from tinyshard.resharding import Placed, reshard
 
 F32 = torch.float32
 
