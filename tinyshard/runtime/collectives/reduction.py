@@ -1,9 +1,15 @@
-"""Combining what the members of a group gave: in their order, and in pieces that stay in the processor's cache."""
+"""Combining what the members of a group gave: in their order, and in pieces that stay in the processor's cache.
+
+NumPy combines as torch does, to the last bit (which of several NaNs comes out may differ), and a call of it begins
+sooner: `python -m benchmarks.kernels` measures the difference.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,18 +17,18 @@ from tinyshard.collectives import reduced
 
 PIECE_NBYTES = 1 << 18
 
-_IN_ORDER: dict[str, Callable[..., Tensor]] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "product": torch.mul,
-    "max": torch.maximum,
-    "min": torch.minimum,
+_IN_ORDER: dict[str, Callable[..., object]] = {
+    "sum": np.add,
+    "avg": np.add,
+    "product": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
 }
 # half precision is added up in single precision, and bool by any and all: `reduced` knows how
 _COMBINED_AS_THEY_ARE = {
-    torch.float64, torch.float32, torch.complex64, torch.complex128,
-    torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+    torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 }  # fmt: skip
+_COMPLEX = {torch.complex64, torch.complex128}
 
 
 def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
@@ -33,17 +39,27 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         op: a name of `collectives.REDUCTIONS`.
         out: takes the result.
     """
-    count = min(len(out), -(-out.nbytes // PIECE_NBYTES))
-    if not count:
+    is_sum = op in ("sum", "avg")
+    if not (out.dtype in _COMBINED_AS_THEY_ARE or (is_sum and out.dtype in _COMPLEX)):
+        for target, *sources in _pieces([out, *parts]):
+            target.copy_(reduced(torch.stack(sources), op))
         return
-    for target, first, second, *others in zip(out.chunk(count), *(part.chunk(count) for part in parts), strict=True):
-        if out.dtype not in _COMBINED_AS_THEY_ARE:
-            target.copy_(reduced(torch.stack([first, second, *others]), op))
-            continue
-        _IN_ORDER[op](first, second, out=target)
-        for other in others:
-            _IN_ORDER[op](target, other, out=target)
-        if _IN_ORDER[op] is torch.add and (out.is_floating_point() or out.is_complex()):
-            target.add_(0)
-        if op == "avg":
-            target.div_(len(parts))
+    is_float = out.is_floating_point() or out.is_complex()
+    combined = _IN_ORDER[op]
+    with np.errstate(all="ignore"):  # as torch, which says nothing of an infinity
+        for target, first, second, *others in _pieces([tensor.numpy() for tensor in (out, *parts)]):
+            combined(first, second, out=target)
+            for other in others:
+                combined(target, other, out=target)
+            if is_sum and is_float:
+                np.add(target, 0, out=target)
+            if op == "avg":
+                np.divide(target, len(parts), out=target)
+
+
+def _pieces(tensors: Sequence[Any]) -> Iterator[list[Any]]:
+    """Equal-shaped tensors, or arrays, in pieces along their first dim."""
+    size = len(tensors[0])
+    step = max(1, size * PIECE_NBYTES // max(1, tensors[0].nbytes))
+    for start in range(0, size, step):
+        yield [tensor[start : start + step] for tensor in tensors]

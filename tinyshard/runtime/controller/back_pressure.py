@@ -78,7 +78,9 @@ class BackPressure:
         most = MAX_RUNS_AHEAD - len(queued)
         links = [link for link in self._calls.links if link.device in devices]  # those that have been started
         return any(
-            not x.lost and (x.has_ahead(most) or x.nbytes + x.lent_nbytes + nbytes > MAX_NBYTES_AHEAD) for x in links
+            not link.lost
+            and (self._calls.has_ahead(link, most) or link.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD)
+            for link in links
         )
 
     def release(self) -> bool:

@@ -34,6 +34,13 @@ class Calls:
         """Whether this thread has the lock."""
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
+    def has_ahead(self, link: Link, most: int) -> bool:
+        """Whether more calls than that are before a device."""
+        if len(self.unsettled) <= most:
+            return False
+        calls = list(self.unsettled)  # one step, in C
+        return sum(run.number > link.done and link.device in run.devices for run in calls) > most
+
     def has_all_failures(self, seen: Sequence[Finished | None]) -> bool:
         """Whether all failures that devices have sent, up to what was seen of them, have come."""
         return all(one is None or one.failures == link.failures for one, link in zip(seen, self.links, strict=True))

@@ -1,7 +1,7 @@
 """The connection to one worker: what is still to be written, what has come, and how far the worker is.
 
-What several threads use of a Link is changed with the dispatcher's lock held; `done`, `lost`, `ahead`, `nbytes`,
-`lent_nbytes` and `sight` are also read without it.
+What several threads use of a Link is changed with the dispatcher's lock held; `done`, `lost`, `nbytes`, `lent_nbytes`
+and `sight` are also read without it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ class Link:
         output: descriptor on which what the worker prints arrives; -1 after its end.
         nbytes: size of what is still to be written to the socket.
         asked: questions that it has not yet answered, by number.
-        ahead: numbers of the calls that were handed to it, at least of those that it has not finished.
         done: number of the last call that it has finished, as far as it has told.
         failures: how many failures have come from it.
         is_up: it has met the other workers and takes calls.
@@ -69,7 +68,6 @@ class Link:
     pid: int
     nbytes: int = 0
     asked: dict[int, Request] = field(default_factory=dict)
-    ahead: collections.deque[int] = field(default_factory=collections.deque)
     since_report: int = 0
     done: int = 0
     failures: int = 0
@@ -97,17 +95,6 @@ class Link:
     def has_output(self) -> bool:
         """Whether something is still to be written."""
         return bool(self._out)
-
-    def has_ahead(self, most: int) -> bool:
-        """Whether more calls than that are before it."""
-        return len(self.ahead) > most and sum(number > self.done for number in list(self.ahead)) > most
-
-    def count(self, number: int) -> None:
-        """Note that a call is before it. To do it again changes nothing."""
-        while self.ahead and self.ahead[0] <= self.done:
-            self.ahead.popleft()
-        if not self.ahead or self.ahead[-1] != number:
-            self.ahead.append(number)
 
     @property
     def lent_nbytes(self) -> int:

@@ -127,8 +127,6 @@ class Deliveries:
                 link = self._calls.links[device]
                 if link.lost:
                     run.failures[device] = (gone(device, link.lost), run.where)
-                else:
-                    link.count(run.number)
         if kind == "run":
             self._known.setdefault(facts[1].number, set()).update(facts[0].devices)
         elif kind == "put":
@@ -167,6 +165,16 @@ class Deliveries:
     def announce(self) -> bool:
         """Tell devices what they could not be told before; False if one still cannot."""
         return self._log is None or self._log.announce()
+
+    @property
+    def has_unrung(self) -> bool:
+        """Whether a device that has been given something may sleep."""
+        return self._log is not None and self._log.has_unrung
+
+    def ring(self) -> None:
+        """Wake the devices that have been given something."""
+        if self._log is not None:
+            self._log.ring()
 
     def drop(self, device: int) -> None:
         """A device is gone: what is still to be said to it never will be."""

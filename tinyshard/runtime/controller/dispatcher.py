@@ -37,6 +37,9 @@ from tinyshard.runtime.shm.log import CallLog
 
 # with so many calls out, it is looked how far the devices are
 RUNS_BETWEEN_LOOKS = 64
+# to wake a device costs the controller more than a call, and on a busy core the device takes that from it at once. So
+# of a burst of calls the first wakes the devices, and then the I/O thread, or a call, after so long; and who waits
+RING_EVERY_S = 1e-3
 # what the I/O thread does by itself: Ctrl-C must not strike there, or it concerns no device
 _FOR_RECEIVER = ("cancel", "look")
 
@@ -60,6 +63,7 @@ class Dispatcher:
         receiving: the I/O thread.
         interrupts: what Ctrl-C leaves out.
         back_pressure: holds back threads that call faster than devices compute.
+        ring_by_s: until then the I/O thread is to wake devices that sleep.
         woken: becomes readable when the I/O thread is to look at the queue.
     """
 
@@ -86,6 +90,8 @@ class Dispatcher:
         self._deliveries = Deliveries(self.calls, buffers, log, lend)
         self._delivery: Delivery | None = None
         self._has_log = log is not None
+        self._rung_s = float("-inf")
+        self.ring_by_s = float("inf")
         self._buffers = buffers
         self.back_pressure = BackPressure(self.calls, self._queue, self.look_at_progress, self.wake)
         with held_off():
@@ -116,8 +122,30 @@ class Dispatcher:
             return
         with self.calls.lock:
             is_whole = self.hand_out_all()
-        if not is_whole and self.started.is_open:
+            is_due = self._deliveries.has_unrung and self._ring_or_leave_it()
+        if (is_due or not is_whole) and self.started.is_open:
             self.wake()
+
+    def _ring_or_leave_it(self) -> bool:
+        """Wake the devices that sleep, if they have nothing else to do or were last woken long ago.
+
+        Returns:
+            Whether the I/O thread is to be woken, for it is to wake them.
+        """
+        now_s = time.monotonic()
+        if len(self.calls.unsettled) < 2 or now_s - self._rung_s > RING_EVERY_S:
+            self.ring()
+        elif self.ring_by_s == float("inf"):
+            self.ring_by_s = now_s + RING_EVERY_S
+            return True
+        return False
+
+    def ring(self) -> None:
+        """Wake the devices that have been given something and may sleep. To do it again changes nothing."""
+        if self._deliveries.has_unrung:
+            with self.calls.lock:
+                self._deliveries.ring()
+                self.ring_by_s, self._rung_s = float("inf"), time.monotonic()
 
     def wake(self) -> None:
         """Let the I/O thread look at once whether there is something to do."""

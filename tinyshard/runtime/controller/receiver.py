@@ -95,7 +95,7 @@ class Receiver:
                 if link.words or link.is_control_watched:
                     link.write_words()
                     self._watch_control(link)
-        is_watched = dispatcher.back_pressure.release() or not is_whole
+        is_watched = dispatcher.back_pressure.release() or not is_whole or dispatcher.ring_by_s < float("inf")
         pause_s = None if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
         events = self._selector.select(RETRY_EVERY_S if is_watched else pause_s)
         if events or is_watched:
@@ -104,6 +104,8 @@ class Receiver:
             self._tidy()
         with self._calls.lock:
             dispatcher.hand_out_all(is_receiver=True)  # before a device is found to be lost, all that it has is known
+            if not events or time.monotonic() >= dispatcher.ring_by_s:
+                dispatcher.ring()
             for key, mask in events:
                 self._take_in(key, mask)
 

@@ -74,6 +74,7 @@ class Waiting:
         completions, dispatcher = self._completions, self._dispatcher
         if completions is None:
             return False
+        dispatcher.ring()
         seen = completions.wait(known.needs, dispatcher.is_all_received, within_s)
         if seen is None:
             return False
@@ -149,6 +150,7 @@ class Waiting:
             CollectiveTimeoutError: none of the devices that this depends on gets on.
         """
         try:
+            self._dispatcher.ring()
             if timeout_s >= 0:
                 return latch.wait(timeout_s)
             while not latch.wait(LOOK_EVERY_S if seen is None else BETWEEN_GLANCES_S):

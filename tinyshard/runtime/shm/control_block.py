@@ -13,24 +13,21 @@ from tinyshard.runtime.shm.monitor import Monitor
 EAGER_NBYTES = 1 << 15
 # of each device; an exchange uses the one that its number names
 EAGER_SLOTS = 4
-# the log of calls, and how many of its records may wait for one device
+# the log of calls
 LOG_NBYTES = 8 << 20
-ENTRIES = 1 << 12
 _LINE_NBYTES = 64
 
 # how far a device is with its calls, guarded by a monitor of its own
 CALLS = np.dtype(
     [
-        ("announced", np.int64),  # records that were written for it
-        ("taken", np.int64),  # records that it has taken out
+        ("announced", np.int64),  # up to where the log was written, as far as it has been told
+        ("taken", np.int64),  # up to where it has read the log; both in bytes since the log began
         ("finished", np.int64),  # the number of the last call that it has finished
         ("failed", np.int64),  # failures of which it has sent word to the controller
         ("awaited", np.int64),  # the call for whose end the controller sleeps, or 0
         ("padding", np.int64, 3),  # a cache line for each device
     ]
 )
-# where a record stands in the log: bytes since the log began, and its size
-ENTRY = np.dtype([("begin", np.int64), ("nbytes", np.int64)])
 # what a device says in exchanges, guarded by their monitor; `shm.barrier` tells what the first three mean
 EXCHANGE = np.dtype(
     [
@@ -70,7 +67,6 @@ class ControlBlock:
             EAGER_NBYTES for the operand and one for the result.
         adopted: how often a member has begun, or ended, to hold a block that another member held: odd in between.
         calls: CALLS, by device.
-        entries: ENTRY[ENTRIES] by device: where the records for it stand. Record k is in entry k % ENTRIES.
         log: uint8[LOG_NBYTES], the records' bytes, a ring.
         nbytes: of all of it, whole pages.
     """
@@ -86,7 +82,6 @@ class ControlBlock:
         self.adopted = self._take(np.int64, members, _LINE_NBYTES // 8)[:, 0]
         self.eager_offset = self._at
         self._take(np.uint8, count, EAGER_SLOTS, 2, EAGER_NBYTES)
-        self.entries = self._take(ENTRY, count, ENTRIES)
         self.log = self._take(np.uint8, LOG_NBYTES)
         self.nbytes = -(-self._at // 4096) * 4096
         self._count = count

@@ -22,7 +22,7 @@ import numpy as np
 # for so long a waiting process only gives its core away between two looks: what it waits for is often about to come
 LOOK_S = 1e-3
 # where others keep the core for longer than that, this process looks no more for so long: one that sleeps comes first
-CROWDED_S = 2e-2
+CROWDED_S = 1.0
 # how long one sleep on a condition lasts at most: an abort that was missed is seen then
 SLICE_S = 0.1
 

@@ -125,13 +125,14 @@ class Worker:
             yield from from_socket
             return
         while True:
-            head, payload = wire.parse(self._log.take())
-            if head[0] == "by socket":  # the next message is too long for the log
-                large = next(from_socket, None)
-                if large is None:
-                    return
-                head, payload = large
-            yield head, payload
+            for record in self._log.take():
+                head, payload = wire.parse(record)
+                if head[0] == "by socket":  # the next message is too long for the log
+                    large = next(from_socket, None)
+                    if large is None:
+                        return
+                    head, payload = large
+                yield head, payload
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
