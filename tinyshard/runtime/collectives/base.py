@@ -21,13 +21,11 @@ class Group:
         members: device ids in the order of the group.
         place: which of them this device is.
         others: the other ids.
-        least: the least id.
     """
 
     members: tuple[int, ...]
     place: int
     others: tuple[int, ...]
-    least: int
 
     @property
     def count(self) -> int:
@@ -40,9 +38,9 @@ def group_of(members: tuple[int, ...], device: int) -> Group:
 
     Example:
         >>> group_of((4, 6), 6)
-        Group(members=(4, 6), place=1, others=(4,), least=4)
+        Group(members=(4, 6), place=1, others=(4,))
     """
-    return Group(members, members.index(device), tuple(m for m in members if m != device), min(members))
+    return Group(members, members.index(device), tuple(m for m in members if m != device))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tinyshard.devices import Device
-from tinyshard.errors import OutOfMemoryError, RemoteError, RuntimeStateError, message
+from tinyshard.errors import RemoteError, RuntimeStateError, message
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
@@ -20,10 +20,10 @@ from tinyshard.runtime.controller.connection import Request
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs
 from tinyshard.runtime.controller.receiver import Receiver
-from tinyshard.runtime.controller.refs import Buffers, alive_text, put_together
-from tinyshard.runtime.controller.remote_errors import lost_error, no_room, remote_error
+from tinyshard.runtime.controller.refs import Buffers, put_together
+from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room
 from tinyshard.runtime.controller.waiting import GLANCE_FOR_S, Waiting
-from tinyshard.runtime.failure import Failure, is_out_of_memory
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
 from tinyshard.runtime.shm import allocator
@@ -84,7 +84,7 @@ class ProcessPool:
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
         """A copy for `put`, where the devices can see it."""
         self._dispatcher.check_open()  # a process that the user has forked from this one must not hand out blocks
-        if self._arena is None or host.nbytes < allocator.SMALLEST_NBYTES:
+        if self._arena is None or not self._arena.is_for(host.nbytes):
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         try:
             return self._arena.new(host.shape, host.dtype).copy_(host)
@@ -166,7 +166,7 @@ class ProcessPool:
             shape, dtype: of the whole.
         """
         nbytes = math.prod(shape) * dtype.itemsize
-        if self._arena is None or nbytes < allocator.SMALLEST_NBYTES:
+        if self._arena is None or not self._arena.is_for(nbytes):
             return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
         self.wait(buffer, list(places))
         try:
@@ -291,14 +291,4 @@ class ProcessPool:
                     raise lost_error(link.device, link.lost, self._platform)
 
     def _error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
-        """One error for all devices; where memory ran out it tells what is alive on the first of them."""
-        error = remote_error(failures, self._platform)
-        full = next((d for d, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
-        if full is None or type(error) is not RemoteError:
-            return error
-        kept = [buffer for buffer in self._buffers.held_by(full) if full not in buffer.run.failures]
-        alive = alive_text(kept).replace("\n", "\n    ")
-        return OutOfMemoryError(
-            f"{error}\n  alive on {self.devices[full]}: {alive}\n"
-            "  try:  del what you no longer need (ts.live_arrays() lists it), or cut the array over more devices"
-        )
+        return error_of(failures, self._platform, self._buffers)

@@ -7,7 +7,8 @@ import signal
 from collections.abc import Mapping
 
 from tinyshard.errors import CancelledError, DeviceLostError, OutOfMemoryError, RemoteError, RuntimeStateError, message
-from tinyshard.runtime.failure import NO_MEMORY, Failure
+from tinyshard.runtime.controller.refs import Buffers, alive_text
+from tinyshard.runtime.failure import NO_MEMORY, Failure, is_out_of_memory
 
 
 def ending(status: int | None) -> str:
@@ -58,6 +59,25 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
         error = failure.error.replace("\n", "\n  ")
         parts.append(f"{op} failed on {names}\n  {error}\n  dispatched by {where}\n  on the device:\n    {lines}")
     return RemoteError("\n".join(parts))
+
+
+def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buffers: Buffers) -> RemoteError:
+    """The same; where memory ran out an OutOfMemoryError that tells what is alive on the first of the devices.
+
+    Args:
+        failures, platform: as `remote_error` has them.
+        buffers: the values of these devices.
+    """
+    error = remote_error(failures, platform)
+    full = next((device for device, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
+    if full is None or type(error) is not RemoteError:
+        return error
+    kept = [buffer for buffer in buffers.held_by(full) if full not in buffer.run.failures]
+    alive = alive_text(kept).replace("\n", "\n    ")
+    return OutOfMemoryError(
+        f"{error}\n  alive on {platform.upper()} {full}: {alive}\n"
+        "  try:  del what you no longer need (ts.live_arrays() lists it), or cut the array over more devices"
+    )
 
 
 def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:

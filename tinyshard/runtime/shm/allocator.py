@@ -186,7 +186,7 @@ class Arena:
         self._has_left = False
         self._is_controller = is_controller
         self._at_once_nbytes = sys.maxsize if is_controller else _AT_ONCE_NBYTES
-        self._allocating = threading.Lock()
+        self._allocating = threading.RLock()
         self.freed: deque[_Watch] = deque()
         if is_controller:
             forks.abandon_in_child(self)
@@ -196,6 +196,14 @@ class Arena:
     def fd(self) -> int:
         """A descriptor of the memory, for new members; it stays this one's."""
         return self._mapping.fd
+
+    def is_for(self, nbytes: int) -> bool:
+        """Whether a value of this size is to have a block of the own region.
+
+        It is not where a finalizer or a signal's handler runs in the middle of this thread's own allocation, which goes
+        on after that: what is allocated within would get the same block.
+        """
+        return nbytes >= SMALLEST_NBYTES and not self._allocating._is_owned()  # type: ignore[attr-defined]
 
     # ---- blocks of the own region ---------------------------------------------------------------------------------
 

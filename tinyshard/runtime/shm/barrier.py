@@ -6,6 +6,9 @@ number and the place in the program. So a device says where it is by one number,
     arrived     the last exchange to which the device has come
     released    the last exchange that it may leave: all members have come, and what was to be done first is done
     left        the last exchange of which it reads nothing any more
+
+Each device sleeps on a condition of its own. Where several processes sleep on one and one of them is killed, the C
+library lets every later `pthread_cond_broadcast` on it wait for that process, for ever.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ class Barrier:
         self._monitor = control.exchange_monitor()
         self._arrived, self._released, self._left = (rows[name].data for name in ("arrived", "released", "left"))
         self._messages, self._maker = rows["message"], rows["maker"].data
+        self._awaits_left = rows["awaits_left"].data
         self._device = device
-        self._someone_left = len(rows)  # a condition beside those of the devices
         self._leaving = 0
         self._is_aborted = False
 
@@ -77,9 +80,12 @@ class Barrier:
             is_last = all(arrived[member] >= number for member in group.members)
             if is_last and action is None:
                 self._release(group, number)
+            awaiting = self._who_awaits_left()
+        if awaiting:
+            monitor.notify_all(awaiting)
         if not is_last:
             released = self._released
-            monitor.wait_until(lambda: released[device] >= number, group.least, check=self._check)
+            monitor.wait_until(lambda: released[device] >= number, device, check=self._check)
             return self._maker[device]
         if action is not None:
             try:
@@ -87,8 +93,12 @@ class Barrier:
             finally:
                 with monitor:
                     self._release(group, number)
-        monitor.notify_all((group.least, self._someone_left))
+        monitor.notify_all(group.others)
         return device
+
+    def _who_awaits_left(self) -> list[int]:
+        """With the mutex held: the devices that wait until others have left."""
+        return [device for device, awaits in enumerate(self._awaits_left.tolist()) if awaits]
 
     def _release(self, group: Group, number: int) -> None:
         released, maker = self._released, self._maker
@@ -108,23 +118,33 @@ class Barrier:
         """Let the others see what this device has left; at its next exchange, if another is stopped with the mutex."""
         if self._left[self._device] != self._leaving and self._monitor.acquire(SLICE_S):
             self._left[self._device] = self._leaving
+            awaiting = self._who_awaits_left()
             self._monitor.release()
-            self._monitor.notify_all((self._someone_left,))
+            self._monitor.notify_all(awaiting)
 
     def wait_until_left(self, members: Sequence[int], number: int) -> None:
         """Wait until these devices have left an exchange. Raises PeerLostError if one is gone."""
         self.settle()  # they may wait for this device likewise
-        left = self._left
-        self._monitor.wait_until(
-            lambda: all(left[member] >= number for member in members), self._someone_left, check=self._check
-        )
+        left, device = self._left, self._device
+
+        def have_left() -> bool:
+            return all(left[member] >= number for member in members)
+
+        with self._monitor:
+            if have_left():
+                return
+            self._awaits_left[device] = 1
+        try:
+            self._monitor.wait_until(have_left, device, check=self._check)
+        finally:
+            self._awaits_left[device] = 0
 
     def abort(self) -> None:
         """From another thread: let each wait, now and later, end with an error."""
         self._is_aborted = True
         if self._monitor.acquire(1.0):  # a device that is about to sleep does so before this, and is woken
             self._monitor.release()
-        self._monitor.notify_all(range(self._someone_left + 1))
+        self._monitor.notify_all(range(len(self._awaits_left)))
 
     def _check(self) -> None:
         if self._is_aborted:

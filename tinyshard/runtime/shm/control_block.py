@@ -35,6 +35,7 @@ EXCHANGE = np.dtype(
         ("released", np.int64),
         ("left", np.int64),
         ("maker", np.int64),  # the device that came last to the exchange that this one passed last
+        ("awaits_left", np.int64),  # 1 while it waits until others have left an exchange
         # where its operand lies, or that it has none or no room for it; and a block: owner, slot, offset
         ("message", np.int64, 4),
     ]
@@ -49,7 +50,7 @@ def nbytes(count: int) -> int:
 def initialise(memory: mmap.mmap, count: int) -> None:
     """Make the monitors in fresh memory; to be done once, before any process uses it."""
     control = ControlBlock(np.frombuffer(memory, np.uint8), count)
-    Monitor(control._exchange_monitor, count + 1, is_new=True)
+    Monitor(control._exchange_monitor, count, is_new=True)
     for device in range(count):
         Monitor(control._call_monitors[device], is_new=True)
 
@@ -75,7 +76,7 @@ class ControlBlock:
         members = count + 1
         self._memory = memory
         self._at = 0
-        self._exchange_monitor = self._take(np.uint8, monitor.nbytes(members))
+        self._exchange_monitor = self._take(np.uint8, monitor.nbytes(count))
         self._call_monitors = self._take(np.uint8, count, monitor.nbytes(1))
         self.exchanges = self._take(EXCHANGE, count)
         self.calls = self._take(CALLS, count)
@@ -91,8 +92,8 @@ class ControlBlock:
         return Monitor(self._call_monitors[device])
 
     def exchange_monitor(self) -> Monitor:
-        """What guards `exchanges`: a condition for each device, and one for who waits until others have left."""
-        return Monitor(self._exchange_monitor, self._count + 1)
+        """What guards `exchanges`, with a condition for each device."""
+        return Monitor(self._exchange_monitor, self._count)
 
     def _take(self, dtype: object, *shape: int) -> np.ndarray:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize  # type: ignore[call-overload]

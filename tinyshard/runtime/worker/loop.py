@@ -21,11 +21,8 @@ import torch
 from tinyshard.program import Meta, Program
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
-from tinyshard.runtime.collectives.gloo import GlooCommunicator
-from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
 from tinyshard.runtime.launch import connect
-from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.shm.completion import Completion
@@ -53,56 +50,38 @@ class Worker:
     Args:
         sock: this device's channel to the controller.
         device: its id.
-        count: number of devices.
-        store: path of the file that all workers share: their memory, or gloo's rendezvous; or how they meet over a
-            network.
-        collectives: "shared", "gloo" or "nccl".
         call_control: which calls may start.
-        gpu: number of the GPU on which it keeps and computes its values; None for the CPU.
+        communicator: its way to the other devices.
+        arena: the memory that it shares with them and the controller, if it does.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
+        place: the GPU on which it keeps and computes its values; None for the CPU.
+        is_remote: the controller is on another machine, or may be.
     """
 
     def __init__(
         self,
         sock: socket.socket,
         device: int,
-        count: int,
-        store: str | Rendezvous,
-        collectives: str,
         call_control: CallControl,
-        gpu: int | None = None,
-        bell: int = -1,
+        communicator: Communicator,
+        arena: Arena | None,
+        bell: int,
+        place: torch.device | None,
+        *,
+        is_remote: bool,
     ) -> None:
         self._sock = sock
-        self._place = None if gpu is None else torch.device("cuda", gpu)
         self._device = device
+        self._call_control = call_control
+        self._communicator = communicator
+        self._arena = arena
+        self._completion = None if arena is None else Completion(arena.control, device, bell)
+        self._log = None if arena is None else LogReader(arena.control, device)
+        self._place = place
+        self._is_remote = is_remote
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
-        self._call_control = call_control
-        self._is_remote = isinstance(store, Rendezvous)
         self._may_have_printed = False
-        self._log: LogReader | None = None
-        self._arena: Arena | None = None
-        self._completion: Completion | None = None
-        self._communicator: Communicator
-        if self._place is not None:
-            from tinyshard.runtime.collectives.nccl import communicator_on
-
-            torch.cuda.set_device(self._place)
-            self._communicator = communicator_on(self._place, collectives, store, device, count)
-        elif collectives == "shared" and isinstance(store, str):
-            fd = os.open(store, os.O_RDWR)
-            self._arena = Arena(fd, count, device)
-            os.close(fd)
-            self._completion = Completion(self._arena.control, device, bell)
-            self._log = LogReader(self._arena.control, device)
-            self._communicator = SharedMemoryCommunicator(self._arena)
-        else:
-            self._communicator = GlooCommunicator(store, device, count)
-
-    def abort(self) -> None:
-        """End every exchange with other devices, from another thread."""
-        self._communicator.abort()
 
     def serve(self) -> None:
         """Do what comes, until the controller is gone.

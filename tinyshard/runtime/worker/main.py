@@ -14,8 +14,12 @@ from collections.abc import Sequence
 
 import torch
 
+from tinyshard.runtime.collectives.base import Communicator
+from tinyshard.runtime.collectives.gloo import GlooCommunicator
+from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.launch import cores
 from tinyshard.runtime.launch.rendezvous import Rendezvous
+from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
 
@@ -87,18 +91,41 @@ def main(
     if kept:
         cores.keep_to(kept[device])
     call_control = CallControl()
-    made: list[
-        Worker
-    ] = []  # the line is listened to from the start, for the controller may end before the worker is up
+    joined: list[Communicator] = []  # the control line is read from the start: the controller may end before that
 
     def abort() -> None:
-        for worker in made:
-            worker.abort()
+        for communicator in joined:
+            communicator.abort()
 
     threading.Thread(target=listen, args=(control, device, call_control, abort), name="control", daemon=True).start()
     _end_with_parent(fork_server)
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     _recycle_memory()
-    made.append(Worker(sock, device, count, store, collectives, call_control, gpu, bell))
-    made[0].serve()
+    place = None if gpu is None else torch.device("cuda", gpu)
+    arena = _mapped(store, device, count) if collectives == "shared" and isinstance(store, str) else None
+    communicator = _join(store, device, count, collectives, arena, place)
+    joined.append(communicator)
+    is_remote = isinstance(store, Rendezvous)
+    Worker(sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote).serve()
+
+
+def _mapped(path: str, device: int, count: int) -> Arena:
+    """The memory that the workers and the controller share, as this device sees it."""
+    fd = os.open(path, os.O_RDWR)
+    try:
+        return Arena(fd, count, device)
+    finally:
+        os.close(fd)
+
+
+def _join(
+    store: str | Rendezvous, device: int, count: int, collectives: str, arena: Arena | None, place: torch.device | None
+) -> Communicator:
+    """This device's way to the others; the arguments are those of `main`, the shared memory, and the GPU."""
+    if place is not None:
+        from tinyshard.runtime.collectives.nccl import communicator_on
+
+        torch.cuda.set_device(place)
+        return communicator_on(place, collectives, store, device, count)
+    return GlooCommunicator(store, device, count) if arena is None else SharedMemoryCommunicator(arena)
