@@ -177,16 +177,17 @@ def _with_arg(reduce: Function) -> Function:
 
 
 def _picked(x: torch.Tensor, target: torch.Tensor, weight: Any, ignored: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where an element is its row's target, and the weight of each row; without indexing, so that classes may be cut.
+    """Where an element is its row's target, and the weight of each row; x is not indexed, so that classes may be cut.
 
     Shapes: x [N, C, ...] or [C], target [N, ...] or []; both results broadcast against x.
     """
     dim = 1 if x.dim() > 1 else 0
     classes = torch.arange(x.shape[dim], device=x.device).reshape([-1, *[1] * (x.dim() - dim - 1)])
     rows = target.unsqueeze(dim)
-    is_target = (rows == classes) & (rows != ignored)
-    factor = torch.ones((), dtype=x.dtype) if weight is None else weight.reshape([-1, *[1] * (x.dim() - dim - 1)])
-    return is_target, torch.where(is_target, factor, 0).sum(dim, keepdim=True)
+    weights = x.new_ones(x.shape[dim]) if weight is None else weight
+    # taken by index, for a device refuses a target that is no class, where a comparison finds it nowhere
+    factors = torch.nn.functional.embedding(torch.where(rows == ignored, 0, rows).long(), weights.unsqueeze(-1))
+    return (rows == classes) & (rows != ignored), torch.where(rows == ignored, 0, factors.squeeze(-1))
 
 
 def _nll_forward(x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignore_index: int) -> Any:

@@ -1,0 +1,48 @@
+"""An index or a class that torch refuses is refused in every layout, and a number that torch takes is taken."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tinyshard as ts
+from tinyshard import P
+
+pytestmark = pytest.mark.usefixtures("local")
+
+LAYOUTS = [P(), P("x"), P(None, "x"), P(None, "y"), P("y", "x"), P(None, ("x", "y"))]
+MODES: dict[str, Any] = {"in an op": lambda f: f, "jit": ts.jit}
+
+
+def put(x: torch.Tensor, spec: P) -> ts.Array:
+    return ts.device_put(x, ts.NamedSharding(ts.make_mesh((4, 2), ("x", "y")), spec))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
+@pytest.mark.parametrize("wrong", [8, -1, 100])
+def test_a_target_that_is_no_class_is_an_error_though_the_classes_are_cut(mode: str, spec: P, wrong: int) -> None:
+    target = torch.tensor([0, 1, 2, 3, wrong, 5, 6, 7])
+    x = put(torch.randn(8, 8), spec)
+    for reduction in ("mean", "sum", "none"):
+        loss = MODES[mode](lambda x, target, reduction=reduction: F.cross_entropy(x, target, reduction=reduction))
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+            ts.device_get(loss(x, put(target, P("y"))))
+
+
+@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
+@pytest.mark.parametrize("ignored", [-100, 3, 100])
+def test_an_ignored_target_is_none_of_the_classes_and_weighs_nothing(spec: P, ignored: int) -> None:
+    x, weight = torch.randn(8, 8), torch.rand(8)
+    target = torch.tensor([0, 1, ignored, 3, ignored, 5, 6, 7])
+
+    def loss(x: Any, target: Any, weight: Any) -> Any:
+        return F.cross_entropy(x, target, weight, ignore_index=ignored)
+
+    leaf = x.clone().requires_grad_()
+    expected = loss(leaf, target, weight)
+    expected.backward()
+    value, gradient = ts.value_and_grad(loss)(put(x, spec), put(target, P("x")), put(weight, P("y")))
+    torch.testing.assert_close(ts.device_get(value), expected.detach())
+    torch.testing.assert_close(ts.device_get(gradient), leaf.grad)
