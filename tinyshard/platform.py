@@ -114,14 +114,13 @@ def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives
     from tinyshard import config
     from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.launch import gpus, hosts
-    from tinyshard.runtime.launch.remote_workers import RemoteWorkers
+    from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
 
-    joined = hosts.join(address)
-    agents = joined.gather(devices, config.read("hosts_timeout_s"), lambda words: print(words, file=sys.stderr))
+    agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
     seats: tuple[int, ...] = ()
     if platform == "gpu":
         machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
-        seats, collectives = gpus.seats(machines), gpus.collectives(machines, collectives)
+        collectives, seats = gpus.deal(machines, collectives)
     between = collectives or "gloo"
     return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
 
@@ -134,7 +133,7 @@ def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[i
 
     there = torch.cuda.device_count()
     machines = [("this machine", there)] * (devices or there or 1)
-    return gpus.collectives(machines, collectives), gpus.seats(machines)
+    return gpus.deal(machines, collectives)
 
 
 def _load_rules() -> None:

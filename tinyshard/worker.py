@@ -58,13 +58,13 @@ def main(arguments: list[str] | None = None) -> int:
 
     import torch
 
-    from tinyshard.runtime.launch import agent, authentication, connect
+    from tinyshard.runtime.launch import agent, connect
 
     torch.set_num_threads(1)  # a fork must not find threads that compute
     try:
         slot = agent.slot_of(os.environ)
         address = connect.parse(given.controller)
-        secret = authentication.read_secret(given.secret_file)
+        secret = connect.read_secret(given.secret_file)
     except RuntimeStateError as error:
         print(error, file=sys.stderr)
         return 2

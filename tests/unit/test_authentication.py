@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tinyshard.errors import RuntimeStateError
-from tinyshard.runtime.launch import authentication as auth
+from tinyshard.runtime.launch import connect as auth
 
 SECRET = b"a secret of enough characters"
 
@@ -41,14 +41,16 @@ def both(worker: Callable[[socket.socket], Any], controller: Callable[[socket.so
 
 
 def test_two_that_know_the_secret_believe_each_other() -> None:
-    assert both(lambda s: auth.ask(s, SECRET, 20), lambda s: auth.answer(s, SECRET, 20)) == (
+    assert both(lambda s: auth.prove_worker(s, SECRET, 20), lambda s: auth.prove_controller(s, SECRET, 20)) == (
         None,
         None,
     )
 
 
 def test_a_worker_refuses_a_controller_that_does_not_know_the_secret() -> None:
-    worker, controller = both(lambda s: auth.ask(s, SECRET, 20), lambda s: auth.answer(s, b"another", 20))
+    worker, controller = both(
+        lambda s: auth.prove_worker(s, SECRET, 20), lambda s: auth.prove_controller(s, b"another", 20)
+    )
     assert isinstance(worker, auth.RefusedError) and "controller does not know" in str(worker)
     assert isinstance(controller, ConnectionError)
 
@@ -61,7 +63,7 @@ def test_a_controller_refuses_a_worker_that_does_not_know_the_secret() -> None:
         assert sock.recv(1000) == b""
         return said
 
-    said, controller = both(lie, lambda s: auth.answer(s, SECRET, 20))
+    said, controller = both(lie, lambda s: auth.prove_controller(s, SECRET, 20))
     assert isinstance(controller, auth.RefusedError) and "does not know the secret" in str(controller)
     assert SECRET not in said
 
@@ -72,7 +74,7 @@ def test_what_the_controller_proves_cannot_be_played_back_to_it() -> None:
         said = sock.recv(1000)
         sock.sendall(said[auth.NONCE_NBYTES :])
 
-    _, controller = both(reflect, lambda s: auth.answer(s, SECRET, 20))
+    _, controller = both(reflect, lambda s: auth.prove_controller(s, SECRET, 20))
     assert isinstance(controller, auth.RefusedError)
 
 
@@ -86,7 +88,7 @@ def test_who_sends_a_byte_now_and_then_is_refused_in_time() -> None:
                     if not sock.recv(1):
                         return
 
-    _, controller = both(dawdle, lambda s: auth.answer(s, SECRET, 0.3))
+    _, controller = both(dawdle, lambda s: auth.prove_controller(s, SECRET, 0.3))
     assert isinstance(controller, OSError)
 
 
@@ -101,7 +103,7 @@ def test_one_worker_gives_nothing_that_lets_another_believe_an_impostor() -> Non
         sock.sendall(nonce + auth.proof(b"not the secret", "controller", nonce, nonce))
         return sock.recv(1000)
 
-    worker, learned = both(lambda s: auth.ask(s, SECRET, 20), impostor)
+    worker, learned = both(lambda s: auth.prove_worker(s, SECRET, 20), impostor)
     assert isinstance(worker, auth.RefusedError)
     assert learned == b""
 
@@ -115,7 +117,7 @@ def test_who_speaks_another_language_gets_no_answer(words: bytes) -> None:
         except ConnectionResetError:
             return b""
 
-    got, controller = both(speak, lambda s: auth.answer(s, SECRET, 20))
+    got, controller = both(speak, lambda s: auth.prove_controller(s, SECRET, 20))
     assert got == b""
     assert isinstance(controller, auth.RefusedError) and "language" in str(controller)
 

@@ -10,10 +10,10 @@ import pytest
 
 from tinyshard.errors import RuntimeStateError
 from tinyshard.runtime import wire
-from tinyshard.runtime.launch import authentication, connect
-from tinyshard.runtime.launch.agent import versions
+from tinyshard.runtime.launch import connect
+from tinyshard.runtime.launch.connect import versions
 from tinyshard.runtime.launch.hosts import Hosts
-from tinyshard.runtime.launch.remote_workers import RemoteWorkers
+from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
 
 SECRET = b"a secret of enough characters"
 FACTS = {"count": 2, "name": "alpha", "gpus": 0, **versions()}
@@ -39,7 +39,7 @@ def come(hosts: Hosts) -> Iterator[Callable[..., socket.socket]]:
 
 
 def gathered(hosts: Hosts, devices: int | None = None, within_s: float = WITHIN_S) -> Any:
-    return hosts.gather(devices, within_s, lambda words: None)
+    return gather(hosts, devices, within_s)
 
 
 def test_agents_are_gathered_by_rank_whatever_the_order_in_which_they_come(
@@ -61,7 +61,7 @@ def test_the_error_says_who_has_come_who_is_missing_and_who_was_refused(
         gathered(hosts, within_s=0)
     come("agent", 0, {**FACTS, "count": 4})
     come("agent", 2, {**FACTS, "count": 4})
-    with pytest.raises(authentication.RefusedError):
+    with pytest.raises(connect.RefusedError):
         connect.connect(
             connect.parse(hosts.address), b"a wrong secret, long enough", ("agent", 1, {**FACTS, "count": 4})
         )
@@ -76,7 +76,7 @@ def test_the_error_says_who_has_come_who_is_missing_and_who_was_refused(
 
 
 def test_an_agent_of_another_torch_is_refused_with_both_versions(come: Callable[..., socket.socket]) -> None:
-    with pytest.raises(authentication.RefusedError, match=rf"torch 1\.0, the controller {versions()['torch']}"):
+    with pytest.raises(connect.RefusedError, match=rf"torch 1\.0, the controller {versions()['torch']}"):
         come("agent", 0, {**FACTS, "torch": "1.0"})
 
 
@@ -87,7 +87,7 @@ def test_an_agent_may_come_again_when_the_one_with_its_rank_has_gone(
     (there,) = gathered(hosts, 1)
     with pytest.raises(ConnectionError, match="worker 0 is there already") as raised:
         come("agent", 0, FACTS)
-    assert not isinstance(raised.value, authentication.RefusedError)
+    assert not isinstance(raised.value, connect.RefusedError)
     with pytest.raises(ConnectionError, match="one of 3 workers, those that are there are of 2"):
         come("agent", 1, {**FACTS, "count": 3})
     first.close()
@@ -103,7 +103,7 @@ def test_a_connection_is_let_in_once_and_for_a_worker_that_was_started(
 ) -> None:
     agent = come("agent", 0, {**FACTS, "count": 1})
     workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
-    with pytest.raises(authentication.RefusedError, match="its pool has ended"):
+    with pytest.raises(connect.RefusedError, match="its pool has ended"):
         come("channel", 0, {"pool": "one that there never was", "pid": 7})
     looks = iter(range(10**9))
     pools: list[str] = []
@@ -119,7 +119,7 @@ def test_a_connection_is_let_in_once_and_for_a_worker_that_was_started(
 
     assert list(workers.links(is_wanted)) == []
     assert wire.receive(agent) == ("kill", pools[0])
-    with pytest.raises(authentication.RefusedError, match="its pool has ended"):
+    with pytest.raises(connect.RefusedError, match="its pool has ended"):
         come("channel", 0, {"pool": pools[0], "pid": 7})
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from tinyshard.errors import RuntimeStateError
-from tinyshard.runtime.launch import agent, connect, gpus, rendezvous
+from tinyshard.runtime.launch import agent, connect, gpus
 from tinyshard.runtime.launch.remote_workers import ids_text
 
 
@@ -45,44 +45,42 @@ def test_addresses_of_both_families_are_read() -> None:
 
 def test_each_device_has_a_gpu_of_its_own_where_there_are_enough_and_nccl_joins_them() -> None:
     machines = [("a", 4)] * 4 + [("b", 4)] * 4
-    assert gpus.seats(machines) == (0, 1, 2, 3) * 2
-    assert gpus.collectives(machines) == "nccl"
-    assert gpus.collectives(machines, "gloo") == "gloo"
+    assert gpus.deal(machines) == ("nccl", (0, 1, 2, 3) * 2)
+    assert gpus.deal(machines, "gloo") == ("gloo", (0, 1, 2, 3) * 2)
 
 
 def test_devices_of_one_machine_share_its_gpus_in_turn_and_gloo_joins_them() -> None:
     machines = [("a", 2)] * 5
-    assert gpus.seats(machines) == (0, 1, 0, 1, 0)
-    assert gpus.collectives(machines) == "gloo"
+    assert gpus.deal(machines) == ("gloo", (0, 1, 0, 1, 0))
     with pytest.raises(RuntimeStateError, match="5 devices on 2 GPUs"):
-        gpus.collectives(machines, "nccl")
+        gpus.deal(machines, "nccl")
 
 
 def test_one_shared_gpu_anywhere_keeps_nccl_from_all() -> None:
-    assert gpus.collectives([("a", 2), ("a", 2), ("b", 1), ("b", 1)]) == "gloo"
+    assert gpus.deal([("a", 2), ("a", 2), ("b", 1), ("b", 1)]) == ("gloo", (0, 1, 0, 0))
 
 
 def test_a_machine_without_a_gpu_is_named() -> None:
     with pytest.raises(RuntimeStateError, match="on b, for GPU 1"):
-        gpus.seats([("a", 1), ("b", 0)])
+        gpus.deal([("a", 1), ("b", 0)])
 
 
 def test_gpus_share_no_memory() -> None:
     with pytest.raises(RuntimeStateError, match="cannot be joined by 'shared'"):
-        gpus.collectives([("a", 1)], "shared")
+        gpus.deal([("a", 1)], "shared")
 
 
 @contextmanager
-def workers_at(store: dist.Store, count: int) -> Iterator[list[rendezvous.Rendezvous]]:
+def workers_at(store: dist.Store, count: int) -> Iterator[list[connect.Rendezvous]]:
     """The ends of so many workers, each served by a thread of the controller's."""
     listener = socket.create_server(("127.0.0.1", 0))
     ends, threads = [], []
     with listener:
         for _ in range(count):
             ends.append(socket.create_connection(listener.getsockname(), timeout=20))
-            threads.append(threading.Thread(target=rendezvous.serve, args=(listener.accept()[0], store)))
+            threads.append(threading.Thread(target=connect.serve_store, args=(listener.accept()[0], store)))
             threads[-1].start()
-    workers = [rendezvous.Rendezvous(end) for end in ends]
+    workers = [connect.Rendezvous(end) for end in ends]
     try:
         yield workers
     finally:

@@ -134,7 +134,7 @@ def test_strangers_are_refused_and_change_nothing(start: Callable[[str], Control
     assert controller.line() == "up", machines.said()
     stranger = """
 import socket, struct, pickle, sys
-from tinyshard.runtime.launch import authentication, connect
+from tinyshard.runtime.launch import connect
 address = connect.parse(sys.argv[1])
 class Boom:
     def __reduce__(self): return (print, ("owned",))
@@ -149,11 +149,11 @@ def attempt(words):
 pickled = pickle.dumps(Boom())
 print(len(attempt(b"GET / HTTP/1.1\\r\\n\\r\\n" + b" " * 64)))
 print(len(attempt(struct.pack("<IQ", len(pickled), 0) + pickled + b" " * 64)))
-got = attempt(authentication.MAGIC + b"n" * 32 + b"p" * 32)
+got = attempt(connect.MAGIC + b"n" * 32 + b"p" * 32)
 print(len(got))
 try:
     connect.connect(address, b"a wrong secret, long enough", ("agent", 0, {}))
-except authentication.RefusedError as error:
+except connect.RefusedError as error:
     print(error)
 """
     tried = subprocess.run(

@@ -13,8 +13,8 @@ shm/          memory that the processes of one host share. segment: maps it; all
               log: how calls reach the devices; completion: how far these are; barrier: where devices wait for each
               other; memory_limit: how much the machine has left
 collectives/  shm (large operands) and eager (small ones), gloo, nccl; reduction: where sums are made
-launch/       forkserver and local: the workers of this machine; hosts, remote_workers, agent, connect,
-              authentication, rendezvous: of others; gpus: which GPU is whose
+launch/       forkserver and local: the workers of this machine; hosts, remote_workers, agent: of others; connect: the
+              connections between machines, and what is proved there; gpus, cores: which GPU and which core is whose
 wire          messages, and tensors as bytes; failure: what went wrong on a device, as text
 forks         what happens when user code forks the controller
 """

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,19 +142,30 @@ def receive(sock: socket.socket) -> tuple[Any, ...]:
     Raises:
         ConnectionError: the stream ends first.
     """
-
-    def exactly(nbytes: int) -> bytes:
-        got = b""
-        while len(got) < nbytes:
-            part = sock.recv(nbytes - len(got))
-            if not part:
-                raise ConnectionError("the other side ended the connection")
-            got += part
-        return got
-
-    head_size, _ = _LENGTHS.unpack(exactly(_LENGTHS.size))
-    head: tuple[Any, ...] = pickle.loads(exactly(head_size))
+    head_size, _ = _LENGTHS.unpack(exactly(sock, _LENGTHS.size))
+    head: tuple[Any, ...] = pickle.loads(exactly(sock, head_size))
     return head
+
+
+def exactly(sock: socket.socket, nbytes: int, end_s: float | None = None) -> bytes:
+    """Read so many bytes from a blocking socket.
+
+    Args:
+        end_s: when they must all be here, on the monotonic clock: a byte now and then gains no time.
+
+    Raises:
+        ConnectionError: the stream ends first.
+        TimeoutError: it is too late.
+    """
+    got = b""
+    while len(got) < nbytes:
+        if end_s is not None:
+            sock.settimeout(max(0.001, end_s - time.monotonic()))
+        part = sock.recv(nbytes - len(got))
+        if not part:
+            raise ConnectionError("the other side ended the connection")
+        got += part
+    return got
 
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:

@@ -24,7 +24,7 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES, group_positions, reduced
 from tinyshard.program import Meta
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
-from tinyshard.runtime.launch.rendezvous import Rendezvous
+from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes
 
 # computing on one device may take hours while the others wait for it; the controller tells that from a fault

@@ -13,7 +13,7 @@ from torch import Tensor
 from tinyshard.collectives import COLLECTIVES
 from tinyshard.runtime.collectives.base import Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
-from tinyshard.runtime.launch.rendezvous import Rendezvous
+from tinyshard.runtime.launch.connect import Rendezvous
 
 
 def communicator_on(place: torch.device, collectives: str, store: str | Rendezvous, device: int, count: int) -> Any:

@@ -1,25 +1,17 @@
-"""What torchrun or srun starts for each slot: it waits for a controller, and forks the slot's worker when told to.
+"""The process that torchrun or srun starts for each slot: it waits for a controller, and forks the slot's worker.
 
 Like the fork server of a single machine it has torch loaded and never computes, so a fork is quick and safe. But it
 serves one slot, and outlives controllers: when a kernel is restarted, it ends its worker and waits for the next kernel.
-
-    controller                          agent of a slot
-                                   ←    ("agent", rank, facts)            as the hello of its connection
-    ("start", pool, arguments)     →    ends the worker that it has, forks the next
-    ("kill", pool)                 →    ends it
-                                   ←    ("ended", pool, exit code)        however it ended
-    ("leave",)                     →    ends its worker and itself
+What the two say to each other stands in `launch.hosts`.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import platform as system
 import socket
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from multiprocessing.connection import wait
 from typing import Any
 
@@ -28,13 +20,11 @@ import torch
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
-from tinyshard.runtime.launch.authentication import RefusedError
-from tinyshard.runtime.launch.rendezvous import Rendezvous
 from tinyshard.runtime.worker import main as worker
 
-LOOK_AGAIN_S = 0.2
+_TRY_AGAIN_S = 0.2
 # by launcher, its variables: rank, how many ranks, and rank on its machine
-LAUNCHERS = {
+_LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
@@ -51,23 +41,18 @@ def slot_of(environment: Mapping[str, str]) -> tuple[int, int]:
         >>> slot_of({"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"})
         (5, 8)
     """
-    for names in LAUNCHERS.values():
+    for names in _LAUNCHERS.values():
         if all(environment.get(name, "").isdecimal() for name in names):
             return int(environment[names[0]]), int(environment[names[1]])
+    variables = ", or of ".join(f"{', '.join(names)} ({launcher})" for launcher, names in _LAUNCHERS.items())
     raise RuntimeStateError(
         message(
             "this process does not know which of the workers it is",
-            got="none of "
-            + ", or of ".join(f"{', '.join(names)} ({launcher})" for launcher, names in LAUNCHERS.items()),
+            got=f"none of {variables}",
             rule="a launcher starts the workers of all machines and numbers them",
             try_="torchrun --nproc-per-node=4 -m tinyshard.worker --controller HOST:PORT",
         )
     )
-
-
-def versions() -> dict[str, str]:
-    """What must be the same in a controller and its workers: pickles and programs travel between them."""
-    return {"python": ".".join(system.python_version_tuple()[:2]), "torch": torch.__version__.partition("+")[0]}
 
 
 def serve(
@@ -77,37 +62,46 @@ def serve(
 
     Args:
         address: of the controller.
-        secret: what it knows too.
+        secret: what the controller knows too.
         slot: rank and count.
         wait_s: how long to be without a controller.
-        say: tells the user who reads the launcher's output.
+        say: tells the user of the launcher.
 
     Returns:
         The exit code: 0 when a controller said that it is over, 1 when none came or it refused.
     """
     rank, count = slot
-    facts = {"count": count, "name": socket.gethostname(), "gpus": torch.cuda.device_count(), **versions()}
+    facts = {"count": count, "name": socket.gethostname(), "gpus": torch.cuda.device_count(), **connect.versions()}
+
+    def work(agent: socket.socket, pool: str, given: dict[str, Any]) -> None:
+        """What the forked child does: open its connections, and be a worker."""
+        agent.close()  # its end must be seen though a child lives
+        channel, control, output, store = (
+            connect.connect(address, secret, (role, rank, {"pool": pool, "pid": os.getpid()}))
+            for role in connect.WORKER_LINES
+        )
+        met_at, parent = connect.Rendezvous(store), _FORK.parent_process().pid
+        worker.main(channel, control, output.detach(), store=met_at, fork_server=parent, **given)
+
     since_s = time.monotonic()
     while True:
         try:
-            sock = connect.connect(address, secret, ("agent", rank, facts))
-        except RefusedError as error:
+            with connect.connect(address, secret, ("agent", rank, facts)) as sock:
+                if _obey(sock, work):
+                    return 0
+            since_s = time.monotonic()
+        except connect.RefusedError as error:
             say(f"the controller at {address[0]}:{address[1]} and this worker do not get together: {error}")
             return 1
         except OSError as error:
             if time.monotonic() - since_s > wait_s:
                 say(f"no controller at {address[0]}:{address[1]} within {wait_s:.0f} s: {error}")
                 return 1
-            time.sleep(LOOK_AGAIN_S)
-            continue
-        with sock:
-            if _obey(sock, partial(_work, sock, address, secret, rank)):
-                return 0
-        since_s = time.monotonic()
+            time.sleep(_TRY_AGAIN_S)
 
 
-def _obey(sock: socket.socket, work: Callable[[str, dict[str, Any]], None]) -> bool:
-    """Do what the controller says until it is gone; whether it said that this is over."""
+def _obey(sock: socket.socket, work: Callable[[socket.socket, str, dict[str, Any]], None]) -> bool:
+    """Do what a controller says until its connection ends; whether it said that all is over."""
     child: Any = None
 
     def end_child() -> None:
@@ -130,7 +124,7 @@ def _obey(sock: socket.socket, work: Callable[[str, dict[str, Any]], None]) -> b
             if child is not None and (word == "start" or child.name == given[0]):
                 end_child()
             if word == "start":
-                child = _FORK.Process(target=work, args=given, name=given[0])
+                child = _FORK.Process(target=work, args=(sock, *given), name=given[0])
                 child.start()
     except OSError:
         return False
@@ -138,16 +132,3 @@ def _obey(sock: socket.socket, work: Callable[[str, dict[str, Any]], None]) -> b
         if child is not None:
             child.kill()
             child.join()
-
-
-def _work(
-    sock: socket.socket, address: tuple[str, int], secret: bytes, rank: int, pool: str, given: dict[str, Any]
-) -> None:
-    """What the child does: open its connections, and be a worker."""
-    agent = _FORK.parent_process().pid
-    sock.close()  # the agent's own: its end must be seen though a child lives
-    channel, control, output, store = (
-        connect.connect(address, secret, (role, rank, {"pool": pool, "pid": os.getpid()}))
-        for role in connect.WORKER_LINES
-    )
-    worker.main(channel, control, output.detach(), store=Rendezvous(store), fork_server=agent, **given)

@@ -1,9 +1,20 @@
-"""TCP connections between machines: how they are opened, and when a silent one counts as broken.
+"""Connections between the controller and the processes of other machines: each side proves that it knows a secret.
 
-A machine that loses its power or its cable says nothing. So the kernels of the two machines send keep-alive probes
-after a second of silence, then every second, and the third one without an answer breaks the connection. No process
-takes part, so a busy or a stopped one is not mistaken for a lost one. Data that is not acknowledged breaks an agent's
-connection as fast; but not a worker's, where data may lie for hours before a device that computes has time for it.
+    worker                                          controller
+    MAGIC, its nonce                          →
+                                              ←     the controller's nonce, HMAC(secret, "controller", both nonces)
+    HMAC(secret, "worker", both nonces)       →
+    (role, rank, facts)                       →
+                                              ←     (None,), or the error with which the controller refuses
+
+The first three have a fixed length, and neither side unpickles a byte before the other one's proof. The secret itself
+never travels. What follows is neither encrypted nor signed: whoever can change packets between the machines can change
+it. (The challenge of `multiprocessing.connection` does not name the side that answers it: a process that listens in the
+controller's place passes one worker's challenge to another worker, and the answer back, and both believe it.)
+
+A machine that loses its power or its cable says nothing. So the kernels of both machines probe a connection after a
+second of silence, then every second, and the third probe without an answer breaks it. No process takes part, so a busy
+or a stopped one is not mistaken for a lost one.
 """
 
 from __future__ import annotations
@@ -11,49 +22,66 @@ from __future__ import annotations
 import array
 import contextlib
 import fcntl
+import hmac
+import os
+import platform as system
+import secrets
 import socket
+import stat
 import sys
+import threading
 import time
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
+
+import torch
+import torch.distributed as dist
 
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
-from tinyshard.runtime.launch import authentication
 
+MAGIC = b"tinyshard hosts 1"
+NONCE_NBYTES = 32
+_PROOF_NBYTES = 32
+SECRET = "TINYSHARD_SECRET"
+SECRET_FILE = "TINYSHARD_SECRET_FILE"
+_SHORTEST_SECRET = 16
 # a worker's connections: its channel, its control line, what it prints, and its rendezvous with the other workers
 WORKER_LINES = ("channel", "control", "output", "store")
-# the controller's answer to a hello is one of these, and why; after LATER it may be tried again
-WELCOME = "welcome"
-LATER = "later"
-REFUSED = "refused"
-
-SILENT_S = 1
-PROBES = 2
-# silence, probes, and the kernel's own rounding: below the 5 s within which every wait ends
-BROKEN_WITHIN_S = 3
-# on a machine that is busy; START_WITHIN_S of `remote_workers` is longer
+# for the proofs, and for each message up to the welcome: on a machine that is busy
 SPEAK_WITHIN_S = 30
+_SILENT_S = 1
+_PROBES = 2
+# silence, probes, and the kernel's own rounding: below the 5 s within which every wait ends
+_BROKEN_WITHIN_S = 3
+_LOOK_EVERY_S = 0.002
+
+
+class RefusedError(ConnectionError):
+    """The other side does not know the secret, does not speak this language, or will not have this process."""
 
 
 def connect(address: tuple[str, int], secret: bytes, hello: tuple[str, int, dict[str, Any]]) -> socket.socket:
-    """Connect to the controller, prove to each other to know the secret, and say what the connection is for.
+    """Connect to the controller, which must know the secret, and say what the connection is for.
 
     Args:
         address: host and port.
-        secret: what both know.
+        secret: what both sides know.
         hello: role ("agent" or one of `WORKER_LINES`), rank, and facts.
 
     Raises:
-        OSError: it cannot be reached, or cannot take this one yet.
-        authentication.RefusedError: it is not the controller, or it refuses.
+        OSError: the controller cannot be reached, or cannot take this connection yet.
+        RefusedError: it is not the controller, or it refuses.
     """
     sock = socket.create_connection(address, timeout=SPEAK_WITHIN_S)
     try:
-        authentication.ask(sock, secret, SPEAK_WITHIN_S)
+        prove_worker(sock, secret, SPEAK_WITHIN_S)
         wire.send(sock, hello)
-        word, why = wire.receive(sock)
-        if word != WELCOME:
-            raise ConnectionError(why) if word == LATER else authentication.RefusedError(why)
+        (refusal,) = wire.receive(sock)
+        if refusal is not None:
+            raise refusal
         keep_alive(sock, hello[0])
     except BaseException:
         sock.close()
@@ -61,31 +89,83 @@ def connect(address: tuple[str, int], secret: bytes, hello: tuple[str, int, dict
     return sock
 
 
-def keep_alive(sock: socket.socket, role: str) -> None:
-    """Probe a silent connection; send small messages at once; wait for the other side without a time limit."""
-    sock.settimeout(None)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    options = {"TCP_KEEPIDLE": SILENT_S, "TCP_KEEPALIVE": SILENT_S, "TCP_KEEPINTVL": SILENT_S, "TCP_KEEPCNT": PROBES}
-    if role == "agent":
-        options["TCP_USER_TIMEOUT"] = 1000 * BROKEN_WITHIN_S
-    for name, value in options.items():
-        if hasattr(socket, name):  # TCP_KEEPALIVE is macOS's name of TCP_KEEPIDLE
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+def prove_worker(sock: socket.socket, secret: bytes, within_s: float) -> None:
+    """The worker's side of the proofs.
+
+    Raises:
+        RefusedError: the other side is not the controller.
+        OSError: it ends the connection, or is too slow.
+    """
+    end_s = time.monotonic() + within_s
+    mine = secrets.token_bytes(NONCE_NBYTES)
+    sock.sendall(MAGIC + mine)
+    theirs, shown = wire.exactly(sock, NONCE_NBYTES, end_s), wire.exactly(sock, _PROOF_NBYTES, end_s)
+    if not hmac.compare_digest(shown, proof(secret, "controller", mine, theirs)):
+        raise RefusedError("the controller does not know the secret")
+    sock.sendall(proof(secret, "worker", mine, theirs))
+    sock.settimeout(within_s)
 
 
-def wait_until_there(descriptor: int) -> None:
-    """Wait until all that was written to a line is at the other end: what comes on other lines later is later there."""
-    if sys.platform != "linux":
-        return
-    siocoutq = 0x5411
-    pending = array.array("i", [1])
-    end_s = time.monotonic() + BROKEN_WITHIN_S
-    while pending[0] and time.monotonic() < end_s:
-        with contextlib.suppress(OSError):
-            fcntl.ioctl(descriptor, siocoutq, pending)
-        if pending[0]:
-            time.sleep(0.0002)
+def prove_controller(sock: socket.socket, secret: bytes, within_s: float) -> None:
+    """The controller's side of the proofs. Raises as `prove_worker` does."""
+    end_s = time.monotonic() + within_s
+    asked = wire.exactly(sock, len(MAGIC) + NONCE_NBYTES, end_s)
+    if not asked.startswith(MAGIC):
+        raise RefusedError("it does not speak this language")
+    theirs, mine = asked[len(MAGIC) :], secrets.token_bytes(NONCE_NBYTES)
+    sock.sendall(mine + proof(secret, "controller", theirs, mine))
+    if not hmac.compare_digest(wire.exactly(sock, _PROOF_NBYTES, end_s), proof(secret, "worker", theirs, mine)):
+        raise RefusedError("it does not know the secret")
+    sock.settimeout(within_s)
+
+
+def proof(secret: bytes, side: str, worker_nonce: bytes, controller_nonce: bytes) -> bytes:
+    """What shows that a side, "worker" or "controller", knows the secret: for these two nonces and no others."""
+    return hmac.digest(secret, side.encode() + b"|" + worker_nonce + controller_nonce, "sha256")
+
+
+def read_secret(path: str | None = None, *, may_make: bool = False) -> bytes:
+    """The secret that the controller and its workers share.
+
+    Args:
+        path: of a file that only the user can read; by default the environment variable TINYSHARD_SECRET is the secret
+            itself, or TINYSHARD_SECRET_FILE is the path, or the file is ~/.tinyshard/secret.
+        may_make: make the file, with a new secret, if there is none.
+
+    Raises:
+        RuntimeStateError: there is no secret, it is too short, or other users can read its file.
+    """
+    secret = os.environ.get(SECRET, "").strip() if path is None else ""
+    file = Path(path or os.environ.get(SECRET_FILE) or Path.home() / ".tinyshard" / "secret")
+    place, mode = (f"the environment variable {SECRET}", 0o600) if secret else (str(file), 0)
+    try:
+        if not secret and may_make:
+            with contextlib.suppress(FileExistsError):
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+                    made.write(secrets.token_hex(32) + "\n")
+        if not secret:
+            with file.open() as opened:
+                mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+                secret = opened.read().strip()
+    except OSError as error:
+        try_ = "copy the file from the controller's machine, where ts.init(hosts=...) makes it"
+        raise _no_secret("there is no secret", f"{file}: {error.strerror}", try_) from None
+    if mode & 0o077:
+        try_ = f"chmod 600 {file}, and make a new secret if another user may have read it"
+        raise _no_secret("others can read the file of the secret", f"{file}, mode {mode:o}", try_)
+    if len(secret) < _SHORTEST_SECRET:
+        try_ = 'python -c "import secrets; print(secrets.token_hex(32))"'
+        raise _no_secret("the secret is too short", f"{len(secret)} characters in {place}", try_)
+    return secret.encode()
+
+
+def _no_secret(problem: str, got: str, try_: str) -> RuntimeStateError:
+    rule = (
+        f"controller and workers know each other by {_SHORTEST_SECRET} characters or more that were chosen by chance: "
+        f"the value of {SECRET}, or a file of mode 600, {SECRET_FILE} or ~/.tinyshard/secret"
+    )
+    return RuntimeStateError(message(problem, got=got, rule=rule, try_=try_))
 
 
 def parse(address: str) -> tuple[str, int]:
@@ -110,3 +190,100 @@ def parse(address: str) -> tuple[str, int]:
             )
         )
     return host, int(port)
+
+
+def versions() -> dict[str, str]:
+    """What must be the same in a controller and its workers: pickles and programs travel between them."""
+    return {"python": ".".join(system.python_version_tuple()[:2]), "torch": torch.__version__.partition("+")[0]}
+
+
+def keep_alive(sock: socket.socket, role: str) -> None:
+    """Probe a silent connection; send small messages at once; wait for the other side without a time limit.
+
+    An agent's connection breaks as soon if data is not acknowledged. A worker's does not: there data may lie for hours
+    before a device that computes has time for it.
+    """
+    sock.settimeout(None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {
+        "TCP_KEEPIDLE": _SILENT_S,
+        "TCP_KEEPALIVE": _SILENT_S,
+        "TCP_KEEPINTVL": _SILENT_S,
+        "TCP_KEEPCNT": _PROBES,
+    }
+    if role == "agent":
+        options["TCP_USER_TIMEOUT"] = 1000 * _BROKEN_WITHIN_S
+    for name, value in options.items():
+        if hasattr(socket, name):  # TCP_KEEPALIVE is macOS's name of TCP_KEEPIDLE
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def wait_until_there(descriptor: int) -> None:
+    """Wait until all that was written to a line is at the other end: what comes on other lines later is later there."""
+    siocoutq = 0x5411
+    pending = array.array("i", [int(sys.platform == "linux")])
+    end_s = time.monotonic() + _BROKEN_WITHIN_S
+    while pending[0] and time.monotonic() < end_s:
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(descriptor, siocoutq, pending)
+        if pending[0]:
+            time.sleep(0.0002)
+
+
+class Rendezvous(dist.Store):
+    """A worker's end of the store in which gloo and NCCL find the other workers; torch keeps no reference to it.
+
+    The store is a HashStore of the controller's, behind a connection of each worker's. (torch's TCPStore would do, but
+    believes every process that reaches its port, also on a socket that is handed to it: a stranger could list its keys,
+    and point gloo to an address of his own.)
+
+    Attributes:
+        host: the address of this machine on which the worker listens for the other workers.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
+        self.host: str = sock.getsockname()[0]
+        self._sock = sock
+        self._lock = threading.Lock()
+
+    def set(self, key: str, value: bytes | str) -> None:
+        """Set a value for all to read."""
+        self._call("set", key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        """Wait until a value is set."""
+        self.wait([key])
+        return bytes(self._call("get", key))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        """Wait until all these are set; the controller's end, or `close`, ends it sooner, and no time does."""
+        while not self.check(keys):
+            time.sleep(_LOOK_EVERY_S)
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Whether all these are set."""
+        return bool(self._call("check", list(keys)))
+
+    def add(self, key: str, amount: int) -> int:
+        """Add to a number that starts at 0; the sum."""
+        return int(self._call("add", key, amount))
+
+    def close(self) -> None:
+        """End what waits here, from another thread."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        with self._lock:
+            wire.send(self._sock, (method, *arguments))
+            return wire.receive(self._sock)[0]
+
+
+def serve_store(sock: socket.socket, store: dist.Store) -> None:
+    """The controller's end of a `Rendezvous`: answer one worker until its connection ends. No method waits."""
+    with sock, contextlib.suppress(OSError):
+        while True:
+            method, *arguments = wire.receive(sock)
+            wire.send(sock, (getattr(store, method)(*arguments),))

@@ -15,21 +15,25 @@ from tinyshard.errors import RuntimeStateError, message
 COLLECTIVES = ("nccl", "gloo")
 
 
-def seats(machines: Sequence[tuple[str, int]]) -> tuple[int, ...]:
-    """The GPU of each device: those of a machine are dealt out in turn.
+def deal(machines: Sequence[tuple[str, int]], asked: str | None = None) -> tuple[str, tuple[int, ...]]:
+    """What joins the devices, and the GPU of each: the GPUs of a machine are dealt to its devices in turn.
 
     Args:
         machines: by device, the name of its machine and how many GPUs are there.
+        asked: one of `COLLECTIVES`, if the user wants it; by default "nccl" if each device has a GPU of its own, else
+            "gloo".
 
     Raises:
-        RuntimeStateError: a machine has none.
+        RuntimeStateError: a machine has no GPU, or what is asked cannot join the devices.
 
     Example:
-        >>> seats([("a", 2), ("a", 2), ("a", 2), ("b", 1)])
-        (0, 1, 0, 0)
+        >>> deal([("a", 2), ("a", 2), ("b", 1)])
+        ('nccl', (0, 1, 0))
+        >>> deal([("a", 2), ("a", 2), ("a", 2)])
+        ('gloo', (0, 1, 0))
     """
-    dealt: collections.Counter[str] = collections.Counter()
-    made = []
+    devices_on: collections.Counter[str] = collections.Counter()
+    dealt = []
     for device, (machine, gpus) in enumerate(machines):
         if gpus < 1:
             raise RuntimeStateError(
@@ -40,34 +44,17 @@ def seats(machines: Sequence[tuple[str, int]]) -> tuple[int, ...]:
                     try_='ts.init(platform="cpu")',
                 )
             )
-        made.append(dealt[machine] % gpus)
-        dealt[machine] += 1
-    return tuple(made)
-
-
-def collectives(machines: Sequence[tuple[str, int]], asked: str | None = None) -> str:
-    """What joins these devices: "nccl" if each has a GPU of its own, else "gloo".
-
-    Args:
-        machines: as for `seats`.
-        asked: what the user wants, if anything.
-
-    Raises:
-        RuntimeStateError: it cannot be had.
-
-    Example:
-        >>> collectives([("a", 2), ("a", 2)]), collectives([("a", 2), ("a", 2), ("a", 2)])
-        ('nccl', 'gloo')
-    """
-    places = [(machine, gpu) for (machine, _), gpu in zip(machines, seats(machines), strict=True)]
-    can = "nccl" if len(set(places)) == len(places) else "gloo"
+        dealt.append((machine, devices_on[machine] % gpus))
+        devices_on[machine] += 1
+    used = len(set(dealt))
+    can = "nccl" if used == len(dealt) else "gloo"
     if asked not in (None, *COLLECTIVES) or (asked == "nccl" and can == "gloo"):
         raise RuntimeStateError(
             message(
                 f"GPUs cannot be joined by {asked!r} here",
-                got=f"{len(places)} devices on {len(set(places))} GPUs",
+                got=f"{len(dealt)} devices on {used} GPUs",
                 rule="'nccl' wants a GPU for each device; 'gloo' joins them in any case; they share no memory",
-                try_=f"leave collectives out, or ts.init(devices={len(set(places))}, platform='gpu')",
+                try_=f"leave collectives out, or ts.init(devices={used}, platform='gpu')",
             )
         )
-    return asked or can
+    return asked or can, tuple(gpu for _, gpu in dealt)

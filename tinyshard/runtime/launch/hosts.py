@@ -1,33 +1,83 @@
 """The controller's end of other machines: it listens where the user said, and lets in the agents that know the secret.
 
-Each connection has a thread of its own, so that a stranger who says nothing holds up nothing else.
+    controller                          agent of a slot
+                                   ←    ("agent", rank, facts)            as the hello of its connection
+    ("start", pool, arguments)     →    ends the worker that it has, forks the next; this opens connections of its own
+    ("kill", pool)                 →    ends it
+                                   ←    ("ended", pool, exit code)        however it ended
+    ("leave",)                     →    ends its worker and itself
+
+Each connection has a thread of its own, which blocks: a stranger that says nothing holds up no other connection.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import select
 import socket
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.remote_errors import ending
-from tinyshard.runtime.forks import abandon_in_child
-from tinyshard.runtime.launch import authentication, connect, rendezvous
-from tinyshard.runtime.launch.agent import versions
-from tinyshard.runtime.launch.remote_workers import Agent, ids_text
+from tinyshard.runtime.forks import abandon_in_child, held_off
+from tinyshard.runtime.launch import connect
 
-MOST_GREETED_AT_ONCE = 64
-# workers that are expected soon need no instructions
-SAY_AFTER_S = 2
 _LOOK_EVERY_S = 0.1
+_MOST_GREETED_AT_ONCE = 64
 _MOST_REFUSED_SHOWN = 5
+
+
+@dataclass(eq=False)
+class Agent:
+    """A process that a launcher has started on some machine, and the worker that it has forked.
+
+    Attributes:
+        host: the address from which it came.
+        rank: its number.
+        facts: what it says of itself: how many its launcher has started, its machine's name and GPUs, versions.
+        changed: guards what follows, and is notified when it changes.
+        lost: why the agent is gone; empty while it is there.
+        pool: name of the pool that its worker belongs to.
+        store: in which the workers of that pool meet.
+        lines: the connections of its worker, by role.
+        pid, ended: of its worker, and how it ended; empty while it runs.
+    """
+
+    sock: socket.socket
+    host: str
+    rank: int
+    facts: dict[str, Any]
+    changed: threading.Condition
+    lost: str = ""
+    pool: str = ""
+    store: Any = None
+    lines: dict[str, socket.socket] = field(default_factory=dict)
+    pid: int = 0
+    ended: str = ""
+
+    @property
+    def place(self) -> str:
+        """Its machine, for people."""
+        name = self.facts["name"]
+        return self.host if name == self.host else f"{self.host} ({name})"
+
+    def tell(self, *words: Any) -> None:
+        """Write to it. The thread that reads from it sees if it is gone."""
+        with self.changed, contextlib.suppress(OSError):
+            wire.send(self.sock, words)
+
+    def end_lines(self) -> None:
+        """End its worker's connections: threads that read them see the end."""
+        for sock in self.lines.values():
+            _shut_down(sock)
 
 
 class Hosts:
@@ -39,6 +89,7 @@ class Hosts:
 
     Attributes:
         agents: those that are there, by rank. Replaced as a whole, so that any thread may read it.
+        refused: who was refused of late, and why.
 
     Raises:
         RuntimeStateError: nothing can listen there.
@@ -48,82 +99,29 @@ class Hosts:
         self.address = address
         self.agents: dict[int, Agent] = {}
         self.is_closed = False
-        self._refused: collections.deque[str] = collections.deque(maxlen=_MOST_REFUSED_SHOWN)
-        self._changed = threading.Condition()  # the agents'
         self._secret = secret
-        self._listener = _listen(address)
-        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet([self._listener])
-        self._places = threading.BoundedSemaphore(MOST_GREETED_AT_ONCE)
-        abandon_in_child(self)
+        self._changed = threading.Condition()  # the agents'
+        self.refused: collections.deque[str] = collections.deque(maxlen=_MOST_REFUSED_SHOWN)
+        self._places = threading.BoundedSemaphore(_MOST_GREETED_AT_ONCE)
         self._thread = threading.Thread(target=self._accept, name="tinyshard hosts", daemon=True)
-        self._thread.start()
-
-    def gather(self, devices: int | None, within_s: float, say: Callable[[str], None]) -> list[Agent]:
-        """Wait until enough agents are there. Ctrl-C ends it.
-
-        Args:
-            devices: how many; by default as many as the launcher has started.
-            within_s: how long to wait.
-            say: tells the user what to start, if none comes soon.
-
-        Returns:
-            The agents, by rank.
-
-        Raises:
-            RuntimeStateError: they do not come in time, or the launcher has not started that many.
-        """
-        began_s = time.monotonic()
-        say_at_s = began_s + SAY_AFTER_S
-        while True:
-            there = self.agents
-            started = max((agent.facts["count"] for agent in there.values()), default=0)
-            wanted = devices or started
-            if devices and 0 < started < devices:
-                raise RuntimeStateError(
-                    message(
-                        "there are fewer workers than devices",
-                        got=f"{devices} devices; {started} workers were started",
-                        rule="each device is a worker on one of the machines",
-                        try_=f"ts.init(devices={started}), or start more workers:\n{command(self.address)}",
-                    )
-                )
-            if wanted and len(there) >= wanted:
-                return [there[rank] for rank in sorted(there)][:wanted]
-            now_s = time.monotonic()
-            if now_s > began_s + within_s:
-                raise self._incomplete(wanted, within_s)
-            if now_s > say_at_s:
-                say_at_s = began_s + within_s
-                say(f"waiting for workers at {self.address}; start them on every machine by\n{command(self.address)}")
-            time.sleep(_LOOK_EVERY_S)
-
-    def _incomplete(self, wanted: int, within_s: float) -> RuntimeStateError:
-        there = self.agents
-        by_place: dict[str, list[int]] = {}
-        for rank, agent in there.items():
-            by_place.setdefault(agent.place, []).append(rank)
-        got = [f"{len(there)} of {wanted}" if wanted else "nobody has come"]
-        got += [f"{place}: workers {ids_text(ranks)}" for place, ranks in sorted(by_place.items())]
-        got += [f"missing: {ids_text(set(range(wanted)) - set(there))}"] if there else []
-        got += [f"refused: {told}" for told in dict.fromkeys(self._refused)]
-        return RuntimeStateError(
-            message(
-                f"the workers of other machines have not all come to {self.address} within {within_s:.0f} s",
-                got="\n".join(got),
-                rule="on every machine the same command runs, knows the secret, and reaches this address",
-                try_=f"{command(self.address)}\n"
-                'or ts.config.update("hosts_timeout_s", seconds) to wait longer, or fewer devices',
-            )
-        )
+        with held_off():
+            self._listener = _listen(address)
+            try:
+                self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet([self._listener])
+                abandon_in_child(self)
+                self._thread.start()
+            except BaseException:
+                self.is_closed = True
+                self._listener.close()
+                raise
 
     def close(self) -> None:
-        """Tell the agents that it is over, and end all connections."""
+        """Tell the agents that it is over, and end all connections. To do it again changes nothing."""
         for agent in self.agents.values():
             agent.tell("leave")
         self.is_closed = True
         for sock in list(self._sockets):
-            with contextlib.suppress(OSError):  # its thread sees the end, and closes it
-                sock.shutdown(socket.SHUT_RDWR)
+            _shut_down(sock)  # its thread sees the end, and closes it
         self._thread.join()
 
     def abandon(self) -> None:
@@ -132,27 +130,30 @@ class Hosts:
         for sock in list(self._sockets):
             sock.close()
 
-    # ---- threads ------------------------------------------------------------------------------------------------
-
     def _accept(self) -> None:
         with self._listener:
             while not self.is_closed:
+                select.select([self._listener], [], [], _LOOK_EVERY_S)  # only Linux wakes an accept that is shut down
                 try:
-                    sock, peer = self._listener.accept()
-                except OSError:  # none came lately, or it has gone again, or there are no descriptors left
+                    with held_off():  # a child that is forked meanwhile would keep the socket
+                        sock, peer = self._listener.accept()
+                        self._sockets.add(sock)
+                except BlockingIOError:
                     continue
-                self._sockets.add(sock)
+                except OSError:  # it has gone again, or there are no descriptors left
+                    time.sleep(_LOOK_EVERY_S)
+                    continue
                 if self._places.acquire(blocking=False):
                     threading.Thread(target=self._greet, args=(sock, peer[0]), name="greeting", daemon=True).start()
                 else:
                     sock.close()
 
     def _greet(self, sock: socket.socket, host: str) -> None:
-        """Let in what proves that it knows the secret; anything else has changed nothing but the list of refused."""
+        """Let in what proves that it knows the secret; anything else changes nothing but the list of refused."""
         try:
             serve = self._let_in(sock, host)
         except Exception as error:  # whatever a stranger sends ends here
-            self._refused.append(f"{host}: {error}")
+            self.refused.append(f"{host}: {error}")
             sock.close()
             return
         finally:
@@ -161,14 +162,13 @@ class Hosts:
 
     def _let_in(self, sock: socket.socket, host: str) -> Callable[[], None]:
         """Take in an agent, or a connection of its worker; what this thread then does for it."""
-        authentication.answer(sock, self._secret, connect.SPEAK_WITHIN_S)
-        sock.settimeout(connect.SPEAK_WITHIN_S)
+        connect.prove_controller(sock, self._secret, connect.SPEAK_WITHIN_S)
         role, rank, facts = wire.receive(sock)
         with self._changed:
-            word, why = self._objection(role, rank, facts)
-            wire.send(sock, (word, why))
-            if word != connect.WELCOME:
-                raise authentication.RefusedError(why)
+            refusal = self._refusal(role, rank, facts)
+            wire.send(sock, (refusal,))
+            if refusal is not None:
+                raise refusal
             connect.keep_alive(sock, role)
             if role == "agent":
                 agent = Agent(sock, host, rank, facts, self._changed)
@@ -177,23 +177,24 @@ class Hosts:
             agent = self.agents[rank]
             agent.lines[role], agent.pid = sock, facts["pid"]
             self._changed.notify_all()
-            return partial(rendezvous.serve, sock, agent.store) if role == "store" else lambda: None
+            return partial(connect.serve_store, sock, agent.store) if role == "store" else lambda: None
 
-    def _objection(self, role: str, rank: int, facts: dict[str, Any]) -> tuple[str, str]:
-        """Whether an agent or a worker's connection may come in, or may try again later; and why not."""
+    def _refusal(self, role: str, rank: int, facts: dict[str, Any]) -> ConnectionError | None:
+        """Why an agent or a worker's connection may not come in; one that is no RefusedError: it may try again."""
         there = self.agents.get(rank)
         if role != "agent":
             if there is None or there.pool != facts["pool"] or role not in {*connect.WORKER_LINES} - {*there.lines}:
-                return connect.REFUSED, "its pool has ended"
-            return connect.WELCOME, ""
-        for name, own in versions().items():
+                return connect.RefusedError("its pool has ended")
+            return None
+        for name, own in connect.versions().items():
             if facts[name] != own:
-                return connect.REFUSED, f"it has {name} {facts[name]}, the controller {own}; they must be the same"
+                why = f"it has {name} {facts[name]}, the controller {own}; they must be the same"
+                return connect.RefusedError(why)
         if there is not None:
-            return connect.LATER, f"worker {rank} is there already, on {there.place}"
+            return ConnectionError(f"worker {rank} is there already, on {there.place}")
         for other in {agent.facts["count"] for agent in self.agents.values()} - {facts["count"]}:
-            return connect.LATER, f"it is one of {facts['count']} workers, those that are there are of {other}"
-        return connect.WELCOME, ""
+            return ConnectionError(f"it is one of {facts['count']} workers, those that are there are of {other}")
+        return None
 
     def _attend(self, agent: Agent) -> None:
         """Note how an agent's workers end, until it is gone."""
@@ -221,7 +222,7 @@ def _listen(address: str) -> socket.socket:
     host, port = connect.parse(address)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listener = socket.create_server((host, port), family=family, backlog=MOST_GREETED_AT_ONCE)
+        listener = socket.create_server((host, port), family=family, backlog=_MOST_GREETED_AT_ONCE)
     except OSError as error:
         raise RuntimeStateError(
             message(
@@ -231,16 +232,13 @@ def _listen(address: str) -> socket.socket:
                 try_="`ip addr` lists the addresses; another port may be free",
             )
         ) from None
-    listener.settimeout(_LOOK_EVERY_S)  # on Linux alone a shutdown wakes a thread that waits in accept
+    listener.setblocking(False)
     return listener
 
 
-def command(address: str) -> str:
-    """What a user types on every machine."""
-    return (
-        "torchrun --nnodes=MACHINES --nproc-per-node=WORKERS --rdzv-backend=c10d --rdzv-endpoint=ONE_OF_THEM:29500 "
-        f"-m tinyshard.worker --controller {address}"
-    )
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed before
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 _hosts: Hosts | None = None
@@ -252,13 +250,13 @@ def join(address: str) -> Hosts:
     if _hosts is not None and (_hosts.address != address or _hosts.is_closed):
         leave()
     if _hosts is None:
-        _hosts = Hosts(address, authentication.read_secret(may_make=True))
+        _hosts = Hosts(address, connect.read_secret(may_make=True))
     return _hosts
 
 
 def leave() -> None:
     """End it, and with it all workers on other machines."""
     global _hosts
-    ending_, _hosts = _hosts, None
-    if ending_ is not None and not ending_.is_closed:
-        ending_.close()
+    if _hosts is not None:
+        _hosts.close()
+        _hosts = None

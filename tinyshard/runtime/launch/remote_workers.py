@@ -1,75 +1,97 @@
-"""The agents on other machines, as the controller sees them, and the workers of one pool that they fork."""
+"""A pool of workers on other machines: waiting for enough agents, and having each of them fork a worker."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import secrets
-import socket
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch.distributed as dist
 
 from tinyshard.errors import RuntimeStateError, message
-from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.remote_errors import lost_error
-from tinyshard.runtime.launch.connect import WORKER_LINES
+from tinyshard.runtime.forks import held_off
+from tinyshard.runtime.launch import connect
+from tinyshard.runtime.launch.hosts import Agent, Hosts
 
+_LOOK_EVERY_S = 0.1
+# workers that are expected soon need no instructions
+_SAY_AFTER_S = 2
 # a fork, and four connections; on a machine that is busy
-START_WITHIN_S = 90
+_START_WITHIN_S = 90
 # how a worker ended is its agent's news, and comes a moment after the end of its connections
-NEWS_WITHIN_S = 2
+_NEWS_WITHIN_S = 2
 
 
-@dataclass(eq=False)
-class Agent:
-    """A process that a launcher has started on some machine, and the worker that it has forked.
+def gather(hosts: Hosts, devices: int | None, within_s: float) -> list[Agent]:
+    """Wait until enough agents are there; if none comes soon, print what to start. Ctrl-C ends it.
 
-    Attributes:
-        host: the address from which it came.
-        rank: its number.
-        facts: what it says of itself: how many its launcher has started, its machine's name and GPUs, versions.
-        changed: guards what follows, and is notified when it changes.
-        lost: why it is gone; empty while it is there.
-        pool: name of the pool that its worker belongs to.
-        store: in which the workers of that pool meet.
-        lines: the connections of its worker, by role.
-        pid, ended: of its worker, and how it ended; empty while it runs.
+    Args:
+        devices: how many; by default as many as the launcher has started.
+        within_s: how long to wait.
+
+    Returns:
+        The agents, by rank.
+
+    Raises:
+        RuntimeStateError: they do not come in time, or the launcher has not started that many.
     """
+    began_s = time.monotonic()
+    has_said = False
+    while True:
+        there = hosts.agents
+        started = max((agent.facts["count"] for agent in there.values()), default=0)
+        wanted = devices or started
+        if devices and 0 < started < devices:
+            raise RuntimeStateError(
+                message(
+                    "there are fewer workers than devices",
+                    got=f"{devices} devices; {started} workers were started",
+                    rule="each device is a worker on one of the machines",
+                    try_=f"ts.init(devices={started}), or start more workers:\n{command(hosts.address)}",
+                )
+            )
+        if wanted and len(there) >= wanted:
+            return [there[rank] for rank in sorted(there)][:wanted]
+        waited_s = time.monotonic() - began_s
+        if waited_s > within_s:
+            raise _incomplete(hosts, wanted, within_s)
+        if waited_s > _SAY_AFTER_S and not has_said:
+            has_said = True
+            text = f"waiting for workers at {hosts.address}; start them on every machine by\n{command(hosts.address)}"
+            print(text, file=sys.stderr)
+        time.sleep(_LOOK_EVERY_S)
 
-    sock: socket.socket
-    host: str
-    rank: int
-    facts: dict[str, Any]
-    changed: threading.Condition
-    lost: str = ""
-    pool: str = ""
-    store: Any = None
-    lines: dict[str, socket.socket] = field(default_factory=dict)
-    pid: int = 0
-    ended: str = ""
 
-    def tell(self, *words: Any) -> None:
-        """Write to it; that it is gone is seen elsewhere."""
-        with self.changed, contextlib.suppress(OSError):
-            wire.send(self.sock, words)
+def _incomplete(hosts: Hosts, wanted: int, within_s: float) -> RuntimeStateError:
+    there = hosts.agents
+    by_place: dict[str, list[int]] = {}
+    for rank, agent in there.items():
+        by_place.setdefault(agent.place, []).append(rank)
+    got = [f"{len(there)} of {wanted}" if wanted else "nobody has come"]
+    got += [f"{place}: workers {ids_text(ranks)}" for place, ranks in sorted(by_place.items())]
+    got += [f"missing: {ids_text(set(range(wanted)) - set(there))}"] if there else []
+    got += [f"refused: {told}" for told in dict.fromkeys(hosts.refused)]
+    return RuntimeStateError(
+        message(
+            f"the workers of other machines have not all come to {hosts.address} within {within_s:.0f} s",
+            got="\n".join(got),
+            rule="on every machine the same command runs, knows the secret, and reaches this address",
+            try_=f"{command(hosts.address)}\n"
+            'or ts.config.update("hosts_timeout_s", seconds) to wait longer, or fewer devices',
+        )
+    )
 
-    def end_lines(self) -> None:
-        """End its worker's connections: threads that read them see the end."""
-        for sock in self.lines.values():
-            with contextlib.suppress(OSError):  # closed before
-                sock.shutdown(socket.SHUT_RDWR)
 
-    @property
-    def place(self) -> str:
-        """Its machine, for people."""
-        name = self.facts["name"]
-        return self.host if name == self.host else f"{self.host} ({name})"
+def command(address: str) -> str:
+    """What a user types on every machine."""
+    return (
+        "torchrun --nnodes=MACHINES --nproc-per-node=WORKERS --rdzv-backend=c10d --rdzv-endpoint=ONE_OF_THEM:29500 "
+        f"-m tinyshard.worker --controller {address}"
+    )
 
 
 class RemoteWorkers:
@@ -87,7 +109,7 @@ class RemoteWorkers:
         self._platform = platform
         self._facts = {"count": len(agents), "collectives": collectives}
         self._gpus: Sequence[int | None] = gpus or [None] * len(agents)
-        self._name = secrets.token_hex(8)
+        self._pool = secrets.token_hex(8)
         self._changed = agents[0].changed
 
     def host(self, device: int) -> str:
@@ -97,38 +119,32 @@ class RemoteWorkers:
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Start the workers; a Link to each, as soon as all are connected.
 
-        Args:
-            is_wanted: whether to go on waiting.
-
         Raises:
             DeviceLostError: one of them ends, or its machine goes, before.
             RuntimeStateError: they do not come in time.
         """
         store = dist.HashStore()
-        are_up = False
-        with self._changed:
+        is_up = False
+        try:
+            with self._changed:
+                for device, agent in enumerate(self._agents):
+                    agent.pool, agent.store, agent.lines, agent.ended = self._pool, store, {}, ""
+                    agent.tell("start", self._pool, {"device": device, "gpu": self._gpus[device], **self._facts})
+                if not self._wait_for_lines(is_wanted):
+                    return
             for device, agent in enumerate(self._agents):
-                agent.pool, agent.store, agent.lines, agent.ended = self._name, store, {}, ""
-                agent.tell("start", self._name, {"device": device, "gpu": self._gpus[device], **self._facts})
-            try:
-                are_up = self._wait_for_lines(is_wanted)
-            finally:
-                if not are_up:
-                    self._call_off()
-        for device, agent in enumerate(self._agents) if are_up else ():
-            sock, control, output, _ = (agent.lines[role] for role in WORKER_LINES)
-            yield Link(device, sock, control, output.detach(), agent.pid)
-
-    def _call_off(self) -> None:
-        for agent in self._agents:
-            agent.pool = ""  # what connects from here on is refused
-            agent.tell("kill", self._name)
-            for sock in agent.lines.values():
-                sock.close()
+                channel, control, output, _ = (agent.lines[role] for role in connect.WORKER_LINES)
+                with held_off():  # a child that is forked meanwhile would keep the descriptor of the output
+                    link = Link(device, channel, control, output.detach(), agent.pid)
+                yield link
+            is_up = True
+        finally:
+            if not is_up:
+                self._call_off()
 
     def _wait_for_lines(self, is_wanted: Callable[[], bool]) -> bool:
-        end_s = time.monotonic() + START_WITHIN_S
-        while missing := [agent for agent in self._agents if len(agent.lines) < len(WORKER_LINES)]:
+        end_s = time.monotonic() + _START_WITHIN_S
+        while missing := [agent for agent in self._agents if len(agent.lines) < len(connect.WORKER_LINES)]:
             if not is_wanted():
                 return False
             for device in range(len(self._agents)):
@@ -137,23 +153,31 @@ class RemoteWorkers:
             if time.monotonic() > end_s:
                 raise RuntimeStateError(
                     message(
-                        f"not all workers have connected within {START_WITHIN_S} s",
+                        f"not all workers have connected within {_START_WITHIN_S} s",
                         got="\n".join(f"{a.place}: no connection of worker {self._agents.index(a)}" for a in missing),
-                        rule=f"each worker opens {len(WORKER_LINES)} connections to the controller",
+                        rule=f"each worker opens {len(connect.WORKER_LINES)} connections to the controller",
                         try_="ts.init() again; is there a limit on connections between the machines?",
                     )
                 )
-            self._changed.wait(0.1)
+            self._changed.wait(_LOOK_EVERY_S)
         return True
+
+    def _call_off(self) -> None:
+        with self._changed:
+            for agent in self._agents:
+                agent.pool = ""  # what connects from here on is refused
+                agent.tell("kill", self._pool)
+                for sock in agent.lines.values():
+                    sock.close()
 
     def end(self, link: Link) -> str:
         """End a worker, if it has not ended; how it ended."""
         agent = self._agents[link.device]
-        agent.tell("kill", self._name)
+        agent.tell("kill", self._pool)
         with self._changed:
-            self._changed.wait_for(lambda: self._end_of(link.device), NEWS_WITHIN_S)
+            self._changed.wait_for(lambda: self._end_of(link.device), _NEWS_WITHIN_S)
         agent.end_lines()
-        return self._end_of(link.device) or f"nobody on {agent.place} tells how it ended"
+        return self._end_of(link.device) or f"no word from {agent.place} on how it ended"
 
     def _end_of(self, device: int) -> str:
         """How a worker ended, or its machine with all workers there; empty if neither did."""

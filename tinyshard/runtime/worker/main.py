@@ -18,7 +18,7 @@ from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.launch import cores
-from tinyshard.runtime.launch.rendezvous import Rendezvous
+from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
