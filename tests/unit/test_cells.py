@@ -66,6 +66,6 @@ def test_the_end_leaves_in_place_what_others_have_put_around_it(shell, events):
     assert events == ["another", "shown: KeyboardInterrupt"]
 
 
-def test_outside_of_a_notebook_there_is_nothing_to_hear(monkeypatch):
+def test_outside_of_a_notebook_there_are_no_cells_to_watch(monkeypatch):
     monkeypatch.delitem(sys.modules, "IPython", raising=False)
     after_interrupted_cells(lambda where: None)()

@@ -137,19 +137,19 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
     show = shell.showtraceback
     is_ended = False
 
-    def hear_and_show(*args: Any, **options: Any) -> None:
+    def cancel_and_show(*args: Any, **options: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, KeyboardInterrupt) and not is_ended:
             # between two statements of a cell IPython compiles the next one: no line of the cell runs then
             call(users_line_of(error) or Where(f"In[{shell.execution_count}]", 0))
         show(*args, **options)
 
-    shell.showtraceback = hear_and_show
+    shell.showtraceback = cancel_and_show
 
     def end() -> None:
         nonlocal is_ended
         is_ended = True  # somebody may have put his own around it since, and it must stay
-        if shell.showtraceback is hear_and_show:
+        if shell.showtraceback is cancel_and_show:
             shell.showtraceback = show
 
     return end

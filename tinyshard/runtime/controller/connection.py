@@ -153,7 +153,7 @@ class Link:
         except OSError:  # the worker is gone: the channel says so
             self.words.clear()
 
-    def hear(self) -> list[wire.Message] | None:
+    def read_control(self) -> list[wire.Message] | None:
         """What has come on the control line; None at the end."""
         return self._control_reader.read()
 

@@ -78,7 +78,7 @@ class ProcessPool:
         rest = (lambda: None) if self._arena is None else self._arena.trim
         self._receiver = Receiver(self._dispatcher, self._starter, platform, rest)
         self._waiting = Waiting(self._dispatcher, self._completions, platform)
-        self._stop_hearing = after_interrupted_cells(self.cancel)
+        self._stop_watching_cells = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
@@ -259,7 +259,7 @@ class ProcessPool:
         """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""
         if os.getpid() != self._owner:
             return
-        self._stop_hearing()
+        self._stop_watching_cells()
         self._dispatcher.close()
         if self._arena is not None:
             self._arena.leave()

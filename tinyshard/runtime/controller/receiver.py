@@ -67,7 +67,7 @@ class Receiver:
                 self._turn()
         except TinyshardError as error:
             dispatcher.broken = error
-        except BaseException:  # whoever waits must hear of it
+        except BaseException:  # the threads that wait are to see it
             text = traceback.format_exc().strip()
             dispatcher.broken = unusable("the thread that talks to the workers failed\n" + text)
         finally:
@@ -154,7 +154,7 @@ class Receiver:
         elif key.fd == link.output:
             self._take_lines(link)
         elif key.fileobj is link.control:
-            self._hear(link)
+            self._take_control(link)
         elif mask & selectors.EVENT_READ and not link.lost:
             self._read(link)
 
@@ -189,11 +189,11 @@ class Receiver:
                 if not request.waiting:
                     request.over.open()
 
-    def _hear(self, link: Link) -> None:
+    def _take_control(self, link: Link) -> None:
         """What has come on the control line."""
         if link.control.fileno() < 0:
             return
-        messages = link.hear()
+        messages = link.read_control()
         if messages is None:
             self._close_control(link)
         for head, _ in messages or ():

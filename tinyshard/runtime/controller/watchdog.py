@@ -100,10 +100,10 @@ def who_reached(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[int]] 
         The collective; the ids of those that reached it, and of those that did not. None if they are in no collective.
     """
     seen = list(stuck)
-    spots = [sight.current for sight in seen if sight.current is not None]
-    if not spots:
+    waited_in = [sight.current for sight in seen if sight.current is not None]
+    if not waited_in:
         return None
-    first = min(spots)
+    first = min(waited_in)
     there = {sight.device for sight in seen if sight.current == first or sight.done >= first[0]}
     return first, [d for d in first[3] if d in there], [d for d in first[3] if d not in there]
 
