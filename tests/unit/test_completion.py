@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tinyshard.runtime.shm import allocator, completion, control_block
-from tinyshard.runtime.shm.completion import Completion, Completions, Finished
+from tinyshard.runtime.shm.completion import Completion, Completions, Seen
 
 pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="this system has no shared memory")
 COUNT = 3
@@ -30,7 +30,7 @@ def ends(control):
 
 
 def numbers(seen):
-    return [one.number for one in seen] if seen is not None else None
+    return seen.finished if seen is not None else None
 
 
 def always(_):
@@ -91,7 +91,7 @@ def test_what_is_finished_counts_only_once_all_that_was_sent_is_received(ends):
     assert numbers(controllers.wait({0: 1}, lambda _: next(looks), 0.05)) == [1, 0, 0]
     devices[0].count_failure()
     devices[0].finish(2)
-    assert controllers.wait({0: 2}, always, 0.05) == [Finished(2, 1), Finished(0, 0), Finished(0, 0)]
+    assert controllers.wait({0: 2}, always, 0.05) == Seen([2, 0, 0], [1, 0, 0])
 
 
 def test_a_device_that_is_stopped_with_its_mutex_is_not_waited_for_without_end(control, ends):
@@ -109,7 +109,7 @@ def test_a_device_that_is_stopped_with_its_mutex_is_not_waited_for_without_end(c
     thread.start()
     holds.wait(20)
     assert controllers.wait({0: 1}, always, 5) is None
-    assert controllers.read() == [None, Finished(1, 0), Finished(0, 0)]
+    assert controllers.read() == Seen([-1, 1, 0], [-1, 0, 0])
     assert controllers.wait({1: 1}, always, 5) is not None
     may_end.set()
     thread.join(20)

@@ -76,12 +76,14 @@ class BackPressure:
             return True
         # read after the queue: what moves on meanwhile counts twice, not never
         most = MAX_RUNS_AHEAD - len(queued)
-        links = [link for link in self._calls.links if link.device in devices]  # those that have been started
-        return any(
-            not link.lost
-            and (self._calls.has_ahead(link, most) or link.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD)
-            for link in links
-        )
+        is_long = len(self._calls.unsettled) > most
+        for link in self._calls.links:  # those that have been started
+            if link.device in devices and not link.lost:
+                if link.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD:
+                    return True
+                if is_long and self._calls.has_ahead(link, most):
+                    return True
+        return False
 
     def release(self) -> bool:
         """Let go on those that need not be held back any more; whether some still are. In the I/O thread."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import collections
 import threading
-from collections.abc import Sequence
 
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.lineage import Run, settle
-from tinyshard.runtime.shm.completion import Finished
+from tinyshard.runtime.shm.completion import Seen
 
 
 class Calls:
@@ -36,21 +35,20 @@ class Calls:
 
     def has_ahead(self, link: Link, most: int) -> bool:
         """Whether more calls than that are before a device."""
-        if len(self.unsettled) <= most:
-            return False
         calls = list(self.unsettled)  # one step, in C
         return sum(run.number > link.done and link.device in run.devices for run in calls) > most
 
-    def has_all_failures(self, seen: Sequence[Finished | None]) -> bool:
+    def has_all_failures(self, seen: Seen) -> bool:
         """Whether all failures that devices have sent, up to what was seen of them, have come."""
-        return all(one is None or one.failures == link.failures for one, link in zip(seen, self.links, strict=True))
+        received = [link.failures for link in self.links]
+        return seen.failures == received or all(s in (-1, r) for s, r in zip(seen.failures, received, strict=True))
 
-    def note_progress(self, seen: Sequence[Finished | None]) -> None:
+    def note_progress(self, seen: Seen) -> None:
         """Note how far devices are, where all failures that they have sent before have come."""
         with self.lock:
-            for link, one in zip(self.links, seen, strict=True):
-                if one is not None and one.failures == link.failures:
-                    link.done = max(link.done, one.number)
+            for link, number, failures in zip(self.links, *seen, strict=True):
+                if failures == link.failures and number > link.done:
+                    link.done = number
             self.settle()
 
     def settle(self) -> None:

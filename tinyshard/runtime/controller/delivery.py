@@ -19,7 +19,7 @@ _BY_SOCKET = b"".join(wire.frame(("by socket",)))
 Sends = list[tuple[Sequence[int], list[memoryview]]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delivery:
     """An item on its way.
 
@@ -79,11 +79,13 @@ class Deliveries:
         else:
             sends = [(sorted(facts[0].waiting), wire.frame((kind, facts[0].number, facts[1])))]
         sends += [(devices, wire.frame(("free", values))) for devices, values in free.items()]
-        sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
+        if self._calls.has_lost:
+            sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
         placement = None
         if self._log is not None:
-            is_large = any(_nbytes(pieces) > LARGEST_RECORD_NBYTES for _, pieces in sends)
-            placement = None if is_large and not is_receiver else self._log.place([_record(*send) for send in sends])
+            records = [(devices, _record(pieces)) for devices, pieces in sends]
+            is_large = _BY_SOCKET in [record for _, record in records]
+            placement = None if is_large and not is_receiver else self._log.place(records)
             if placement is None:
                 return None
         self._note(kind, facts)
@@ -97,9 +99,8 @@ class Deliveries:
             return []
         sends: Sends = []
         known = self._known.get(program.number, set())
-        new = [d for d in run.devices if d not in known]
-        if new:
-            sends.append((new, wire.frame(("program", program.number, program))))
+        if not known.issuperset(run.devices):
+            sends.append(([d for d in run.devices if d not in known], wire.frame(("program", program.number, program))))
         # what nobody holds any more goes with the call: its operands may be among that, and end with their last use
         call = ("run", run.number, program.number, inputs, outputs, free.pop(run.devices, ()))
         return [*sends, (run.devices, wire.frame(call))]
@@ -123,7 +124,7 @@ class Deliveries:
                 return
             if not (self._calls.unsettled and self._calls.unsettled[-1] is run):
                 self._calls.unsettled.append(run)
-            for device in run.devices:
+            for device in run.devices if self._calls.has_lost else ():
                 link = self._calls.links[device]
                 if link.lost:
                     run.failures[device] = (gone(device, link.lost), run.where)
@@ -184,9 +185,9 @@ class Deliveries:
 
 
 def _nbytes(pieces: Iterable[memoryview]) -> int:
-    return sum(piece.nbytes for piece in pieces)
+    return sum(map(len, pieces))  # they are bytes
 
 
-def _record(devices: Sequence[int], pieces: list[memoryview]) -> tuple[Sequence[int], bytes]:
+def _record(pieces: list[memoryview]) -> bytes:
     """What stands in the log for a frame: the frame, or that it comes by the socket."""
-    return devices, _BY_SOCKET if _nbytes(pieces) > LARGEST_RECORD_NBYTES else b"".join(pieces)
+    return _BY_SOCKET if _nbytes(pieces) > LARGEST_RECORD_NBYTES else b"".join(pieces)

@@ -17,7 +17,7 @@ import itertools
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, TinyshardError, message
@@ -32,7 +32,7 @@ from tinyshard.runtime.controller.printed import Printed
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import unusable
 from tinyshard.runtime.forks import abandon_in_child, held_off
-from tinyshard.runtime.shm.completion import Completions, Finished
+from tinyshard.runtime.shm.completion import Completions, Seen
 from tinyshard.runtime.shm.log import CallLog
 
 # with so many calls out, it is looked how far the devices are
@@ -200,7 +200,7 @@ class Dispatcher:
 
     # ---- how far the devices are ------------------------------------------------------------------------------
 
-    def is_all_received(self, seen: Sequence[Finished | None]) -> bool:
+    def is_all_received(self, seen: Seen) -> bool:
         """Whether all that devices have sent up to what was `seen`, and all that they have printed, has come."""
         with self.calls.lock:
             return self.calls.has_all_failures(seen) and self.printed.is_all_read()

@@ -11,7 +11,8 @@ import os
 import select
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from operator import ge
 from typing import NamedTuple
 
 from tinyshard.runtime.forks import abandon_in_child, held_off
@@ -25,16 +26,16 @@ _RECEIVED_WITHIN_S = 1e-4
 _ACQUIRES_WITHIN_S = 1e-3
 
 
-class Finished(NamedTuple):
-    """What one device has noted.
+class Seen(NamedTuple):
+    """What the devices have noted, by device; -1 for one that is stopped with its mutex in hand.
 
     Attributes:
-        number: of the last call that it has finished.
+        finished: the number of the last call that it has finished.
         failures: how many failures it has sent to the controller up to then, or a little later.
     """
 
-    number: int
-    failures: int
+    finished: list[int]
+    failures: list[int]
 
 
 class Completion:
@@ -91,9 +92,7 @@ class Completions:
         os.set_blocking(self._rings, False)
         os.set_blocking(self.bell, False)
 
-    def wait(
-        self, needs: Mapping[int, int], is_received: Callable[[list[Finished | None]], bool], within_s: float
-    ) -> list[Finished | None] | None:
+    def wait(self, needs: Mapping[int, int], is_received: Callable[[Seen], bool], within_s: float) -> Seen | None:
         """Wait until each device has finished the call that is needed of it.
 
         Args:
@@ -104,9 +103,8 @@ class Completions:
         Returns:
             What `read` gives; None if it takes longer, or if another thread waits.
         """
-        finished = self._finished
         end_s = time.monotonic() + _LOOK_S
-        while not all(finished[device] >= number for device, number in needs.items()):
+        while not _have(self._finished, needs):
             if time.monotonic() > end_s:
                 if not self._sleep(needs, within_s):
                     return None
@@ -118,20 +116,19 @@ class Completions:
             if time.monotonic() > end_s:
                 return None
             give_core_away()  # also gives the interpreter's lock to the thread that receives
-        return seen if all(_has(seen[device], number) for device, number in needs.items()) else None
+        return seen if _have(seen.finished, needs) else None
 
-    def read(self) -> list[Finished | None]:
-        """By device, how far it is; None for a device that is stopped with its mutex in hand."""
-        seen: list[Finished | None] = []
+    def read(self) -> Seen:
+        """How far the devices are."""
+        numbers, failures = self._finished.tolist(), self._failed.tolist()
         for device, monitor in enumerate(self._monitors):
-            one = None
             try:
-                if monitor.acquire(_ACQUIRES_WITHIN_S):
-                    one = Finished(self._finished[device], self._failed[device])
+                has_acquired = monitor.acquire(_ACQUIRES_WITHIN_S)
+                numbers[device] = self._finished[device] if has_acquired else -1
+                failures[device] = self._failed[device] if has_acquired else -1
             finally:
                 monitor.release()
-            seen.append(one)
-        return seen
+        return Seen(numbers, failures)
 
     def close(self) -> None:
         """Close the pipe, once no thread sleeps on it."""
@@ -173,5 +170,6 @@ class Completions:
         return has_acquired
 
 
-def _has(seen: Finished | None, number: int) -> bool:
-    return seen is not None and seen.number >= number
+def _have(finished: Sequence[int] | memoryview, needs: Mapping[int, int]) -> bool:
+    """Whether each device has finished the call that is needed of it."""
+    return all(map(ge, map(finished.__getitem__, needs), needs.values()))

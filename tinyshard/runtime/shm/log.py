@@ -31,7 +31,7 @@ _SIZE = struct.Struct("<Q")
 _NO_MORE = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Placement:
     """Where records are to stand. To write them again changes nothing.
 
@@ -42,7 +42,7 @@ class Placement:
     """
 
     pieces: Sequence[tuple[int, bytes]]
-    devices: frozenset[int]
+    devices: set[int]
     end: int
 
 
@@ -84,7 +84,7 @@ class CallLog:
             end += _padded(len(whole))
         if end > self._free_upto and not self._frees_upto(end):
             return None
-        return Placement(pieces, frozenset().union(*(devices for devices, _ in records)), end)
+        return Placement(pieces, set().union(*[devices for devices, _ in records]), end)
 
     def _frees_upto(self, end: int) -> bool:
         """See how far the devices have read; whether the log may be written up to `end`."""
@@ -117,15 +117,17 @@ class CallLog:
 
         A device that is awake reads them at once; one that sleeps after `ring`.
         """
-        for device in list(self._untold):
+        announced, end, told = self._announced, self._end, []
+        for device in self._untold:
             monitor = self._monitors[device]
             try:
                 if monitor.acquire(_ACQUIRES_WITHIN_S):
-                    self._announced[device] = self._end
-                    self._unrung.add(device)
-                    self._untold.discard(device)
+                    announced[device] = end
+                    told.append(device)
             finally:
                 monitor.release()
+        self._unrung.update(told)
+        self._untold.difference_update(told)
         return not self._untold
 
     @property
@@ -135,9 +137,9 @@ class CallLog:
 
     def ring(self) -> None:
         """Wake the devices that have been told of records since the last time."""
-        for device in list(self._unrung):
+        for device in self._unrung:
             self._monitors[device].notify_all()
-            self._unrung.discard(device)
+        self._unrung.clear()
 
     def drop(self, device: int) -> None:
         """A device is gone: its records keep no room any more."""
