@@ -119,6 +119,32 @@ def not_by_rule(op: Any, args: tuple[Any, ...]) -> str:
     return ""
 
 
+_OF_TRUTH = {
+    aten.any.default,
+    aten.any.dim,
+    aten.any.dims,
+    aten.all.default,
+    aten.all.dim,
+    aten.all.dims,
+}
+_OF_BOOLS = {"sum": "max", "product": "min"}
+
+
+def combined_by(op: Any, dtype: torch.dtype, how: str) -> str:
+    """How the partial results of an op are combined, where DTensor says `how`.
+
+    It adds those of `any` and multiplies those of `all`: right of bools that are combined at once, wrong of uint8,
+    of which torch makes uint8, and wrong once the bools are taken for numbers.
+
+    Example:
+        >>> combined_by(aten.any.dim, torch.uint8, "sum")
+        'max'
+        >>> combined_by(aten.sum.dim_IntList, torch.int64, "sum")
+        'sum'
+    """
+    return _OF_BOOLS.get(how, how) if dtype == torch.bool or op in _OF_TRUTH else how
+
+
 _DIMS = {"dim", "dims", "dim0", "dim1", "dim2"}
 _ONE_DIM_MORE = {"aten::unsqueeze", "aten::stack", "aten::diag_embed"}
 _SIZES_OF_VIEWED = {"input_sizes", "self_sizes", "input_size"}  # of select_backward, diagonal_backward, unfold_backward

@@ -25,6 +25,8 @@ from tinyshard.operators import (
     INSTEAD,
     NEEDS_WHOLE,
     SHAPED_BY_VALUES,
+    combined_by,
+    facts,
     meta_differs,
     not_by_rule,
     with_positive_dims,
@@ -74,6 +76,8 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     whole = _run_on_meta(op, args, kwargs, axes, local=False)
     if operands:
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
+        args, kwargs = tree_map_only(Placed, lambda x: _combined(op, x, whole), (args, kwargs))
+        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
     if op in NEEDS_WHOLE or all(x.is_whole for x in operands):
         return _everywhere(op, args, kwargs, whole, "it reads the memory of the whole tensor")
     if any(math.prod(x.shape) == 0 for x in operands):  # DTensor's rule for views never returns on a size of 0
@@ -126,6 +130,19 @@ def _everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...],
 def gathered(x: Placed) -> Placed:
     """The operand, wanted whole and final on every device."""
     return replace(x, dims=((),) * len(x.shape), pending=())
+
+
+def _combined(op: Any, x: Placed, whole: tuple[Meta | None, ...]) -> Placed:
+    """The operand, wanted without pending parts where the op of each part is no part of the op's result.
+
+    A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a maximum
+    no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN.
+    """
+    converts = any(m is not None and m.dtype != x.dtype for m in whole)
+    only_sums = all(how in ("sum", "avg") for _, how in x.pending)
+    if not x.pending or (only_sums and not converts) or (facts(op).is_view and not converts):
+        return x
+    return replace(x, pending=())
 
 
 def _pointwise(
@@ -276,14 +293,14 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     except rules.NoRule as why:
         raise rules.NoRule(str(why), tuple(a for number in why.axes for a in groups[number])) from why
 
-    def blocks(shape: Sequence[int], placements: Any) -> tuple[Cuts, tuple[tuple[int, str], ...]]:
+    def blocks(shape: Sequence[int], dtype: torch.dtype, placements: Any) -> tuple[Cuts, tuple[tuple[int, str], ...]]:
         dims: list[Axes] = [()] * len(shape)
         pending: list[tuple[int, str]] = []
         for number, (group, placement) in enumerate(zip(groups, placements, strict=True)):
             if placement[0] == "shard":
                 dims[placement[1]] += group
             elif placement[0] == "partial":
-                pending += [(a, placement[1]) for a in group]
+                pending += [(a, combined_by(op, dtype, placement[1])) for a in group]
             if placement[0] == "shard" and shape[placement[1]] % math.prod(axes[a] for a in dims[placement[1]]):
                 raise rules.NoRule("an uneven shard", groups[number])
         return tuple(dims), tuple(pending)
@@ -291,7 +308,7 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     old = iter(operands)
 
     def as_placed(x: rules.Operand) -> Placed:
-        dims, pending = blocks(x.shape, x.placements)
+        dims, pending = blocks(x.shape, x.dtype, x.placements)
         before = next(old)
         if not set(pending) <= set(before.pending):
             raise rules.NoRule("an operand as a partial sum", tuple(a for a, _ in pending))
@@ -302,7 +319,7 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     if len(placements) != len(whole):
         raise rules.NoRule("other results than the op has")
     results = tuple(
-        None if m is None else blocks(m.shape, p if p is not None else (rules.REPLICATE,) * len(groups))
+        None if m is None else blocks(m.shape, m.dtype, p if p is not None else (rules.REPLICATE,) * len(groups))
         for m, p in zip(whole, placements, strict=True)
     )
     promised = _promised(whole, results, axes)

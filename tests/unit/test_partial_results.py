@@ -1,0 +1,79 @@
+"""A reduction along a cut dim leaves a part of the result on each device; what is computed of it is as of the whole."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import P
+
+pytestmark = pytest.mark.usefixtures("local")
+
+Function = Callable[[Any], Any]
+
+REDUCTIONS: dict[str, Function] = {
+    "any": lambda x: x.any(0),
+    "any of all": lambda x: x.any(),
+    "any of dims": lambda x: x.any(dim=(0, 1)),
+    "all": lambda x: x.all(0),
+    "amax": lambda x: x.amax(0),
+    "amin": lambda x: x.amin(0),
+    "sum as bool": lambda x: x.sum(0, dtype=torch.bool),
+    "product": lambda x: x.prod(0),
+    "sum": lambda x: x.sum(0),
+    "sum as it is": lambda x: x.sum(0, dtype=x.dtype),
+}
+USES: dict[str, Function] = {
+    "itself": lambda r: r,
+    "float": lambda r: r.float(),
+    "int8": lambda r: r.to(torch.int8),
+    "int64": lambda r: r.to(torch.int64),
+    "uint8": lambda r: r.to(torch.uint8),
+    "sum": lambda r: r.sum(),
+    "any": lambda r: r.any(),
+    "quarter": lambda r: r / 4,
+    "twice": lambda r: r + r,
+    "doubled": lambda r: r * 2,
+    "product": lambda r: r.float().reshape(1, -1) @ r.float().reshape(-1, 1),
+    "column": lambda r: r.reshape(-1, 1).expand(-1, 3),
+}
+# with sums and maxima beyond what their dtype, or a smaller one, can hold; products of these floats are exact
+VALUES = {
+    torch.uint8: torch.arange(32).reshape(8, 4).mul(37).remainder(251),
+    torch.int8: torch.arange(32).reshape(8, 4).mul(37).remainder(255) - 127,
+    torch.int64: torch.arange(32).reshape(8, 4).mul(137).remainder(1001) - 500,
+    torch.bool: torch.arange(32).reshape(8, 4).remainder(3),
+    torch.float32: torch.arange(32).reshape(8, 4).mul(37).remainder(3) + 0.5,
+}
+LAYOUTS = [P("x"), P(("x", "y")), P("y", "x")]
+
+
+@pytest.mark.parametrize("dtype", VALUES, ids=str)
+@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
+def test_what_is_computed_of_a_reduction_is_as_of_the_whole(dtype: torch.dtype, spec: P) -> None:
+    value = VALUES[dtype].to(dtype)
+    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4, 2), ("x", "y")), spec))
+    wrong = []
+    for (reduction, reduce), (use, compute) in itertools.product(REDUCTIONS.items(), USES.items()):
+
+        def function(v: Any, reduce: Function = reduce, compute: Function = compute) -> Any:
+            return compute(reduce(v))
+
+        if not torch.equal(ts.device_get(ts.jit(function)(x)), function(value)):
+            wrong.append((reduction, use))
+    assert not wrong
+
+
+def test_parts_that_are_too_large_for_half_precision_add_up_before_they_are_converted() -> None:
+    value = torch.tensor([1e5, -1e5, 3.0, 4.0])
+    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4,), ("x",), devices=ts.devices()[:4]), P("x")))
+    assert ts.jit(lambda v: v.sum().half())(x).item() == 7.0
+
+
+def test_a_block_without_a_greatest_number_does_not_spoil_the_greatest() -> None:
+    value = torch.tensor([-torch.inf, 2.0, 1.0, 0.0])
+    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4,), ("x",), devices=ts.devices()[:4]), P("x")))
+    assert ts.jit(lambda v: v.amax() + torch.inf)(x).item() == torch.inf
