@@ -5,19 +5,24 @@ without it as a hint, which is then confirmed with it; so nothing depends on the
 
 A process that is killed with the mutex in its hand does not keep it where the system has robust mutexes (Linux). One
 that is stopped with it (SIGSTOP) does: a process that must not wait for that gives `acquire` a time limit.
+
+macOS has no robust mutex: who waits for that of a killed process is ended with the pool. Its conditions keep the
+address of their mutex while a process sleeps, so of several processes, which map it at several addresses, one sleeps
+on a condition and the others look again every millisecond. Unmeasured: no Mac was at hand.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+
+from tinyshard.runtime.shm import system
 
 # for so long a waiting process only gives its core away between two looks: what it waits for is often about to come
 LOOK_S = 1e-3
@@ -26,14 +31,19 @@ CROWDED_S = 1.0
 # how long one sleep on a condition lasts at most: an abort that was missed is seen then
 SLICE_S = 0.1
 
-_MUTEX_NBYTES = _CONDITION_NBYTES = 128  # no system's are larger
-_ERRORCHECK = 2
-_MONOTONIC = time.CLOCK_MONOTONIC if hasattr(time, "CLOCK_MONOTONIC") else 1
+# on a condition of which the system makes no use, this process looks again so often
+_POLL_S = 1e-3
+
+_MUTEX_NBYTES = _CONDITION_NBYTES = 128  # a mutex has 40 to 64 bytes, a condition 48
+_SHARED = 1  # PTHREAD_PROCESS_SHARED, everywhere
+_ERRORCHECK = 1 if system.IS_MAC else 2
+_MONOTONIC = time.CLOCK_MONOTONIC
 _library = ctypes.CDLL(None)
 _quick = ctypes.PyDLL(None)  # for what returns at once: nothing is gained by giving the interpreter's lock away
 give_core_away = _library.sched_yield
-_HAS_CLOCK = hasattr(_library, "pthread_mutex_clocklock") and hasattr(_library, "pthread_cond_clockwait")
-_IS_MAC = sys.platform == "darwin"
+# with a limit by a clock that nobody sets: the GNU library has it
+_HAS_CLOCK_LOCK = hasattr(_library, "pthread_mutex_clocklock")
+_HAS_RELATIVE_WAIT = hasattr(_library, "pthread_cond_timedwait_relative_np")  # macOS
 
 
 class _Timespec(ctypes.Structure):
@@ -74,14 +84,16 @@ class Monitor:
     def _initialise(self) -> None:
         attributes = ctypes.create_string_buffer(128)
         _library.pthread_mutexattr_init(attributes)
-        _library.pthread_mutexattr_setpshared(attributes, 1)
+        _library.pthread_mutexattr_setpshared(attributes, _SHARED)
         # a process that releases it without holding it gets an error code, and no harm is done
-        _library.pthread_mutexattr_settype(attributes, _ERRORCHECK if not _IS_MAC else 1)
+        _library.pthread_mutexattr_settype(attributes, _ERRORCHECK)
         if hasattr(_library, "pthread_mutexattr_setrobust"):
             _library.pthread_mutexattr_setrobust(attributes, 1)
         _library.pthread_mutex_init(self._mutex, attributes)
         _library.pthread_condattr_init(attributes)
-        _library.pthread_condattr_setpshared(attributes, 1)
+        _library.pthread_condattr_setpshared(attributes, _SHARED)
+        if not _HAS_RELATIVE_WAIT:
+            _library.pthread_condattr_setclock(attributes, _MONOTONIC)
         for condition in self._conditions:
             _library.pthread_cond_init(condition, attributes)
 
@@ -112,7 +124,7 @@ class Monitor:
         return code == 0
 
     def _take_within(self, seconds: float) -> int:
-        if _HAS_CLOCK:
+        if _HAS_CLOCK_LOCK:
             until = ctypes.byref(_timespec(time.monotonic() + seconds))
             return int(_library.pthread_mutex_clocklock(self._mutex, _MONOTONIC, until))
         time.sleep(min(seconds, 1e-4))
@@ -126,15 +138,15 @@ class Monitor:
     def sleep(self, condition: int = 0) -> None:
         """With the mutex held: give it back until `notify_all`, or for `SLICE_S`; then have it again."""
         where = self._conditions[condition]
-        if _HAS_CLOCK:
-            until = ctypes.byref(_timespec(time.monotonic() + SLICE_S))
-            code = _library.pthread_cond_clockwait(where, self._mutex, _MONOTONIC, until)
-        elif _IS_MAC:
+        if _HAS_RELATIVE_WAIT:
             code = _library.pthread_cond_timedwait_relative_np(where, self._mutex, ctypes.byref(self._slice))
         else:
-            until = ctypes.byref(_timespec(time.time() + SLICE_S))
+            until = ctypes.byref(_timespec(time.monotonic() + SLICE_S))
             code = _library.pthread_cond_timedwait(where, self._mutex, until)
-        self._has_taken(code)
+        if not self._has_taken(code) and code != errno.ETIMEDOUT:  # it has not slept, and the mutex was never back
+            self.release()
+            time.sleep(_POLL_S)
+            self.acquire()
 
     def wait_until(
         self, is_true: Callable[[], bool], condition: int = 0, *, check: Callable[[], object] = lambda: None,

@@ -1,0 +1,75 @@
+"""What differs between systems, for memory that processes share: the file, the size of its pages, the flags of `mmap`.
+
+Linux on x86-64 is measured, and on aarch64 the tests run under an emulator. The lines for macOS follow its headers and
+manuals and are unmeasured: no Mac was at hand. So the pool tries them out before it trusts them (`shm.probe`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+
+IS_MAC = sys.platform == "darwin"
+# 4 KiB on x86-64; 4, 16 or 64 on arm64 with Linux; 16 with macOS
+PAGE_NBYTES = mmap.PAGESIZE
+HAS_MEMORY_FILES = hasattr(os, "memfd_create")
+
+# Python names only some of them. PowerPC has a value of its own
+MAP_FIXED = 0x10
+MAP_NORESERVE = 0x40 if IS_MAC or platform.machine().startswith("ppc") else 0x4000
+# copies the pages of a private mapping ahead of their use; 0: this system has no such flag
+MAP_POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
+# gives pages of a file back; None: pages that were touched are kept. So it is on macOS
+MADV_REMOVE: int | None = getattr(mmap, "MADV_REMOVE", None)
+
+# a folder with less room than that is left alone
+_LEAST_ROOM_NBYTES = 1 << 30
+_SHARED_FOLDER = Path("/dev/shm")
+
+
+def is_measured() -> bool:
+    """Whether this is a system on which every test of the shared memory was seen to pass."""
+    return sys.platform == "linux" and platform.machine() == "x86_64" and HAS_MEMORY_FILES
+
+
+def memory_file() -> int:
+    """A descriptor of a new, empty file without a name: in memory, or else in a folder with room for it.
+
+    Raises:
+        OSError: there can be none.
+    """
+    if HAS_MEMORY_FILES:
+        return os.memfd_create("tinyshard arena")
+    # made as O_EXCL, for this user alone, and without its name from the start
+    with tempfile.TemporaryFile(dir=_folder_with_room(), buffering=0) as file:
+        return os.dup(file.fileno())
+
+
+def _folder_with_room() -> str:
+    for folder in (str(_SHARED_FOLDER), tempfile.gettempdir()):
+        if os.access(folder, os.W_OK):
+            found = os.statvfs(folder)
+            if found.f_bavail * found.f_frsize >= _LEAST_ROOM_NBYTES:
+                return folder
+    raise OSError(f"no folder for temporary files has {_LEAST_ROOM_NBYTES >> 30} GiB of room")
+
+
+def room_nbytes(fd: int) -> int | None:
+    """How much room there still is where a file lies: who touches more pages is killed. None: as much as memory."""
+    found = os.fstatvfs(fd)
+    return found.f_bavail * found.f_frsize if found.f_blocks else None
+
+
+def give_back(pages: mmap.mmap, offset: int, nbytes: int) -> bool:
+    """Let the system have a file's pages, which are zeros afterwards; False if it cannot, and they stay."""
+    if MADV_REMOVE is None:
+        return False
+    try:
+        pages.madvise(MADV_REMOVE, offset, nbytes)
+    except OSError:  # a file system that knows no holes
+        return False
+    return True
