@@ -68,7 +68,8 @@ class Completion:
 
     def count_failure(self) -> None:
         """Note that the controller was sent a failure; to be called before `finish` for the call that failed."""
-        self._failed[self._device] += 1
+        with self._monitor:
+            self._failed[self._device] += 1
 
 
 class Completions:
