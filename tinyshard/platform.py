@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import warnings
 from platform import machine
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def init(
         runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
         collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
-            TINYSHARD_COLLECTIVES, or "shared" where it can be had (Linux on x86-64), else "gloo". With hosts: "gloo".
+            TINYSHARD_COLLECTIVES, or "shared" where it works, else "gloo", and a warning. With hosts: "gloo".
             With "shared", and both numbers powers of two, devices that outnumber the cores each keep to one of them.
             GPUs: "nccl" where each device has one of its own, else "gloo", through the memory of the host.
         hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
@@ -90,16 +91,20 @@ def init(
             _runtime = ProcessPool(len(seats), where, joined, gpus=seats)
     else:
         count = wanted or DEFAULT_DEVICES
-        joined = _collectives(collectives or os.environ.get("TINYSHARD_COLLECTIVES"), count)
-        with _choosing:
-            _end_runtime()
-            if kind == "local":
-                from tinyshard.runtime.local import LocalRuntime
+        way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
+        if kind == "local":
+            from tinyshard.runtime.local import LocalRuntime
 
+            _check_one_of("collectives", way or "gloo", COLLECTIVES[:2])
+            with _choosing:
+                _end_runtime()
                 _runtime = LocalRuntime(count, where)
-            else:
-                from tinyshard.runtime.controller.pool import ProcessPool
+        else:
+            from tinyshard.runtime.controller.pool import ProcessPool
 
+            joined = _collectives(way, count)
+            with _choosing:
+                _end_runtime()
                 _runtime = ProcessPool(count, where, joined)
     _load_rules()
 
@@ -159,20 +164,24 @@ def _count(devices: int | None) -> int:
 
 def _collectives(given: str | None, count: int) -> str:
     """What joins so many processes."""
-    from tinyshard.runtime.shm import allocator
+    from tinyshard.runtime.shm import probe
 
     _check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
-    name = given or ("shared" if allocator.is_possible(count) else "gloo")
-    if name == "shared" and not allocator.is_possible(count):
-        raise RuntimeStateError(
-            message(
-                "the workers cannot share memory here",
-                got=f"collectives='shared' on {sys.platform}, {machine()}",
-                rule="it needs Linux on x86-64, where stores keep their order, and address space without a limit",
-                try_='ts.init(collectives="gloo")',
-            )
+    reason = probe.why_not(count) if given != "gloo" else ""
+    if not reason:
+        return given or "shared"
+    if given is None:
+        words = f"the devices exchange data over gloo, which is slower, for they cannot share memory here: {reason}"
+        warnings.warn(f"{words}. TINYSHARD_COLLECTIVES=gloo chooses gloo without this warning", stacklevel=3)
+        return "gloo"
+    raise RuntimeStateError(
+        message(
+            "the workers cannot share memory here",
+            got=f"collectives='shared' on {sys.platform}, {machine()}",
+            rule=reason,
+            try_='ts.init(collectives="gloo")',
         )
-    return name
+    )
 
 
 def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:

@@ -1,21 +1,24 @@
 """Blocks of shared memory: who holds them, and when they are used again. Two members of one process map it twice."""
 
 import os
+import stat
+import threading
 
 import numpy as np
 import pytest
 import torch
 
-from tinyshard.runtime.shm import allocator, memory_limit
+from tinyshard.runtime.shm import memory_file, memory_limit, system
 from tinyshard.runtime.shm.allocator import Arena
+from tinyshard.runtime.shm.segment import Mapping
 
-pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
 
 
 @pytest.fixture
 def members():
     """Both devices of two and the controller."""
-    fd = allocator.create(2)
+    fd = memory_file.create(2)
     made = [Arena(fd, 2, member) for member in range(3)]
     os.close(fd)
     return made
@@ -80,7 +83,7 @@ def test_a_large_block_is_let_go_of_at_once(members):
 
 
 def test_the_controller_lets_go_of_nothing_in_a_finalizer():
-    fd = allocator.create(1)
+    fd = memory_file.create(1)
     controller = Arena(fd, 1, 1, is_controller=True)
     os.close(fd)
     x = controller.hold(controller.allocate(4 << 20, [1]), (1 << 20,), torch.float32)
@@ -106,7 +109,7 @@ def test_thousands_of_blocks_live_and_all_come_back(members):
 
 def test_pages_of_many_free_blocks_are_given_back_and_the_blocks_still_serve(members, monkeypatch):
     member = members[0]
-    monkeypatch.setattr(member, "_most_kept_nbytes", 1 << 20)
+    monkeypatch.setattr(member._region, "_most_kept_nbytes", 1 << 20)
     blocks = [member.copied(torch.ones(1 << 18), [0]) for _ in range(8)]
     for block in blocks:
         member.release(block)
@@ -130,8 +133,8 @@ def freed(member):
 
 def test_more_is_kept_for_the_next_value_than_when_nothing_happens(members, monkeypatch):
     member = members[0]
-    monkeypatch.setattr(member, "_most_kept_idle_nbytes", 3 << 20)
-    monkeypatch.setattr(member, "_most_kept_nbytes", 6 << 20)
+    monkeypatch.setattr(member._region, "_most_kept_idle_nbytes", 3 << 20)
+    monkeypatch.setattr(member._region, "_most_kept_nbytes", 6 << 20)
     blocks = freed(member)
     member.collect()
     assert kept_pages(member, blocks) == 6
@@ -152,7 +155,7 @@ def test_what_is_kept_is_given_back_before_anything_is_refused(members, monkeypa
 def test_a_full_region_says_so(members, monkeypatch):
     monkeypatch.setattr(memory_limit, "available_nbytes", lambda: None)
     with pytest.raises(MemoryError, match="no room for"):
-        members[0].allocate(allocator.REGION_NBYTES, [0])
+        members[0].allocate(memory_file.REGIONS_NBYTES[0], [0])
 
 
 class ReadInSteps:
@@ -172,26 +175,173 @@ class ReadInSteps:
         self._table[where] = what
 
 
-@pytest.mark.parametrize("look", ["_take_back", "collect"])
+@pytest.mark.parametrize("look", ["take_back", "collect"])
 def test_a_block_that_goes_from_hand_to_hand_while_the_owner_looks_is_not_used_again(members, monkeypatch, look):
-    """As a permute hands it on: the new holder adopts it, then the old one lets go."""
+    """As a permute hands it on: the new holder takes it, then the old one drops it."""
     owner, giver, taker = members[2], members[1], members[0]
     block = owner.copied(torch.ones(10_000), [1])
-    held = [giver.hold(block, (10_000,), torch.float32)]
+    held, taken = [giver.hold(block, (10_000,), torch.float32)], []
 
     def hand_on():
-        if held:
-            taken.append(taker.adopt(block, (10_000,), torch.float32))
-            held.clear()
-            giver.let_go()
+        taken.append(taker.adopt(block, (10_000,), torch.float32))
+        held.clear()
+        giver.let_go()
 
-    taken = []
-    tables = list(owner._tables)
-    tables[2] = ReadInSteps(tables[2], owner._stride, hand_on)
-    monkeypatch.setattr(owner, "_tables", tables)
-    monkeypatch.setattr(owner, "_own", ReadInSteps(owner._own, owner._stride, hand_on))
+    thread = threading.Thread(target=hand_on)
+
+    def begin_to_hand_on():
+        if thread.ident is None:
+            thread.start()
+        thread.join(0.2)  # it is over by then, unless the owner's look keeps it
+
+    holders = owner._holders
+    tables = list(holders._tables)
+    tables[2] = ReadInSteps(tables[2], holders._stride, begin_to_hand_on)
+    monkeypatch.setattr(holders, "_tables", tables)
+    monkeypatch.setattr(holders, "_own", ReadInSteps(holders._own, holders._stride, begin_to_hand_on))
     if look == "collect":
-        monkeypatch.setattr(owner, "_take_back", lambda size: False)
-    new = owner._allocate(40_000, [])
-    assert taken and new.offset != block.offset
+        monkeypatch.setattr(owner._region, "take_back", lambda size: False)
+    new = owner.allocate(40_000, [])
+    thread.join(20)
+    assert new.offset != block.offset
     assert taken[0].eq(1).all()
+
+
+def test_a_member_that_is_stopped_with_a_tables_monitor_keeps_nobody(members):
+    """The owner takes fresh memory, and what others drop is dropped later."""
+    owner, other = members[0], members[1]
+    block = owner.allocate(100_000, [1])
+    idle = owner.allocate(50_000, [])
+    monitor = members[2].control.holders_monitor(0)
+    holds, may_end = threading.Event(), threading.Event()
+
+    def hold():
+        with monitor:
+            holds.set()
+            may_end.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait(20)
+    other.release(block)
+    assert owner.allocate(50_000, [0]).offset not in (block.offset, idle.offset)
+    may_end.set()
+    thread.join(20)
+    assert owner.allocate(50_000, [0]).offset == idle.offset
+    assert owner.allocate(100_000, [0]).offset != block.offset
+    other.let_go()
+    assert owner.allocate(100_000, [0]).offset == block.offset
+
+
+# ---- other systems ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page_nbytes", [16 << 10, 64 << 10])
+def test_all_that_is_mapped_or_given_back_is_whole_pages_of_any_size(monkeypatch, page_nbytes):
+    places = []
+
+    def note(self, offset, nbytes, *arguments):
+        places.append((offset, nbytes))
+        return place(self, offset, nbytes, *arguments)
+
+    def note_given_back(pages, offset, nbytes):
+        places.append((offset, nbytes))
+        return give_back(pages, offset, nbytes)
+
+    place, give_back = Mapping._place, system.give_back
+    monkeypatch.setattr(Mapping, "_place", note)
+    monkeypatch.setattr(system, "give_back", note_given_back)
+    monkeypatch.setattr(system, "PAGE_NBYTES", page_nbytes)
+    fd = memory_file.create(2)
+    device, _, controller = [Arena(fd, 2, member, is_controller=member == 2) for member in range(3)]
+    os.close(fd)
+    x = controller.new((40_000,), torch.float32).fill_(1)
+    controller.settle(controller.block_of(x))
+    controller.prepare_for_fork()
+    block = device.copied(torch.ones(40_000), [0])
+    assert block.offset % page_nbytes == 0
+    device.release(block)
+    monkeypatch.setattr(device._region, "_most_kept_nbytes", 0)
+    device.collect()
+    controller.leave()
+    assert x.eq(1).all()
+    assert len(places) > 6 and all(offset % page_nbytes == nbytes % page_nbytes == 0 for offset, nbytes in places)
+
+
+@pytest.fixture
+def without_memory_files(monkeypatch, tmp_path):
+    """As on a system that has none: temporary files, in a folder of the test's."""
+    monkeypatch.setattr(system, "HAS_MEMORY_FILES", False)
+    monkeypatch.setattr(system, "_SHARED_FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_a_temporary_file_serves_as_well_and_has_no_name(without_memory_files):
+    fd = memory_file.create(2)
+    members = [Arena(fd, 2, member) for member in range(3)]
+    assert list(without_memory_files.iterdir()) == []
+    assert stat.S_IMODE(os.fstat(fd).st_mode) == 0o600
+    os.close(fd)
+    block = members[0].copied(torch.ones(1 << 18), [1])
+    assert members[1].hold(block, (1 << 18,), torch.float32).eq(1).all()
+    members[1].let_go()
+    assert members[0].allocate(1 << 20, [0]).offset == block.offset
+
+
+def test_a_folder_without_room_is_left_alone_and_one_that_fills_up_refuses(without_memory_files, monkeypatch):
+    monkeypatch.setattr(system, "_LEAST_ROOM_NBYTES", 1 << 60)
+    assert not memory_file.is_possible()
+    monkeypatch.undo()
+    fd = memory_file.create(1)
+    member = Arena(fd, 1, 0)
+    os.close(fd)
+    monkeypatch.setattr(system, "room_nbytes", lambda fd: 100 << 20)
+    with pytest.raises(MemoryError, match=f"has {100 << 20} left"):
+        member.allocate(200 << 20, [0])
+
+
+def test_where_large_regions_are_refused_smaller_ones_serve(monkeypatch):
+    truncate = os.ftruncate
+
+    def refuse(fd, nbytes):
+        if nbytes > 1 << 37:
+            raise OSError("no room for such a file")
+        truncate(fd, nbytes)
+
+    monkeypatch.setattr(os, "ftruncate", refuse)
+    fd = memory_file.create(2)
+    members = [Arena(fd, 2, member) for member in range(3)]
+    os.close(fd)
+    block = members[1].copied(torch.arange(9.0), [2])
+    assert members[2].hold(block, (9,), torch.float32).tolist() == list(range(9))
+    with pytest.raises(MemoryError, match="no room for"):
+        members[0].allocate(memory_file.REGIONS_NBYTES[1], [0])
+
+
+@pytest.mark.parametrize("refusal", ["no such advice", "no holes"])
+def test_where_pages_cannot_be_given_back_they_are_kept_and_blocks_still_serve(members, monkeypatch, refusal):
+    if refusal == "no such advice":
+        monkeypatch.setattr(system, "MADV_REMOVE", None)
+    else:
+        monkeypatch.setattr(system, "MADV_REMOVE", 1 << 20)  # which the system knows not
+    member = members[0]
+    monkeypatch.setattr(member._region, "_most_kept_nbytes", 0)
+    blocks = freed(member)
+    member.collect()
+    assert kept_pages(member, blocks) == 8
+    assert {member.allocate(1 << 20, [0]).offset for _ in range(8)} == {b.offset for b in blocks}
+
+
+@pytest.mark.parametrize("populate", [True, False], ids=["pages copied by the system", "pages copied by writing"])
+def test_a_private_copy_is_whole_before_the_block_is_used_again(monkeypatch, populate):
+    if not populate:
+        monkeypatch.setattr(system, "MAP_POPULATE", 0)
+    fd = memory_file.create(1)
+    controller, device = Arena(fd, 1, 1, is_controller=True), Arena(fd, 1, 0)
+    os.close(fd)
+    x = controller.new((100_000,), torch.float32).fill_(1)
+    block = controller.block_of(x)
+    controller.settle(block)
+    controller.prepare_for_fork()
+    device.view(block.offset, (100_000,), torch.float32).fill_(2)
+    assert x.eq(1).all()

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from tinyshard.runtime.shm import allocator, completion, control_block
+from tinyshard.runtime.shm import completion, control_block, memory_file
 from tinyshard.runtime.shm.completion import Completion, Completions, Seen
 
-pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
 COUNT = 3
 
 

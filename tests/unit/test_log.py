@@ -5,11 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from tinyshard.runtime.shm import allocator, control_block, log
+from tinyshard.runtime.shm import control_block, log, memory_file
 from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import CallLog, LogReader
 
-pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
 COUNT = 3
 
 

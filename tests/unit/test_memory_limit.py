@@ -5,9 +5,9 @@ import os
 import pytest
 import torch
 
-from tinyshard.runtime.shm import allocator, memory_limit
+from tinyshard.runtime.shm import allocator, memory_file, memory_limit
 
-pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="memory cannot be shared so on this system")
+pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="memory cannot be shared so on this system")
 
 
 def test_what_is_available_is_what_the_system_says():
@@ -77,7 +77,7 @@ def test_a_system_that_does_not_tell_is_not_believed_to_be_full(system):
 
 
 def test_a_block_larger_than_what_is_left_is_refused_and_small_ones_go_on(monkeypatch):
-    fd = allocator.create(1)
+    fd = memory_file.create(1)
     mine = allocator.Arena(fd, 1, 0)
     os.close(fd)
     monkeypatch.setattr(memory_limit, "available_nbytes", lambda: 100 << 20)

@@ -10,12 +10,12 @@ from tests.communicators import communicators_of, of_each
 from tinyshard.collectives import COLLECTIVES as TABLE
 from tinyshard.program import Builder, Meta, Value
 from tinyshard.runtime.collectives.base import Request
-from tinyshard.runtime.shm import allocator, monitor
+from tinyshard.runtime.shm import memory_file, monitor
 from tinyshard.runtime.shm.barrier import PeerLostError, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_SLOTS
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
-pytestmark = pytest.mark.skipif(not allocator.is_possible(), reason="shared memory needs Linux on x86-64")
+pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
 
 DEVICES = (0, 1)
 SHAPE = (200, 100)  # too much for a slot
@@ -38,7 +38,7 @@ def communicators():
 
 def fill(member):
     """Leave no room for a block of it."""
-    member._end = member._start
+    member._region._end = member._region._start
 
 
 def of_all(communicators, call):
@@ -82,7 +82,7 @@ def test_memory_that_runs_out_on_one_device_ends_the_collective_for_all(communic
     assert isinstance(ended[1 - full], MemoryError) and f"device {full} had no room" in str(ended[1 - full])
     for communicator in communicators:
         communicator._arena.collect()
-        assert not communicator._arena._given.any(), "a block is held by nobody, and never had again"
+        assert not communicator._arena._region._given.any(), "a block is held by nobody, and never had again"
     call = next(_calls)
     small = of_all(communicators, lambda c: total(c, torch.ones(3), DEVICES, call))
     assert [x.tolist() for x in small] == [[2.0] * 3] * 2

@@ -11,7 +11,7 @@ from tests.memory import CUDA_BUILD_BYTES
 from tests.workers import groups
 from tests.workers.limits import outcome
 from tests.workers.processes import JOINED
-from tinyshard.runtime.shm import allocator, memory_limit
+from tinyshard.runtime.shm import memory_file, memory_limit, region
 
 # ---- one device ------------------------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ def shared_pool(pool):
 
 def fill(pool, monkeypatch):
     """Leave no room for a block of the controller's own."""
-    monkeypatch.setattr(pool._arena, "_end", pool._arena._start)
+    monkeypatch.setattr(pool._arena._region, "_end", pool._arena._region._start)
 
 
 def let_the_machine_be_full(pool, monkeypatch):
@@ -167,7 +167,7 @@ def test_many_puts_that_are_small_each_are_refused_too_when_the_machine_is_full(
     with monkeypatch.context() as full:
         let_the_machine_be_full(shared_pool, full)
         with pytest.raises(ts.OutOfMemoryError, match="this machine has 1048576 left"):
-            for _ in range(allocator._ASKED_NBYTES >> 20):
+            for _ in range(region.ASKED_NBYTES >> 20):
                 kept.append(ts.device_put(torch.ones(5 << 18), ts.devices()[2]))
         assert x.sum().item() == kept[-1][: 8 << 10].sum().item() == 8 << 10
 
@@ -220,7 +220,7 @@ def test_a_device_that_the_system_kills_for_want_of_memory_is_named_and_the_othe
 
 
 @needs_a_group
-@pytest.mark.skipif(not allocator.is_possible(2), reason="memory cannot be shared so on this system")
+@pytest.mark.skipif(not memory_file.is_possible(2), reason="memory cannot be shared so on this system")
 def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_kill(cramped, controller):
     code = """
     wide = torch.zeros(1).expand(2, 300 << 20)  # 2.5 GB, which lie nowhere yet

@@ -226,10 +226,11 @@ def test_memory_of_freed_values_is_given_back_when_nothing_happens(pool):
     if pool._arena is None:
         pytest.skip("without shared memory the controller keeps no pages")
     x = ts.device_put(torch.ones(1 << 25), ts.devices()[0]).block_until_ready()  # 128 MiB
-    pool._arena._most_kept_idle_nbytes = 1 << 20
+    region = pool._arena._region
+    region._most_kept_idle_nbytes = 1 << 20
     del x
     ts.array(1.0).block_until_ready()
-    wait_until(lambda: pool._arena._kept_nbytes <= 1 << 20 and len(pool._arena._without_pages) > 0, "it is given back")
+    wait_until(lambda: region._kept_nbytes <= 1 << 20 and len(region._without_pages) > 0, "it is given back")
 
 
 def test_two_threads_that_wait_hear_of_their_results(pool, rows):

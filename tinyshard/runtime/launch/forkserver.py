@@ -229,7 +229,7 @@ def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], fork_se
     code = 1
     try:
         channel, control, output, store, *bell = fds
-        path = request["store"] or f"/proc/self/fd/{store}"
+        path = request["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
         given = request["collectives"], request["gpu"], request["kept"]
         worker.main(*lines, output, request["device"], request["count"], path, fork_server, *given, *bell)

@@ -6,7 +6,7 @@ import mmap
 
 import numpy as np
 
-from tinyshard.runtime.shm import monitor
+from tinyshard.runtime.shm import monitor, system
 from tinyshard.runtime.shm.monitor import Monitor
 
 # operands up to this size travel in slots of this part, larger ones in blocks of the arena
@@ -53,6 +53,8 @@ def initialise(memory: mmap.mmap, count: int) -> None:
     Monitor(control._exchange_monitor, count, is_new=True)
     for device in range(count):
         Monitor(control._call_monitors[device], is_new=True)
+    for member in range(count + 1):
+        Monitor(control._holders_monitors[member], 0, is_new=True)
 
 
 class ControlBlock:
@@ -66,7 +68,6 @@ class ControlBlock:
         exchanges: EXCHANGE, by device.
         eager_offset: where the bytes of small operands start: for each device EAGER_SLOTS slots, each with a place of
             EAGER_NBYTES for the operand and one for the result.
-        adopted: how often a member has begun, or ended, to hold a block that another member held: odd in between.
         calls: CALLS, by device.
         log: uint8[LOG_NBYTES], the records' bytes, a ring.
         nbytes: of all of it, whole pages.
@@ -78,18 +79,22 @@ class ControlBlock:
         self._at = 0
         self._exchange_monitor = self._take(np.uint8, monitor.nbytes(count))
         self._call_monitors = self._take(np.uint8, count, monitor.nbytes(1))
+        self._holders_monitors = self._take(np.uint8, members, monitor.nbytes(0))
         self.exchanges = self._take(EXCHANGE, count)
         self.calls = self._take(CALLS, count)
-        self.adopted = self._take(np.int64, members, _LINE_NBYTES // 8)[:, 0]
         self.eager_offset = self._at
         self._take(np.uint8, count, EAGER_SLOTS, 2, EAGER_NBYTES)
         self.log = self._take(np.uint8, LOG_NBYTES)
-        self.nbytes = -(-self._at // 4096) * 4096
+        self.nbytes = -(-self._at // system.PAGE_NBYTES) * system.PAGE_NBYTES
         self._count = count
 
     def call_monitor(self, device: int) -> Monitor:
         """What guards the device's row of `calls`. It waits on the condition for the next record."""
         return Monitor(self._call_monitors[device])
+
+    def holders_monitor(self, member: int) -> Monitor:
+        """What guards the table of who holds the member's blocks."""
+        return Monitor(self._holders_monitors[member], 0)
 
     def exchange_monitor(self) -> Monitor:
         """What guards `exchanges`, with a condition for each device."""

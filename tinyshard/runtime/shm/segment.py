@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-# of Linux on x86-64, which alone this serves; Python does not name them all
-_MAP_FIXED, _MAP_NORESERVE, _MAP_POPULATE = 0x10, 0x4000, 0x8000
+from tinyshard.runtime.shm import system
+
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-_ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+_ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | system.MAP_NORESERVE
 _mmap = ctypes.CDLL(None, use_errno=True).mmap
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
@@ -32,7 +32,6 @@ class Mapping:
 
     Attributes:
         bytes: all of it. The address space is given back when the last view of it is gone.
-        pages: the same, to advise the system on.
 
     Raises:
         OSError: the system refuses.
@@ -42,12 +41,12 @@ class Mapping:
         self._nbytes = nbytes
         self._fd = os.dup(fd)
         # reserved without the file: Python's mmap would keep a descriptor of it, in forked children too
-        self.pages = mmap.mmap(-1, nbytes, flags=_ANYWHERE, prot=mmap.PROT_READ)
-        self._address = np.frombuffer(self.pages, np.uint8).ctypes.data
+        self._pages = mmap.mmap(-1, nbytes, flags=_ANYWHERE, prot=mmap.PROT_READ)
+        self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
         self._own: dict[int, int] = {}  # sizes of the private parts, by where they start
         self._place(0, nbytes, mmap.MAP_SHARED, self._fd)
         memory: Any = (ctypes.c_ubyte * nbytes).from_address(self._address)
-        memory.reserved = self.pages  # who looks at the one keeps the other
+        memory.reserved = self._pages  # who looks at the one keeps the other
         self.bytes = np.frombuffer(memory, np.uint8)
 
     @property
@@ -66,9 +65,12 @@ class Mapping:
         """
         if self._fd >= 0 and offset not in self._own:
             # the system copies pages that it maps private and writable ahead of their use
-            populate = _MAP_POPULATE if is_copied else 0
+            populate = system.MAP_POPULATE if is_copied else 0
             self._place(offset, nbytes, mmap.MAP_PRIVATE | populate, self._fd)
             self._own[offset] = nbytes
+            if is_copied and not system.MAP_POPULATE:
+                # it copies each page at the first write. A thread that writes to this very byte may be overtaken
+                self.bytes[offset : offset + nbytes : system.PAGE_NBYTES] |= np.uint8(0)
 
     def share_again(self, offset: int) -> None:
         """Undo `make_private`, if it was done: what stands in the file is seen here again."""
@@ -76,6 +78,14 @@ class Mapping:
         if nbytes is not None and self._fd >= 0:
             self._place(offset, nbytes, mmap.MAP_SHARED, self._fd)
             del self._own[offset]
+
+    def give_back(self, offset: int, nbytes: int) -> bool:
+        """Let the system have whole pages of the file, which are zeros afterwards; False if it cannot: they stay."""
+        return system.give_back(self._pages, offset, nbytes)
+
+    def room_nbytes(self) -> int | None:
+        """How much room there is where the file lies; None if that is limited by the machine's memory alone."""
+        return system.room_nbytes(self._fd)
 
     def leave(self) -> None:
         """Let go of the file: the private parts stay, all else is zeros from now on.
@@ -105,7 +115,7 @@ class Mapping:
             self.close()
 
     def _place(self, offset: int, nbytes: int, flags: int, fd: int) -> None:
-        got = _mmap(self._address + offset, nbytes, _READ_WRITE, flags | _MAP_FIXED, fd, offset if fd >= 0 else 0)
+        got = _mmap(self._address + offset, nbytes, _READ_WRITE, flags | system.MAP_FIXED, fd, offset if fd >= 0 else 0)
         if got != self._address + offset:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))

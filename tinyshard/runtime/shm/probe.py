@@ -1,0 +1,85 @@
+"""Whether memory can be shared here; tried out, where no test has shown it: two processes meet in it, as workers will.
+
+On Linux with x86-64, where every test was seen to pass, nothing is tried and no time is lost. Elsewhere the first start
+of devices takes two starts of Python longer (0.5 s on two cores), for processes of their own can hang without harm.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tinyshard.runtime.shm import control_block, memory_file, system
+from tinyshard.runtime.shm.control_block import ControlBlock
+from tinyshard.runtime.shm.segment import Mapping
+
+# from the moment when both processes are up
+_EXCHANGE_WITHIN_S = 1.0
+# the modules of this folder alone: the package loads torch, which takes seconds
+_START = """
+import sys, types
+package = types.ModuleType("tinyshard")
+package.__path__ = [sys.argv[1]]
+sys.modules["tinyshard"] = package
+from tinyshard.runtime.shm import probe
+probe.meet(int(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+def why_not(count: int) -> str:
+    """Why `count` workers cannot share memory here; empty if they can.
+
+    Communication: none; two processes are started for a moment where it is to be tried.
+    """
+    if not memory_file.is_possible(count):
+        return "the system grants no file that all of them can map: address space, or room for a file, is limited"
+    return "" if system.is_measured() else _failure()
+
+
+@functools.cache
+def _failure() -> str:
+    """What went wrong when two processes met; empty if nothing did."""
+    fd = memory_file.create(1)
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for member in (0, 1):
+            command = [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), str(fd), str(member)]
+            null, pipe = subprocess.DEVNULL, subprocess.PIPE
+            started.append(subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null, pass_fds=[fd]))
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.read(1)  # it is up, or it has ended
+        end_s = time.monotonic() + _EXCHANGE_WITHIN_S
+        codes = [process.wait(max(0.0, end_s - time.monotonic())) for process in started]
+        return "" if codes == [0, 0] else f"two processes that tried it ended with codes {codes}"
+    except subprocess.TimeoutExpired:
+        return f"two processes that tried it did not hear each other within {_EXCHANGE_WITHIN_S:g} s"
+    except OSError as error:
+        return f"no processes can be started to try it: {error}"
+    finally:
+        os.close(fd)
+        for process in started:
+            process.kill()
+            process.communicate()
+
+
+def meet(fd: int, member: int) -> None:
+    """One of the two processes: say that it is up, then something in the memory, and wait for the other to do so.
+
+    Args:
+        fd: of a memory for one device.
+        member: 0 or 1.
+    """
+    memory = Mapping(fd, os.fstat(fd).st_size).bytes[: control_block.nbytes(1)]
+    control = ControlBlock(memory, 1)
+    monitor, words = control.exchange_monitor(), control.exchanges["message"][0].data
+    sys.stdout.write("x")
+    sys.stdout.flush()
+    with monitor:
+        words[member] = 1
+    monitor.notify_all()
+    monitor.wait_until(lambda: words[1 - member] == 1, look_s=0)

@@ -1,0 +1,176 @@
+"""The blocks of a member's own region: which are given out, which wait for their next use, which have pages.
+
+The first touch of a fresh page costs more than most maths, a recycled one nothing. So a block keeps its size for good,
+and is given again once nobody holds it; of those that wait, the pages of some are kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import numpy as np
+
+from tinyshard.runtime.shm import memory_limit, system
+from tinyshard.runtime.shm.holders import SLOTS, Block, Holders
+from tinyshard.runtime.shm.segment import Mapping
+
+# at so many blocks of a size, the oldest, it is looked before all are searched
+_LOOKED_AT = 16
+# a member that has taken so many new pages asks, before it takes more, whether there are so many
+ASKED_NBYTES = 1 << 26
+
+
+def rounded(nbytes: int) -> int:
+    """Sizes in steps of an eighth, so that blocks find a next use: 1000 pages take 1024."""
+    pages = max(1, -(-nbytes // system.PAGE_NBYTES))
+    step = 1 << max(0, pages.bit_length() - 4)
+    return -(-pages // step) * step * system.PAGE_NBYTES
+
+
+class Region:
+    """The blocks of one member. One thread at a time may use it.
+
+    Args:
+        mapping: all that is shared.
+        holders: who holds which blocks.
+        member: whose region it is.
+        start: offset of its first block, a multiple of the page size.
+        end: where it ends.
+        most_kept_nbytes: of pages of blocks that wait for their next use.
+        most_kept_idle_nbytes: likewise, when nothing has been made for a while.
+    """
+
+    def __init__(
+        self,
+        mapping: Mapping,
+        holders: Holders,
+        member: int,
+        start: int,
+        end: int,
+        most_kept_nbytes: int,
+        most_kept_idle_nbytes: int,
+    ) -> None:
+        self._mapping = mapping
+        self._holders = holders
+        self._member = member
+        self._start = start
+        self._end = end
+        self._most_kept_nbytes = most_kept_nbytes
+        self._most_kept_idle_nbytes = most_kept_idle_nbytes
+        self._offsets: list[int] = []  # by slot
+        self._sizes: list[int] = []
+        self._given = np.zeros(SLOTS, bool)
+        self._waiting: dict[int, dict[int, None]] = {}  # by size, the last one to be given next
+        self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
+        self._unasked_nbytes = 0
+        self._kept_nbytes = 0  # of waiting blocks whose pages are there
+        self._without_pages: set[int] = set()
+
+    @property
+    def used(self) -> int:
+        """How many blocks there are."""
+        return len(self._offsets)
+
+    def place(self, slot: int) -> tuple[int, int]:
+        """Offset and size of a block."""
+        return self._offsets[slot], self._sizes[slot]
+
+    def has_waiting(self, size: int) -> bool:
+        """Whether a block of this size waits for its next use."""
+        return bool(self._waiting.get(size))
+
+    def give(self, size: int, holders: Iterable[int]) -> Block:
+        """A block: one that waits, or else a new one. Wherever Ctrl-C strikes, a block that is not given still waits.
+
+        Args:
+            size: as `rounded` has it.
+            holders: members that hold it from now on.
+
+        Raises:
+            MemoryError: the region, or the machine, is full.
+        """
+        waiting = self._waiting.setdefault(size, {})
+        slot = next(reversed(waiting), None)
+        if slot is None:
+            self._check_room(size)
+            slot = self._grow(size)
+        elif slot in self._without_pages:
+            self._check_room(size)
+            self._without_pages.discard(slot)
+        else:
+            self._kept_nbytes -= size
+        self._holders.add(slot, holders)
+        self._given[slot] = True
+        waiting.pop(slot, None)  # only now
+        self._out.setdefault(size, deque()).append(slot)
+        return Block(self._member, slot, self._offsets[slot])
+
+    def _check_room(self, size: int) -> None:
+        """Raises if the machine has no room for new pages beside those that are taken without asking."""
+        if self._unasked_nbytes + size >= ASKED_NBYTES:
+            available = self._available_nbytes()
+            if available is not None and size + ASKED_NBYTES > available:
+                self._give_back(0)
+                available = self._available_nbytes()
+            if available is not None and size + ASKED_NBYTES > available:
+                spare = f"and {ASKED_NBYTES} to spare"
+                raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
+            self._unasked_nbytes = 0
+        else:
+            self._unasked_nbytes += size
+
+    def _available_nbytes(self) -> int | None:
+        """How much the machine can still give, and the folder in which the file lies."""
+        found = memory_limit.available_nbytes(), self._mapping.room_nbytes()
+        return min((nbytes for nbytes in found if nbytes is not None), default=None)
+
+    def _grow(self, size: int) -> int:
+        slot = len(self._offsets)
+        if slot == SLOTS or self._start + size > self._end:
+            raise MemoryError(f"no room for {size} more shared bytes beside {slot} blocks of device {self._member}")
+        self._sizes[slot:] = [size]
+        offset = self._start
+        self._start += size
+        self._offsets.append(offset)  # last: until then, Ctrl-C only leaves addresses unused
+        return slot
+
+    def take_back(self, size: int) -> bool:
+        """Find a block of this size that was given out long ago and that nobody holds any more."""
+        out = self._out.setdefault(size, deque())
+        oldest = [out.popleft() for _ in range(min(_LOOKED_AT, len(out)))]
+        given = [slot for slot in oldest if self._given[slot]]
+        found = self._holders.first_free(given)
+        out.extend(slot for slot in given if slot != found)
+        if found is not None:
+            self._recycle(found)
+        return found is not None
+
+    def collect(self) -> None:
+        """Find all blocks that nobody holds any more; give back pages where there are too many of them."""
+        idle = self._given[: self.used] & self._holders.all_free(self.used)
+        for slot in np.flatnonzero(idle).tolist():
+            self._recycle(slot)
+        for size, out in self._out.items():
+            self._out[size] = deque(slot for slot in out if self._given[slot])
+        self._give_back(self._most_kept_nbytes)
+
+    def _recycle(self, slot: int) -> None:
+        self._waiting.setdefault(self._sizes[slot], {})[slot] = None
+        self._given[slot] = False
+        self._kept_nbytes += self._sizes[slot]
+
+    def trim(self) -> None:
+        """Give back the pages of all blocks that wait but a few."""
+        self._give_back(self._most_kept_idle_nbytes)
+
+    def _give_back(self, most_kept_nbytes: int) -> None:
+        for size in sorted(self._waiting, reverse=True):
+            for slot in self._waiting[size]:
+                if self._kept_nbytes <= most_kept_nbytes:
+                    return
+                if slot not in self._without_pages:
+                    if not self._mapping.give_back(self._offsets[slot], size):
+                        return
+                    self._without_pages.add(slot)
+                    self._kept_nbytes -= size
