@@ -170,7 +170,7 @@ def _collectives(given: str | None, count: int) -> str:
     reason = probe.why_not(count) if given != "gloo" else ""
     if not reason:
         return given or "shared"
-    if given is None:
+    if not given:
         words = f"the devices exchange data over gloo, which is slower, for they cannot share memory here: {reason}"
         warnings.warn(f"{words}. TINYSHARD_COLLECTIVES=gloo chooses gloo without this warning", stacklevel=3)
         return "gloo"

@@ -1,6 +1,7 @@
 """How much memory is left, and that a block larger than that is refused before its pages are touched."""
 
 import os
+import sys
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from tinyshard.runtime.shm import allocator, memory_file, memory_limit
 pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="memory cannot be shared so on this system")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it in /proc")
 def test_what_is_available_is_what_the_system_says():
     with open("/proc/meminfo") as file:
         kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in file}

@@ -1,5 +1,6 @@
 """A monitor in shared memory: between threads, and between processes of which one dies with the mutex in its hand."""
 
+import errno
 import mmap
 import os
 import signal
@@ -65,6 +66,24 @@ def test_a_process_that_sleeps_on_a_condition_is_woken(memory):
     assert os.waitpid(pid, 0)[1] == 0
 
 
+def test_where_a_condition_refuses_to_be_waited_for_it_is_looked_at_again(memory, monkeypatch):
+    """As on macOS, where another process, which maps the mutex elsewhere, sleeps on the condition already."""
+    wait = "pthread_cond_timedwait_relative_np" if monitor._HAS_RELATIVE_WAIT else "pthread_cond_timedwait"
+    monkeypatch.setattr(monitor._library, wait, lambda *_: errno.EINVAL)
+    state, words = end_of(memory)
+    got = []
+    thread = threading.Thread(target=lambda: got.append(state.wait_until(lambda: words[0], look_s=0, then=lambda: 7)))
+    thread.start()
+    other, _ = end_of(memory)
+    assert other.acquire(20)  # the thread that waits does not keep it
+    words[0] = 1
+    other.release()
+    thread.join(20)
+    assert got == [7]
+    assert other.acquire(20)
+    other.release()
+
+
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="robust mutexes are Linux's")
 def test_a_process_that_is_killed_with_the_mutex_does_not_keep_it(memory):
     def die():
@@ -82,7 +101,13 @@ def test_a_process_that_is_killed_with_the_mutex_does_not_keep_it(memory):
     state.release()
 
 
-def test_a_process_that_is_stopped_with_the_mutex_holds_up_nobody_who_gives_a_limit(memory):
+@pytest.mark.parametrize("has_clock_lock", [monitor._HAS_CLOCK_LOCK, False])
+def test_a_process_that_is_stopped_with_the_mutex_holds_up_nobody_who_gives_a_limit(
+    memory, monkeypatch, has_clock_lock
+):
+    """A library without a timed lock, as macOS's and musl's, tries again and again."""
+    monkeypatch.setattr(monitor, "_HAS_CLOCK_LOCK", has_clock_lock)
+
     def stop():
         state, words = end_of(memory)
         state.acquire()

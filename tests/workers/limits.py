@@ -12,6 +12,7 @@
     stays held                                                                                      interrupted_blocks
     A collective that cannot complete names who reached it; who computes for long is waited for       test_faults_stalls
     Shutdown, restart, crash: no process, port or file is left                      test_pool_endings, test_faults_walls
+    A system without memory files, flags or measurements: the same, or gloo and a warning             test_other_systems
     Notebooks do not see each other; nobody else gets in; little or no /dev/shm does                   test_faults_walls
     A child that user code forks gets on, whatever the pool does, and keeps nothing of it           test_forked_children
     What no device can hold is refused before it is sent                          test_holdable_real, unit/test_holdable

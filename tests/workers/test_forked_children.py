@@ -4,6 +4,7 @@ Forked ones run 40 epochs; with TINYSHARD_TEST_ALL_EPOCHS=1 spawned ones, too, w
 """
 
 import os
+import sys
 
 import psutil
 import pytest
@@ -166,6 +167,7 @@ tell(all(well), ts.array(1.0).item())
     assert (each.process.returncode, errors) == (0, "")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what a process has open in /proc")
 @pytest.mark.parametrize("moment", ["", "ts.array(1.0).item()", "ts.array(torch.ones(20000)).sum()", "ts.shutdown()"])
 @pytest.mark.parametrize("joined", JOINED)
 def test_a_child_has_no_descriptor_and_no_memory_of_the_pool(controller, joined, moment):

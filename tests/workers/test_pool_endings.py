@@ -1,6 +1,7 @@
 """However the controller ends, no process, no socket and no file of it stays."""
 
 import os
+import sys
 from pathlib import Path
 
 import psutil
@@ -132,6 +133,7 @@ tell(x.sum().item())
     assert each.process.returncode == 0
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="macOS tells only root of the sockets of all processes")
 @pytest.mark.parametrize("collectives", JOINED)
 def test_no_socket_with_a_name_is_opened_and_of_those_with_a_port_none_is_left(controller, collectives):
     each = controller(STARTED + "input()", environment={"TINYSHARD_COLLECTIVES": collectives})
