@@ -2,7 +2,9 @@
 
 import json
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -127,3 +129,19 @@ def test_the_workflow_runs_what_ci_runs_everywhere() -> None:
     script = ROOT / ".ci/run"
     assert "make test" in script.read_text("utf-8")
     assert script.stat().st_mode & 0o100
+
+
+def test_what_ci_runs_goes_on_where_there_is_no_apt_get(tmp_path: Path) -> None:
+    """As on macOS: without ip and Chromium, whose tests are skipped."""
+    for name in ("bash", "dirname", "uname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or name)
+    (tmp_path / "make").write_text("#!/bin/sh\necho ran make $*\n")
+    (tmp_path / "make").chmod(0o755)
+    (tmp_path / "python").symlink_to(sys.executable)
+    environment = {"PATH": str(tmp_path), "PYTHON": str(tmp_path / "python")}
+    done = subprocess.run(
+        [str(tmp_path / "bash"), ".ci/run"], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "chromium cannot be installed here" in done.stdout
+    assert done.stdout.splitlines()[-1] == f"ran make test PYTHON={tmp_path}/python"
