@@ -44,7 +44,7 @@ def assert_nothing_is_left(each, family, before):
         ("os.kill(ts.devices()[1].pid, signal.SIGSTOP)", 0),
         ("os.kill(ts.devices()[1].pid, signal.SIGSTOP); x.sum(); os.kill(os.getpid(), signal.SIGKILL)", -9),
         ("a = ts.array(torch.ones(3000, 3000))\nfor _ in range(9): a @ a\nos.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("from tinyshard.runtime.launch import forkserver; os.kill(forkserver._fork_server.pid, signal.SIGKILL)", 0),
+        ("from tinyshard.runtime.launch import forkserver; os.kill(forkserver.start().pid, signal.SIGKILL)", 0),
     ],
 )
 def test_nothing_is_left(controller, ending, code):

@@ -13,16 +13,19 @@ import gc
 import json
 import multiprocessing
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
+import traceback
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tinyshard.errors import RuntimeStateError, message
 from tinyshard.runtime.forks import abandon_in_child, held_off
+
+_LINE_NBYTES = 4096
 
 
 class ForkServer:
@@ -36,26 +39,29 @@ class ForkServer:
         environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._lock = threading.Lock()
-        self._is_ready = False
         with held_off():
             self._sock, theirs = socket.socketpair()
-            # a terminal may stop who writes to it out of another group: so first of all SIGTTOU
+            # a terminal may stop a process that writes to it out of another group: so first of all SIGTTOU
             code = (
                 f"import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); sys.path[:] = {path!r}; "
                 f"from tinyshard.runtime.launch.forkserver import serve; serve({theirs.fileno()})"
             )
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", code],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=environment,
-                # a terminal's Ctrl-C is for the controller. A session of its own would keep it away too, but Linux may
-                # deal out the cores by sessions: then a busy process beside it takes nearly all of them
-                process_group=0,
-            )
-            theirs.close()
-            abandon_in_child(self)
-        atexit.register(self.close)
+            try:
+                with theirs:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-c", code],
+                        pass_fds=[theirs.fileno()],
+                        stdin=subprocess.DEVNULL,
+                        env=environment,
+                        # a terminal's Ctrl-C is for the controller. A session of its own would keep it away too, but
+                        # Linux may deal out the cores by sessions: then a busy process beside it takes nearly all
+                        process_group=0,
+                    )
+                abandon_in_child(self)
+                atexit.register(self.close)
+            except BaseException:
+                self._sock.close()  # which ends the process too
+                raise
 
     @property
     def pid(self) -> int:
@@ -73,28 +79,20 @@ class ForkServer:
         Raises:
             RuntimeStateError: it is gone.
         """
-        with self._lock:
-            if not self._is_ready:
-                try:
-                    self._answer("ready")
-                except (OSError, ValueError) as error:
-                    raise _cannot_fork(error) from error
-                self._is_ready = True
+        self._ask("ready")
 
-    def fork(self, request: dict[str, Any], fds: list[int]) -> int:
+    def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """Fork one worker; returns its pid. To be called once it is ready.
 
         Args:
             request: arguments of `worker.main` that are plain data.
             fds: the descriptors that it is to have: channel, control line, output, store, and a doorbell if there is
                 one.
+
+        Raises:
+            RuntimeStateError: it is gone.
         """
-        with self._lock:
-            try:
-                socket.send_fds(self._sock, [json.dumps(request).encode() + b"\n"], fds)
-                return int(self._answer("pid"))
-            except (OSError, ValueError) as error:
-                raise _cannot_fork(error) from error
+        return int(self._ask("fork", request, fds))
 
     def kill(self, pid: int) -> int | None:
         """Kill a worker, stopped or not, and wait until it is gone.
@@ -102,48 +100,49 @@ class ForkServer:
         Returns:
             Its wait status: of the signal or exit that ended it before, if one did; None if that cannot be known.
         """
-        with self._lock, contextlib.suppress(OSError, ValueError):
-            self._sock.sendall(json.dumps({"kill": pid}).encode() + b"\n")
-            status = self._answer("status")
-            return None if status is None else int(status)
-        return None
+        try:
+            status: int | None = self._ask("kill", pid)
+        except RuntimeStateError:
+            return None
+        return status
 
-    def _answer(self, key: str) -> Any:
-        line = b""
-        while not line.endswith(b"\n"):  # it says one line at a time: no buffer, whose lock a child would inherit
-            part = self._sock.recv(4096)
-            if not part:
-                raise OSError("the helper process is gone")
-            line += part
-        return json.loads(line)[key]
+    def _ask(self, word: str, what: Any = None, fds: Sequence[int] = ()) -> Any:
+        try:
+            with self._lock:
+                socket.send_fds(self._sock, [json.dumps([word, what]).encode()], fds)
+                line = b""
+                while not line.endswith(b"\n"):  # one line at a time: no buffer, whose lock a child would inherit
+                    part = self._sock.recv(_LINE_NBYTES)
+                    if not part:
+                        raise OSError("the helper process is gone")
+                    line += part
+                return json.loads(line)
+        except (OSError, ValueError) as error:
+            raise RuntimeStateError(
+                message(
+                    "no worker process could be started",
+                    got=f"{type(error).__name__}: {error}",
+                    rule="workers are forked from a helper process that imports torch",
+                    try_='ts.init() again, or ts.init(runtime="local")',
+                )
+            ) from error
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: let go of it."""
-        atexit.unregister(self.close)
         self._sock.close()
         self._process.returncode = 0  # it is not this process's child: nothing to wait for
 
     def close(self) -> None:
-        """End it, and with it every worker that is left."""
+        """End it, and with it every worker that is left. To do it again changes nothing."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-
-def _cannot_fork(error: Exception) -> RuntimeStateError:
-    return RuntimeStateError(
-        message(
-            "no worker process could be started",
-            got=f"{type(error).__name__}: {error}",
-            rule="workers are forked from a helper process that imports torch",
-            try_='ts.init() again, or ts.init(runtime="local")',
-        )
-    )
+        self._sock.close()
+        atexit.unregister(self.close)
 
 
 _fork_server: ForkServer | None = None
@@ -154,6 +153,7 @@ def start() -> ForkServer:
     global _fork_server
     with held_off():  # a child that finds it half made would have its socket
         if _fork_server is None or not _fork_server.is_alive:
+            stop()
             _fork_server = ForkServer()
         return _fork_server
 
@@ -161,11 +161,9 @@ def start() -> ForkServer:
 def stop() -> None:
     """End it, if this process has one."""
     global _fork_server
-    with held_off():
-        ending, _fork_server = _fork_server, None
-    if ending is not None and ending.is_alive:
-        atexit.unregister(ending.close)
-        ending.close()
+    if _fork_server is not None:
+        _fork_server.close()
+    _fork_server = None
 
 
 def prestart() -> None:
@@ -188,55 +186,50 @@ def serve(fd: int) -> None:
     torch.set_num_threads(1)
     gc.freeze()  # a collection in a worker would write to every page that it shares with the others
     sock = socket.socket(fileno=fd)
-    children: set[int] = set()
     fork_server = os.getpid()
+    children: set[int] = set()
+
+    def end(pid: int) -> int | None:
+        """Kill a child; its wait status: what ended it first counts."""
+        if pid not in children:
+            return None
+        children.discard(pid)
+        os.kill(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+
     try:
-        sock.sendall(json.dumps({"ready": fork_server}).encode() + b"\n")
         while True:
-            select.select([sock], [], [])
-            line, fds, _, _ = socket.recv_fds(sock, 4096, 5)
+            line, fds, _, _ = socket.recv_fds(sock, _LINE_NBYTES, 5)
             if not line:
                 return
-            request = json.loads(line)
-            if "device" in request:
-                pid = os.fork()
-                if pid == 0:
+            word, what = json.loads(line)
+            answer: int | None = None
+            if word == "kill":
+                answer = end(what)
+            elif word == "fork":
+                answer = os.fork()
+                if answer == 0:
                     sock.close()
-                    _become_worker(worker, request, fds, fork_server)
+                    _become_worker(worker.main, what, fds, fork_server)
+                children.add(answer)
                 for passed in fds:
                     os.close(passed)
-                children.add(pid)
-                answer: dict[str, Any] = {"pid": pid}
-            else:
-                answer = {"status": _end(children, request["kill"])}
             sock.sendall(json.dumps(answer).encode() + b"\n")
     finally:
         for pid in list(children):
-            _end(children, pid)
+            end(pid)
         os._exit(0)
 
 
-def _end(children: set[int], pid: int) -> int | None:
-    """Kill a child and take its wait status: what ended it first counts."""
-    if pid not in children:
-        return None
-    children.discard(pid)
-    os.kill(pid, signal.SIGKILL)
-    return os.waitpid(pid, 0)[1]
-
-
-def _become_worker(worker: Any, request: dict[str, Any], fds: list[int], fork_server: int) -> None:
+def _become_worker(work: Callable[..., None], given: dict[str, Any], fds: list[int], fork_server: int) -> None:
     code = 1
     try:
         channel, control, output, store, *bell = fds
-        path = request["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"
+        given["store"] = given["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
-        given = request["collectives"], request["gpu"], request["kept"]
-        worker.main(*lines, output, request["device"], request["count"], path, fork_server, *given, *bell)
+        work(*lines, output, fork_server=fork_server, bell=bell[0] if bell else -1, **given)
         code = 0
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         sys.stdout.flush()

@@ -1,14 +1,13 @@
-"""Starting the workers of a pool: channel, control line and output pipe for each, and a file in which they meet."""
+"""Workers on this machine: channel, control line and output pipe for each, and a file in which they meet."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 from tinyshard.runtime.controller.connection import Link
@@ -19,7 +18,7 @@ from tinyshard.runtime.launch.forkserver import ForkServer
 
 
 class Starter(Protocol):
-    """Who starts the workers of a pool, and ends them."""
+    """Starts the workers of a pool, and ends them."""
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Start the workers; a Link to each, in the order of the devices, until they are not wanted any more."""
@@ -53,23 +52,38 @@ class Forked:
         bell: int = -1,
     ) -> None:
         self._fork_server = fork_server
-        self._count = count
-        self._collectives = collectives
+        self._facts = {"count": count, "collectives": collectives}
+        self._gpus: Sequence[int | None] = gpus or [None] * count
         self._arena = arena
-        self._gpus = gpus
-        self._bell = bell
+        self._bells = [bell] if bell >= 0 else []
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Fork one after the other."""
-        # told to all, for they must not differ in it
-        kept = cores.kept(self._count) if self._collectives == "shared" else ()
-        with rendezvous(self._arena) as store:
-            for device in range(self._count):
+        kept = cores.kept(len(self._gpus)) if self._facts["collectives"] == "shared" else ()  # the same for all
+        with rendezvous(self._arena) as (store, path):
+            for device, gpu in enumerate(self._gpus):
                 if not is_wanted():
                     return
-                gpu = self._gpus[device] if self._gpus else None
-                facts = {"count": self._count, "collectives": self._collectives, "gpu": gpu, "kept": kept}
-                yield start_worker(self._fork_server, device, store, facts, self._bell)
+                given = {"device": device, "gpu": gpu, "store": path, "kept": kept, **self._facts}
+                self._fork_server.wait_until_ready()
+                yield self._fork(given, store)
+
+    def _fork(self, given: dict[str, Any], store: int) -> Link:
+        with held_off(), ExitStack() as ours, ExitStack() as its:  # a child that is forked meanwhile would keep all
+
+            def line() -> tuple[socket.socket, int]:
+                one, other = socket.socketpair()
+                return ours.enter_context(one), its.enter_context(other).fileno()
+
+            channel, its_channel = line()
+            control, its_control = line()
+            output, its_output = os.pipe()
+            ours.callback(os.close, output)
+            its.callback(os.close, its_output)
+            pid = self._fork_server.fork(given, [its_channel, its_control, its_output, store, *self._bells])
+            link = Link(given["device"], channel, control, output, pid)
+            ours.pop_all()  # they are the Link's now
+            return link
 
     def host(self, device: int) -> str | None:
         """Here."""
@@ -111,38 +125,3 @@ def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-
-
-def start_worker(
-    fork_server: ForkServer, device: int, store: tuple[int, str], facts: dict[str, Any], bell: int = -1
-) -> Link:
-    """Fork one worker.
-
-    Args:
-        device: its id.
-        store: what `rendezvous` gave.
-        facts: further arguments of `worker.main`.
-        bell: descriptor of the pipe by which it wakes the controller, if it shares memory with it.
-
-    Raises:
-        RuntimeStateError: the fork server cannot.
-    """
-    fork_server.wait_until_ready()
-    with held_off():  # a child that is forked meanwhile would keep the worker's ends, of which no owner is known
-        ours, theirs = socket.socketpair()
-        control, their_control = socket.socketpair()
-        output, write_end = os.pipe()
-        try:
-            descriptors = [theirs.fileno(), their_control.fileno(), write_end, store[0], *([bell] if bell >= 0 else [])]
-            pid = fork_server.fork({"device": device, "store": store[1], **facts}, descriptors)
-            return Link(device, ours, control, output, pid)
-        except BaseException:
-            ours.close()
-            control.close()
-            with contextlib.suppress(OSError):
-                os.close(output)
-            raise
-        finally:
-            theirs.close()
-            their_control.close()
-            os.close(write_end)
