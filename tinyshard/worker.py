@@ -6,15 +6,15 @@
                                             -m tinyshard.worker --controller 10.0.0.1:29400
     or, under Slurm                     srun --ntasks=8 python -m tinyshard.worker --controller 10.0.0.1:29400
 
-The order does not matter: whoever is first waits. Rank n becomes device n. The address is the controller's, as the
-other machines reach it; it listens there and nowhere else, and the workers' gloo sockets on the interfaces that lead
-there.
+The order does not matter: controller and workers wait for each other. Rank n becomes device n. The address is the
+controller's, as the other machines reach it; it listens there and nowhere else, and the workers' gloo sockets on the
+interfaces that lead there.
 
 Controller and workers know each other by a secret, which is in no command line: the file ~/.tinyshard/secret (mode 600,
 made by the controller; copy it to machines that do not share the home folder), or the file that TINYSHARD_SECRET_FILE
-names, or the value of TINYSHARD_SECRET. Who does not prove that it knows the secret is refused. What travels afterwards
-is neither encrypted nor signed; gloo, which carries data between workers, asks nobody who he is, nor does torchrun's
-rendezvous: use a network whose other users you trust, or a tunnel.
+names, or the value of TINYSHARD_SECRET. A process that does not prove that it knows the secret is refused. What travels
+afterwards is neither encrypted nor signed, and gloo, which carries data between workers, proves nothing, nor does
+torchrun's rendezvous: use a network whose other users you trust, or a tunnel.
 
 A worker ends with its controller. The process that torchrun started then waits --wait seconds for the next one, so a
 restarted kernel finds its machines again by the same ts.init; after ts.shutdown() it ends at once, and so does
@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
 
 from tinyshard.errors import RuntimeStateError
 
@@ -69,13 +68,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     try:
-        return agent.serve(address, secret, slot, given.wait, _say(slot[0]))
+        return agent.serve(address, secret, slot, given.wait)
     except KeyboardInterrupt:
         return 130
-
-
-def _say(rank: int) -> Callable[[str], None]:
-    return lambda words: print(f"tinyshard worker {rank}: {words}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

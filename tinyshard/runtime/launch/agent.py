@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import wait
@@ -55,17 +56,14 @@ def slot_of(environment: Mapping[str, str]) -> tuple[int, int]:
     )
 
 
-def serve(
-    address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s: float, say: Callable[[str], None]
-) -> int:
-    """Serve one controller after the other.
+def serve(address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s: float) -> int:
+    """Serve one controller after the other; what is wrong is printed for the user of the launcher.
 
     Args:
         address: of the controller.
         secret: what the controller knows too.
         slot: rank and count.
         wait_s: how long to be without a controller.
-        say: tells the user of the launcher.
 
     Returns:
         The exit code: 0 when a controller said that it is over, 1 when none came or it refused.
@@ -91,13 +89,15 @@ def serve(
                     return 0
             since_s = time.monotonic()
         except connect.RefusedError as error:
-            say(f"the controller at {address[0]}:{address[1]} and this worker do not get together: {error}")
-            return 1
+            problem = f"the controller at {address[0]}:{address[1]} and this worker do not get together: {error}"
+            break
         except OSError as error:
             if time.monotonic() - since_s > wait_s:
-                say(f"no controller at {address[0]}:{address[1]} within {wait_s:.0f} s: {error}")
-                return 1
+                problem = f"no controller at {address[0]}:{address[1]} within {wait_s:.0f} s: {error}"
+                break
             time.sleep(_TRY_AGAIN_S)
+    print(f"tinyshard worker {rank}: {problem}", file=sys.stderr, flush=True)
+    return 1
 
 
 def _obey(sock: socket.socket, work: Callable[[socket.socket, str, dict[str, Any]], None]) -> bool:

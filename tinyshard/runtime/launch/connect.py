@@ -135,25 +135,26 @@ def read_secret(path: str | None = None, *, may_make: bool = False) -> bytes:
     Raises:
         RuntimeStateError: there is no secret, it is too short, or other users can read its file.
     """
+    place = f"the environment variable {SECRET}"
     secret = os.environ.get(SECRET, "").strip() if path is None else ""
-    file = Path(path or os.environ.get(SECRET_FILE) or Path.home() / ".tinyshard" / "secret")
-    place, mode = (f"the environment variable {SECRET}", 0o600) if secret else (str(file), 0)
-    try:
-        if not secret and may_make:
+    if not secret:
+        file = Path(path or os.environ.get(SECRET_FILE) or Path.home() / ".tinyshard" / "secret")
+        place = str(file)
+        try:
             with contextlib.suppress(FileExistsError):
-                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
-                    made.write(secrets.token_hex(32) + "\n")
-        if not secret:
+                if may_make:
+                    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
+                        made.write(secrets.token_hex(32) + "\n")
             with file.open() as opened:
                 mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
                 secret = opened.read().strip()
-    except OSError as error:
-        try_ = "copy the file from the controller's machine, where ts.init(hosts=...) makes it"
-        raise _no_secret("there is no secret", f"{file}: {error.strerror}", try_) from None
-    if mode & 0o077:
-        try_ = f"chmod 600 {file}, and make a new secret if another user may have read it"
-        raise _no_secret("others can read the file of the secret", f"{file}, mode {mode:o}", try_)
+        except OSError as error:
+            try_ = "copy the file from the controller's machine, where ts.init(hosts=...) makes it"
+            raise _no_secret("there is no secret", f"{file}: {error.strerror}", try_) from None
+        if mode & 0o077:
+            try_ = f"chmod 600 {file}, and make a new secret if another user may have read it"
+            raise _no_secret("others can read the file of the secret", f"{file}, mode {mode:o}", try_)
     if len(secret) < _SHORTEST_SECRET:
         try_ = 'python -c "import secrets; print(secrets.token_hex(32))"'
         raise _no_secret("the secret is too short", f"{len(secret)} characters in {place}", try_)

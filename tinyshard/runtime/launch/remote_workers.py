@@ -51,7 +51,7 @@ def gather(hosts: Hosts, devices: int | None, within_s: float) -> list[Agent]:
                     "there are fewer workers than devices",
                     got=f"{devices} devices; {started} workers were started",
                     rule="each device is a worker on one of the machines",
-                    try_=f"ts.init(devices={started}), or start more workers:\n{command(hosts.address)}",
+                    try_=f"ts.init(devices={started}), or start more workers:\n{_command(hosts)}",
                 )
             )
         if wanted and len(there) >= wanted:
@@ -61,8 +61,8 @@ def gather(hosts: Hosts, devices: int | None, within_s: float) -> list[Agent]:
             raise _incomplete(hosts, wanted, within_s)
         if waited_s > _SAY_AFTER_S and not has_said:
             has_said = True
-            text = f"waiting for workers at {hosts.address}; start them on every machine by\n{command(hosts.address)}"
-            print(text, file=sys.stderr)
+            text = f"waiting for workers at {hosts.address}; start them on every machine by\n"
+            print(text + _command(hosts), file=sys.stderr)
         time.sleep(_LOOK_EVERY_S)
 
 
@@ -80,17 +80,16 @@ def _incomplete(hosts: Hosts, wanted: int, within_s: float) -> RuntimeStateError
             f"the workers of other machines have not all come to {hosts.address} within {within_s:.0f} s",
             got="\n".join(got),
             rule="on every machine the same command runs, knows the secret, and reaches this address",
-            try_=f"{command(hosts.address)}\n"
-            'or ts.config.update("hosts_timeout_s", seconds) to wait longer, or fewer devices',
+            try_=f'{_command(hosts)}\nor ts.config.update("hosts_timeout_s", seconds) to wait longer, or fewer devices',
         )
     )
 
 
-def command(address: str) -> str:
+def _command(hosts: Hosts) -> str:
     """What a user types on every machine."""
     return (
         "torchrun --nnodes=MACHINES --nproc-per-node=WORKERS --rdzv-backend=c10d --rdzv-endpoint=ONE_OF_THEM:29500 "
-        f"-m tinyshard.worker --controller {address}"
+        f"-m tinyshard.worker --controller {hosts.address}"
     )
 
 
