@@ -63,7 +63,7 @@ sweep: test-installed
 
 # What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
 ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo test_replicated_check test_transfers_gloo
-ON_GLOO += test_failures test_faults_deaths test_faults_interrupts test_faults_memory test_faults_stalls
+ON_GLOO += test_failures test_faults_deaths test_faults_interrupts test_faults_memory test_faults_random test_faults_stalls
 
 workers: test-installed
 	$(call heading,worker tests: real processes)

@@ -5,6 +5,7 @@
     A device dies: waits that depend on it end within 5 s and name it and the signal; other devices   test_faults_deaths
     keep what they have; ts.init() starts afresh, old Arrays say so; what was saved is loaded
     under any sharding
+    Devices stop and die at random moments of a busy machine: each wait ends                      test_faults_random
     Memory runs out, on a device, in an exchange, for all: a clear error, or a death by name;         test_faults_memory
     nobody is held up                                                    unit: shm_collectives, memory_limit, live
     Ctrl-C ends a cell within 2 s, cancels what is queued, and leaves the rest                    test_faults_interrupts

@@ -2,7 +2,12 @@
 
 import gc
 import linecache
+import os
+import random
+import signal
 import sys
+import threading
+import time
 
 import pytest
 import torch
@@ -68,6 +73,32 @@ def test_ctrl_c_at_any_line_leaves_no_block_held(pool, rows, is_get):
     [pool.held(device) for device in range(8)]
     wait_until(lambda: held_blocks(pool) == 8, "what was interrupted is let go of")
     assert torch.equal(ts.device_get(ts.device_put(HOST + 2, rows)), HOST + 2)
+
+
+def test_ctrl_c_at_random_moments_of_large_puts_leaves_no_block_held(pool, rows):
+    """`TINYSHARD_FAULTS=40` interrupts forty."""
+    if pool.collectives != "shared":
+        pytest.skip("gloo has no shared memory")
+    large = torch.ones(8, 1 << 23)
+    began_s = time.monotonic()
+    ts.device_put(large, rows).block_until_ready()
+    took_s = time.monotonic() - began_s
+    wait_until(lambda: held_blocks(pool) == 0, "the devices have let go of all")
+    chance = random.Random(0)
+    struck = 0
+    for _ in range(int(os.environ.get("TINYSHARD_FAULTS", "6"))):
+        timer = threading.Timer(chance.random() * took_s, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            ts.device_put(large, rows).block_until_ready()
+            timer.join()
+            time.sleep(0.01)
+        except KeyboardInterrupt:
+            struck += 1
+        assert ts.device_put(torch.ones(8), ts.devices()[0]).sum().item() == 8
+    assert struck
+    gc.collect()
+    wait_until(lambda: held_blocks(pool) == 0, "what was interrupted is let go of")
 
 
 def test_an_interrupted_copy_of_a_large_value_gives_its_memory_back(pool, monkeypatch):
