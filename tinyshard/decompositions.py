@@ -17,6 +17,8 @@ from typing import Any
 
 import torch
 
+from tinyshard.operators import has_mask
+
 aten = torch.ops.aten
 Function = Callable[..., Any]
 
@@ -32,6 +34,8 @@ def always(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Function | N
         return _mean_of_sums(op, position)
     if op in _NLL_FORWARD and args[3] == _MEAN:
         return _mean_of_nll(op)
+    if op is aten.index_put.default and len(args[1]) == 1 and has_mask(args[1]) and not args[2].shape:
+        return _number_at_a_mask
     return None
 
 
@@ -104,6 +108,15 @@ def _mean_of_nll(op: Any) -> Function:
         return losses / total, total
 
     return forward
+
+
+def _number_at_a_mask(
+    x: torch.Tensor, masks: Sequence[torch.Tensor], value: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """`x[mask] = value`, of a mask of x's leading dims: element by element, so that both stay as they are cut."""
+    mask = masks[0].bool()
+    mask = mask.reshape([*mask.shape, *[1] * (x.dim() - mask.dim())])
+    return torch.where(mask, x + value if accumulate else value, x)
 
 
 # ---- along a sharded dim --------------------------------------------------------------------------------------------

@@ -102,6 +102,14 @@ _INDEXED = {
 }
 
 
+_PUT_AT = {aten.index_put.default, aten._unsafe_index_put.default}
+
+
+def has_mask(indices: Any) -> bool:
+    """Whether some of these indices, which may be None, are masks: a mask stands for as many dims as it has."""
+    return any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in indices)
+
+
 def not_by_rule(op: Any, args: tuple[Any, ...]) -> str:
     """Why this call of an op is not one for the op's rule, which holds for other arguments; empty where it is.
 
@@ -111,6 +119,8 @@ def not_by_rule(op: Any, args: tuple[Any, ...]) -> str:
     """
     if op is aten.embedding_dense_backward.default and len(args) > 4 and args[4]:
         return "with scale_grad_by_freq each word is counted in all blocks"
+    if op in _PUT_AT and has_mask(args[1]):
+        return "its rule takes a mask for an index of one dim"
     if op in _INDEXED:
         x, dim, index = args[:3]
         others = [d for d in range(len(index.shape)) if d != dim % max(len(x.shape), 1)]

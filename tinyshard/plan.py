@@ -27,6 +27,7 @@ from tinyshard.operators import (
     SHAPED_BY_VALUES,
     combined_by,
     facts,
+    has_mask,
     meta_differs,
     not_by_rule,
     with_positive_dims,
@@ -399,4 +400,4 @@ def _masks_are_plain(op: Any, args: Any) -> bool:
     """index.Tensor has a shape of its own only where it is given a boolean mask."""
     if op not in (aten.index.Tensor, aten._unsafe_index.Tensor):
         return False
-    return all(x is None or x.dtype not in (torch.bool, torch.uint8) for x in args[1])
+    return not has_mask(args[1])

@@ -250,3 +250,41 @@ def test_what_a_gradient_cannot_do_in_a_program_names_the_line_whose_gradient_it
                 call(torch.ones(3))
     with pytest.raises(TypeError, match=r"test_tracing_ordinary_code\.py"):
         ts.grad(ts.jit(filled))(torch.ones(3))
+
+
+def _written_at(mask, value):
+    def write(x):
+        y = x.clone()
+        y[mask(x)] = value(x)
+        return y
+
+    return write
+
+
+@pytest.mark.parametrize("spec", [P("x"), P("y", "x"), P(None, "x"), P(None, "x", "y"), P("x", None, "y")], ids=str)
+@pytest.mark.parametrize(
+    "write",
+    [
+        _written_at(lambda x: x > 0, lambda x: 0.5),
+        _written_at(lambda x: x[:, :, 0] > 0, lambda x: 0.5),
+        _written_at(lambda x: x[:, 0, 0] > 0, lambda x: x.detach().sum()),
+        _written_at(lambda x: x[:, :, 0] > 0, lambda x: x.detach()[0, 0]),
+        _written_at(lambda x: (slice(None), x[0, :, 0] > 0), lambda x: x.detach()[0, 0]),
+        _written_at(lambda x: (slice(None), x[0] > 0), lambda x: 2.0),
+        lambda x: x.index_put((x[..., 0] > 0,), x.detach().mean(), accumulate=True),
+    ],
+)
+def test_a_write_at_a_mask_is_torchs_in_every_layout(write, spec):
+    torch.manual_seed(0)
+    value = torch.randn(8, 4, 2)
+    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4, 2), ("x", "y")), spec))
+    torch.testing.assert_close(ts.device_get(ts.jit(write)(x)), write(value))
+    of_sum = torch.func.grad(lambda v: (write(v) ** 2).sum())(value)
+    torch.testing.assert_close(ts.device_get(ts.jit(ts.grad(lambda v: (write(v) ** 2).sum()))(x)), of_sum)
+
+
+def test_a_scalar_at_a_mask_is_written_where_the_mask_lies():
+    mesh = ts.make_mesh((4, 2), ("x", "y"))
+    x = ts.device_put(torch.randn(8, 4), ts.NamedSharding(mesh, P("x", "y")))
+    compiled = ts.jit(_written_at(lambda v: v > 0, lambda v: 0.0)).lower(x).compile()
+    assert "gather" not in compiled.as_text()
