@@ -15,8 +15,8 @@ import tinyshard as ts
 from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYERS
 from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
-from tinyshard import platform
-from tinyshard.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 
 N = DEVICES
@@ -80,7 +80,7 @@ _CALLED: dict[str, tuple[str, dict[str, Any], Callable[[int], tuple[int, ...]]]]
 
 def collective(name: str, nbytes: int) -> Generator:
     """A program of nothing but one collective, on shards that were put there."""
-    from tinyshard.collectives import COLLECTIVES as TABLE
+    from tinyshard.core.collectives import COLLECTIVES as TABLE
 
     op, params, shape_of = _CALLED[name]
     shape = shape_of(nbytes // 4)
@@ -89,7 +89,7 @@ def collective(name: str, nbytes: int) -> Generator:
     builder.input(meta)
     made = builder.emit(op, (Value(0),), {"axes": (0,), **params}, [TABLE[op].meta(meta, N, params)])
     program = builder.finish(made)
-    pool = platform.current()
+    pool = lifecycle.current()
     generator = torch.Generator().manual_seed(1)
     hosts = [[torch.rand(shape, generator=generator) for _ in range(N)] for _ in range(2)]
     form = TABLE[op].form

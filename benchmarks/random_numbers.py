@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 
 import tinyshard as ts
-from tinyshard.random.draw import is_compiled
+from tinyshard.primitives.random_bits import is_compiled
 
 KINDS = {"uniform": 0.6, "normal": 1.0}  # what the time is to be at most, in JAX's
 

@@ -15,7 +15,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.memory import memory_line
-from tinyshard.compiled import Compiled
+from tinyshard.compile.compiled import Compiled
 
 __all__ = ["FSDP", "PIPELINE", "RING", "Goal", "Puzzle", "Score", "network_and_batch", "queries_keys_values"]
 

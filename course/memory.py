@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.collectives import COLLECTIVES
-from tinyshard.program import Program, Step, values_in
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.program import Program, Step, values_in
 from tinyshard.runtime.worker.executor import find_op
 
 __all__ = ["MemoryLine", "Moment", "memory_line"]

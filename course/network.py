@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from tinyshard.compiled import Compiled
+from tinyshard.compile.compiled import Compiled
 
 __all__ = ["LAYOUTS", "NEIGHBOURS", "WIDTH", "parameter_specs", "step_on", "training_step"]
 

@@ -20,9 +20,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from course.memory import memory_line
-from tinyshard.collectives import COLLECTIVES, group_size
-from tinyshard.cost import Cost, bytes_sent
-from tinyshard.program import Program, Step
+from tinyshard.compile.cost import Cost, bytes_sent
+from tinyshard.core.collectives import COLLECTIVES, group_size
+from tinyshard.core.program import Program, Step
 
 __all__ = ["GPU_BOXES", "LAPTOPS", "MACHINES", "ROUNDS", "Estimate", "Exchange", "Link", "Machine", "estimate"]
 

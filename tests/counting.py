@@ -4,8 +4,8 @@ import math
 
 import tinyshard as ts
 from tests.programs import Case
-from tinyshard import platform
-from tinyshard.collectives import COLLECTIVES
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.runtime import lifecycle
 
 
 def sent(name: str, size: int, nbytes: int) -> int:
@@ -37,10 +37,10 @@ def check(case: Case) -> list[tuple[str, int, int]]:
     with ts.set_mesh(mesh):
         compiled = ts.jit(case.function).lower(*arguments).compile()
         ts.block_until_ready(compiled(*arguments))  # operands that are still to be put are put once here
-        platform.current().handed()
+        lifecycle.current().handed()
         ts.block_until_ready(compiled(*arguments))
     told = announced(compiled.program)
-    for device, handed in platform.current().handed().items():
+    for device, handed in lifecycle.current().handed().items():
         assert handed == told, f"device {device}"
     cost = compiled.cost_analysis()
     assert cost.nbytes == sum(sent(*each) for each in told)

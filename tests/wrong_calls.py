@@ -11,9 +11,10 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard import P, platform
-from tinyshard.config import UnknownFlagError
-from tinyshard.lifting import TracedValueError
+from tinyshard import P
+from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.config import UnknownFlagError
+from tinyshard.runtime import lifecycle
 
 UNEVEN = ("cannot be split evenly", "must be a multiple of")
 RANK = ("does not fit the array's rank",)
@@ -238,13 +239,13 @@ def names() -> dict[str, Any]:
 
 def check(call: str, error: type[Exception], words: tuple[str, ...]) -> None:
     """The call gives this error and these words, and everything that was there is there, and works."""
-    runtime, known = platform.current(), names()
+    runtime, known = lifecycle.current(), names()
     with pytest.raises(error) as caught:
         eval(call, known)
     assert isinstance(caught.value, error)
     for word in words:
         assert word in str(caught.value)
-    assert platform.current() is runtime and runtime.is_alive
+    assert lifecycle.current() is runtime and runtime.is_alive
     x = known["x"]
     assert (x + 1).sum().item() == 136
     assert (ts.device_put(torch.ones(4, 4), known["rows"]) @ x).tolist()[3] == [24, 28, 32, 36]

@@ -12,29 +12,50 @@
     pictures            debug.visualize_array_sharding debug.visualize_sharding
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
+    errors              errors.ShardingError errors.MappingError ...
+
+The folders, each importing from those before it; the `__init__` of each is its contents page:
+
+    core        plain data: devices, layouts, programs, collectives, errors
+    draw        pictures of layouts
+    runtime     runs programs on worker processes, or in this process
+    sharding    how a learner says where an array lives
+    partition   from an op on whole tensors to steps on shards
+    arrays      Array, and putting values on devices
+    compile     from a function to an executable
+    dispatch    ops on Arrays outside of jit
+    primitives  collectives, constraints, manual regions, random bits, each as one op with its rules
+    transforms  jit, vmap, pmap, shard_map, grad
+    lax         the public collectives
+    random      keys and distributions
+
+`README.md` beside this file follows three calls through them, file by file.
 
 torch's functions and methods work on Arrays. A container of your own is a tree once
-`torch.utils._pytree.register_pytree_node` knows it. A name of JAX's that is absent says what stands for it. How they
-run: `tinyshard.program`, `tinyshard.partition`, `tinyshard.runtime`.
+`torch.utils._pytree.register_pytree_node` knows it. A name of JAX's that is absent says what stands for it.
 """
+
+import sys as _sys
 
 # workers are forked from a process that has torch loaded; it is started first, so that it loads while this one does
 from tinyshard.runtime.launch import forkserver as _fork_server  # isort: skip
 
 _fork_server.prestart()
 
-from tinyshard import collector as _collector  # isort: skip
+from tinyshard.core import collector as _collector  # isort: skip
 
 with _collector.paused():
     __import__("torch")
 
-from tinyshard import config, debug, lax, mesh_utils, random, sharding, tree
-from tinyshard.absent import names_of as _names_of
-from tinyshard.abstract import ShapeDtypeStruct, typeof
-from tinyshard.array import Array, Shard
-from tinyshard.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
-from tinyshard.devices import Device
-from tinyshard.errors import (
+from tinyshard import lax, random, sharding
+from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
+from tinyshard.arrays.array import Array, Shard
+from tinyshard.arrays.live import live_arrays
+from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
+from tinyshard.core import config, errors, tree
+from tinyshard.core.absent import names_of as _names_of
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import (
     AxisNameError,
     CancelledError,
     CollectiveTimeoutError,
@@ -51,15 +72,27 @@ from tinyshard.errors import (
     StaticArgumentError,
     TinyshardError,
 )
-from tinyshard.jitted import jit, make_graph
-from tinyshard.live import live_arrays
-from tinyshard.mapped.pmapped import pmap
-from tinyshard.mapped.sharded import shard_map
-from tinyshard.mapped.vectorized import vmap
-from tinyshard.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
-from tinyshard.placement import array, block_until_ready, device_get, device_put
-from tinyshard.platform import device_count, devices, init, local_devices, shutdown
-from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding
+from tinyshard.runtime import lifecycle as platform
+from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
+from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, debug, mesh_utils
+from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
+from tinyshard.transforms.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
+from tinyshard.transforms.jit import jit, make_graph
+from tinyshard.transforms.pmap import pmap
+from tinyshard.transforms.shard_map import shard_map
+from tinyshard.transforms.vmap import vmap
+
+# Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
+_sys.modules.update(
+    {
+        "tinyshard.config": config,
+        "tinyshard.debug": debug,
+        "tinyshard.errors": errors,
+        "tinyshard.mesh_utils": mesh_utils,
+        "tinyshard.platform": platform,
+        "tinyshard.tree": tree,
+    }
+)
 
 __version__ = "0.1.0"
 

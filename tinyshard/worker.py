@@ -27,7 +27,7 @@ import argparse
 import os
 import sys
 
-from tinyshard.errors import RuntimeStateError
+from tinyshard.core.errors import RuntimeStateError
 
 WAIT_S = 60.0
 

@@ -9,7 +9,7 @@ import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 from course.schedules import ring, start, steps
-from tinyshard import config
+from tinyshard.core import config
 
 __all__ = ["EXERCISES"]
 

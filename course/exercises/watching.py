@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any
 from unittest import mock
 
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 
 __all__ = ["names_in", "watched_waits"]
 
@@ -19,7 +19,7 @@ def watched_waits(on_wait: Callable[[Any], None]) -> Iterator[None]:
     Args:
         on_wait: gets the buffer whose values were waited for; the same object for each wait for one Array.
     """
-    runtime = platform.current()
+    runtime = lifecycle.current()
     depth = 0
 
     def noting(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,8 +12,8 @@ from torch import Tensor
 from course.widgets.base import Choice, Control, Explorer, Step
 from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, grid
-from tinyshard.errors import MappingError, message
-from tinyshard.mapped.vectorized import vmap
+from tinyshard.core.errors import MappingError, message
+from tinyshard.transforms.vmap import vmap
 
 __all__ = ["Mapped", "axis_picker", "describe", "draw", "look"]
 

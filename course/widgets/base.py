@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import ipywidgets
 
 from course.widgets.card import error_card
-from tinyshard.errors import TinyshardError
+from tinyshard.core.errors import TinyshardError
 
 __all__ = ["Choice", "Control", "Explorer", "Press", "Step"]
 

@@ -14,13 +14,13 @@ from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer
 from course.widgets.card import MUTED, Piece, card, paragraph, stack
 from tinyshard import jit
-from tinyshard.abstract import ShapeDtypeStruct
-from tinyshard.autodiff import value_and_grad
-from tinyshard.cost import Traffic
+from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.compile.cost import Traffic
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
-from tinyshard.mesh import AbstractMesh
 from tinyshard.sharding import NamedSharding, P, PartitionSpec
+from tinyshard.sharding.mesh import AbstractMesh
+from tinyshard.transforms.autodiff import value_and_grad
 
 __all__ = ["Compared", "Costs", "costs_of", "describe", "draw", "layout_costs", "look"]
 

@@ -14,10 +14,11 @@ from course.widgets.base import Choice, Control, Explorer, Options, Step
 from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, grid
 from course.widgets.traffic import in_lockstep
-from tinyshard import config, jit, random
-from tinyshard.compiled import Compiled
-from tinyshard.mesh import AbstractMesh
+from tinyshard import jit, random
+from tinyshard.compile.compiled import Compiled
+from tinyshard.core import config
 from tinyshard.sharding import NamedSharding, P
+from tinyshard.sharding.mesh import AbstractMesh
 
 __all__ = ["Drawn", "Number", "counter_map", "describe", "draw", "look"]
 

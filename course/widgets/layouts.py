@@ -11,12 +11,12 @@ from torch import Tensor
 from course.widgets.base import Choice, Control, Explorer
 from course.widgets.card import MUTED, beside, card, inset, paragraph, stack
 from tinyshard import jit
-from tinyshard.abstract import ShapeDtypeStruct
+from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.core.layout import Layout
 from tinyshard.draw import sharding_svg
 from tinyshard.lax import with_sharding_constraint
-from tinyshard.layout import Layout
-from tinyshard.mesh import AbstractMesh
 from tinyshard.sharding import NamedSharding, P, PartitionSpec
+from tinyshard.sharding.mesh import AbstractMesh
 
 __all__ = ["Planned", "describe", "draw", "layout_table", "look"]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 
 from course.widgets.traffic import Message, Moment, Pair, Recording, held_by
-from tinyshard.layout import coarsest
-from tinyshard.mesh import make_mesh
-from tinyshard.placement import move_program
-from tinyshard.platform import devices
+from tinyshard.arrays.placement import move_program
+from tinyshard.core.layout import coarsest
+from tinyshard.runtime.lifecycle import devices
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from tinyshard.sharding.mesh import make_mesh
 
 __all__ = ["MOVES", "record_move"]
 

@@ -11,7 +11,7 @@ from itertools import product
 import psutil
 
 from course.widgets.spans import MOST_CALLS, SIZES, Call, measure
-from tinyshard.platform import init, shutdown
+from tinyshard.runtime.lifecycle import init, shutdown
 
 __all__ = ["recording"]
 

@@ -9,9 +9,9 @@ from typing import Protocol
 from course.memory import MemoryLine, memory_line
 from course.widgets.base import Choice, Explorer, Step
 from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from tinyshard.core.program import Program
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
-from tinyshard.program import Program
 
 __all__ = ["Run", "describe", "draw", "look", "program_schedule"]
 

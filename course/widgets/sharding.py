@@ -9,11 +9,11 @@ from typing import Any
 
 from course.widgets.base import Choice, Control, Explorer, Options
 from course.widgets.card import MUTED, beside, card, inset, paragraph, stack
+from tinyshard.core.layout import Layout
 from tinyshard.draw import mesh_svg, sharding_svg, sharding_text
 from tinyshard.draw.html import human_bytes
-from tinyshard.layout import Layout
-from tinyshard.mesh import AbstractMesh
 from tinyshard.sharding import NamedSharding, P
+from tinyshard.sharding.mesh import AbstractMesh
 
 __all__ = ["Placed", "describe", "draw", "look", "sharding_explorer"]
 

@@ -10,10 +10,10 @@ import torch
 from course.widgets.base import Choice, Control, Explorer, Press, Step
 from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
 from course.widgets.recorded_spans import CORES, RECORDED
+from tinyshard.arrays.placement import block_until_ready, device_put
 from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import OKABE_ITO, ink
-from tinyshard.placement import block_until_ready, device_put
-from tinyshard.platform import devices
+from tinyshard.runtime.lifecycle import devices
 
 __all__ = ["Call", "TimeLine", "describe", "draw", "look", "measure", "time_line"]
 

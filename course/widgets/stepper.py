@@ -16,7 +16,7 @@ from course.widgets.traffic import Held, Message, Moment, Recording, record
 from tinyshard import lax
 from tinyshard.draw.cell import BORDER, number, text
 from tinyshard.draw.colours import device_colour
-from tinyshard.platform import device_count
+from tinyshard.runtime.lifecycle import device_count
 
 __all__ = ["PATTERNS", "Scene", "collective_stepper", "describe", "draw"]
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, all_gather, group_positions, reduce_scatter
-from tinyshard.mapped.pmapped import pmap
-from tinyshard.platform import devices
-from tinyshard.program import Program
+from tinyshard.core.collectives import COLLECTIVES, all_gather, group_positions, reduce_scatter
+from tinyshard.core.program import Program
+from tinyshard.runtime.lifecycle import devices
 from tinyshard.runtime.worker.executor import make_ready
+from tinyshard.transforms.pmap import pmap
 
 __all__ = ["Held", "Message", "Moment", "Pair", "Recording", "held_by", "in_lockstep", "record"]
 

@@ -13,14 +13,14 @@ from course.widgets.base import Choice, Control, Explorer, Step
 from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
 from course.widgets.grid import Entry, grid
 from tinyshard import lax
-from tinyshard.layout import Layout
-from tinyshard.mapped.pmapped import pmap
-from tinyshard.mapped.sharded import shard_map
-from tinyshard.mapped.vectorized import vmap
-from tinyshard.mesh import make_mesh
-from tinyshard.placement import device_get
-from tinyshard.platform import devices
+from tinyshard.arrays.placement import device_get
+from tinyshard.core.layout import Layout
+from tinyshard.runtime.lifecycle import devices
 from tinyshard.sharding import P
+from tinyshard.sharding.mesh import make_mesh
+from tinyshard.transforms.pmap import pmap
+from tinyshard.transforms.shard_map import shard_map
+from tinyshard.transforms.vmap import vmap
 
 __all__ = ["CALLS", "Spread", "Views", "describe", "draw", "look", "two_views"]
 

@@ -3,7 +3,7 @@
 import torch
 
 from course.memory import memory_line
-from tinyshard.program import Builder, Meta, Program, Value
+from tinyshard.core.program import Builder, Meta, Program, Value
 
 ROW = Meta((8,), torch.float32)  # 32 bytes
 TALL = Meta((16,), torch.float32)  # 64 bytes

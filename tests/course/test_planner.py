@@ -5,7 +5,7 @@ import torch
 
 import tinyshard as ts
 from course.planner import GPU_BOXES, LAPTOPS, MACHINES, ROUNDS, Link, Machine, estimate
-from tinyshard.collectives import COLLECTIVES
+from tinyshard.core.collectives import COLLECTIVES
 
 # 4 devices a host; 1 s of latency inside and 10 s between; 100 bytes/s inside and 10 between
 SLOW = Machine("slow", 4, 1000.0, 10_000, Link(1.0, 100.0), Link(10.0, 10.0))

@@ -6,7 +6,7 @@ import pytest
 
 from course.widgets.base import Choice, Explorer, Press, Step
 from course.widgets.card import Piece, beside, card, error_card, paragraph, size_of, stack
-from tinyshard.errors import ShardingError
+from tinyshard.core.errors import ShardingError
 
 SVG = "{http://www.w3.org/2000/svg}"
 

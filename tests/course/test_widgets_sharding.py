@@ -6,7 +6,7 @@ import pytest
 
 from course.widgets import sharding_explorer
 from course.widgets.sharding import look
-from tinyshard.errors import ShardingError
+from tinyshard.core.errors import ShardingError
 
 
 def test_rows_by_b_and_copies_along_a():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tinyshard as ts
-from tinyshard.absent import NAMES
+from tinyshard.core.absent import NAMES
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -22,10 +22,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_u
 import tinyshard as ts
 from tests.sweeps import aten_extra
 from tests.sweeps.op_db import DTYPES, OPS, samples
-from tinyshard import partition, plan
-from tinyshard.layout import Layout
-from tinyshard.program import Builder, Meta
-from tinyshard.resharding import Placed
+from tinyshard.core.layout import Layout
+from tinyshard.core.program import Builder, Meta
+from tinyshard.partition import partitioner, strategy
+from tinyshard.partition.reshard import Placed
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
 LARGEST = 4_000
@@ -191,18 +191,18 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
     expected = op(*args, **kwargs)
     args, kwargs = tree_unflatten(operands, form)
     asked: list[bool] = []
-    by_rule = plan._by_rule
+    by_rule = strategy._by_rule
 
     def noted(*given: Any) -> Any:
         made = by_rule(*given)
         asked.append(True)
         return made
 
-    plan._by_rule = noted
+    strategy._by_rule = noted
     try:
-        results = partition.finish(builder, partition.apply(builder, op, tuple(args), kwargs))
+        results = partitioner.finish(builder, partitioner.apply(builder, op, tuple(args), kwargs))
     finally:
-        plan._by_rule = by_rule
+        strategy._by_rule = by_rule
     made = [x for x in results if x is not None]
     program = builder.finish([x.number for x in made])
     outputs = runtime.run(program, buffers, None)
@@ -295,7 +295,7 @@ def outcomes(op: Any, calls: Sequence[Call], count: int) -> Iterator[tuple[str, 
         call = varied[number % len(varied)] if number < len(varied) else random.Random(seed).choice(varied)
         try:
             outcome = hold(op, call, seed)
-        except plan.UnknownShape:
+        except strategy.UnknownShape:
             continue
         except Exception as error:
             yield seed, error

@@ -19,7 +19,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 import tinyshard as ts
-from tinyshard.errors import TinyshardError
+from tinyshard.core.errors import TinyshardError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's database warns of what it uses itself

@@ -11,7 +11,7 @@ import pytest
 
 import tinyshard as ts
 from tests.sweeps import aten_calls
-from tinyshard.verified import ANY_STRIDES, RULES
+from tinyshard.partition.verified import ANY_STRIDES, RULES
 
 WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
 DRAWS = 60 if WHOLE else 3

@@ -1,4 +1,4 @@
-"""Writes tinyshard/verified.py: which rules of DTensor's the partitioner may use, and which kernels take any strides.
+"""Writes tinyshard/partition/verified.py: the rules of DTensor's to be used, and the kernels that take any strides.
 
     python -m tests.sweeps.verify [draws]
 
@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parents[2] / "tinyshard" / "verified.py"
+TARGET = Path(__file__).parents[2] / "tinyshard" / "partition" / "verified.py"
 HEADER = '''"""What the sweep of the partitioning rules has found right; `python -m tests.sweeps.verify` writes it.
 
 RULES        aten ops whose rule of DTensor's gave torch's numbers in every layout that was drawn; others are gathered
@@ -47,10 +47,10 @@ def _start() -> None:
     torch.set_num_threads(1)
     import tinyshard as ts
     from tests.sweeps import aten_calls
-    from tinyshard import operators, plan
+    from tinyshard.partition import op_table, strategy
 
-    plan.RULES = Everything()  # type: ignore[assignment]
-    operators.ANY_STRIDES = Everything()  # type: ignore[assignment]
+    strategy.RULES = Everything()  # type: ignore[assignment]
+    op_table.ANY_STRIDES = Everything()  # type: ignore[assignment]
     ts.init(devices=10, runtime="local")
     _calls.update({str(op): (op, calls) for op, calls in aten_calls.collect(12).items()})
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tinyshard.errors import RuntimeStateError
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.launch import connect as auth
 
 SECRET = b"a secret of enough characters"

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard import P, jitted, platform
-from tinyshard.handles import Handles
-from tinyshard.recent import Recent
+from tinyshard import P
+from tinyshard.core.handles import Handles
+from tinyshard.runtime import lifecycle
+from tinyshard.runtime.cache import Recent
+from tinyshard.transforms import jit
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -120,9 +122,9 @@ def test_a_cache_drops_what_was_used_longest_ago():
 
 
 def test_programs_of_layouts_and_functions_that_are_gone_are_dropped_by_the_devices(monkeypatch):
-    monkeypatch.setattr(jitted, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(jit, "MOST_PROGRAMS", 2)
     forgotten = []
-    monkeypatch.setattr(platform.current(), "forget", lambda program: forgotten.append(program.number))
+    monkeypatch.setattr(lifecycle.current(), "forget", lambda program: forgotten.append(program.number))
     mesh = ts.make_mesh((2, 2, 2), ("a", "b", "c"))
 
     def use():

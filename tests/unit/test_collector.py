@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tinyshard import collector
+from tinyshard.core import collector
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tinyshard.core.layout import Layout, replicated
 from tinyshard.draw import array_html, mesh_html, mesh_svg, sharding_html, sharding_svg
 from tinyshard.draw.colours import OKABE_ITO, device_colour, ink
 from tinyshard.draw.html import human_bytes
 from tinyshard.draw.label import CHARACTER_WIDTH, fitted
-from tinyshard.layout import Layout, replicated
 
 SVG = "{http://www.w3.org/2000/svg}"
 GRID = Layout((0, 1, 2, 3, 6, 7, 4, 5), (4, 2), ((0,), (1,)))

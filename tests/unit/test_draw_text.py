@@ -7,13 +7,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinyshard.debug import visualize_array_sharding, visualize_sharding
-from tinyshard.devices import Device
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import DtypeError, ShardingError
+from tinyshard.core.layout import Layout, replicated
 from tinyshard.draw.text import sharding_text
-from tinyshard.errors import DtypeError, ShardingError
-from tinyshard.layout import Layout, replicated
-from tinyshard.mesh import Mesh
 from tinyshard.sharding import NamedSharding, P
+from tinyshard.sharding.debug import visualize_array_sharding, visualize_sharding
+from tinyshard.sharding.mesh import Mesh
 
 # What jax.debug.visualize_sharding printed (JAX 0.10.2 with rich, CPU devices) for these layouts.
 JAX_PRINTED = [

@@ -161,8 +161,8 @@ def test_the_operand_is_as_it_was_when_the_op_was_called(x: Tensor) -> None:
 
 
 def test_one_op_on_two_platforms_does_not_share_what_says_where_its_results_are():
-    from tinyshard import eager
-    from tinyshard.recipe import Home
+    from tinyshard.compile.executable import Home
+    from tinyshard.dispatch import eager
 
     x = torch.ones(4)
     for name in ("cpu", "gpu"):

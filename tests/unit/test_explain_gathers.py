@@ -73,7 +73,7 @@ def test_in_a_jitted_function_the_line_is_that_of_the_op(capsys: pytest.CaptureF
 def test_an_op_whose_rule_no_sweep_has_passed_gathers_and_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("tinyshard.plan.RULES", frozenset())
+    monkeypatch.setattr("tinyshard.partition.strategy.RULES", frozenset())
     x = rows()
     made = x @ torch.eye(8)
     assert torch.equal(ts.device_get(made), ts.device_get(x))

@@ -6,8 +6,8 @@ from collections import deque
 import pytest
 import torch
 
-from tinyshard.collectives import COLLECTIVES
-from tinyshard.program import Meta
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.program import Meta
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 

@@ -7,7 +7,7 @@ import torch
 
 import tinyshard as ts
 from tinyshard import P
-from tinyshard.absent import NAMES
+from tinyshard.core.absent import NAMES
 
 pytestmark = pytest.mark.usefixtures("local")
 

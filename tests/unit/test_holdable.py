@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tests import unholdable
-from tinyshard.holdable import NARROW, QUANTIZED, check_holdable
+from tinyshard.core.holdable import NARROW, QUANTIZED, check_holdable
 
 pytestmark = pytest.mark.usefixtures("local")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tinyshard.errors import RuntimeStateError
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.connect import versions

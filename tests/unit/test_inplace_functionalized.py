@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tinyshard as ts
 from tinyshard import P
-from tinyshard.array import one_call
+from tinyshard.arrays.array import one_call
 
 pytestmark = pytest.mark.usefixtures("local")
 

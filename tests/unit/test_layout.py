@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.expressions import factorizations
-from tinyshard.layout import (
+from tinyshard.core.layout import (
     Layout,
     coarsest,
     is_same_placement,

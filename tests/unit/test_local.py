@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 
 
 def test_values_nobody_holds_leave_the_stores(local):
-    runtime = platform.current()
+    runtime = lifecycle.current()
     before = [runtime.held(d) for d in range(8)]
     rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
     x = ts.device_put(torch.ones(8, 2), rows)

@@ -10,8 +10,9 @@ import torch
 import tinyshard as ts
 from tests import counting
 from tests.programs import CASES, GOLDEN, texts
-from tinyshard import P, platform
-from tinyshard.collectives import COLLECTIVES
+from tinyshard import P
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.runtime import lifecycle
 
 ROOT = Path(__file__).parents[2]
 WORDS = [name for name, row in COLLECTIVES.items() if row.communicates]
@@ -215,6 +216,6 @@ print("done")
 
 
 def test_lowering_here_starts_no_runtime(mesh):
-    before = platform._runtime
+    before = lifecycle._runtime
     ts.jit(torch.sin).lower(described(mesh, (8, 8), "a")).compile()
-    assert platform._runtime is before
+    assert lifecycle._runtime is before

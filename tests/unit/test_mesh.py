@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 import tinyshard as ts
-from tinyshard.devices import Device
-from tinyshard.mesh import current_mesh
+from tinyshard.core.devices import Device
+from tinyshard.sharding.mesh import current_mesh
 
 EIGHT = [Device(i) for i in range(8)]
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.program import Meta, Program
+from tinyshard.core.program import Meta, Program
 from tinyshard.runtime.collectives import nccl
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator

@@ -12,13 +12,14 @@ from torch import Tensor
 
 import tinyshard as ts
 from tests.expressions import check_same
-from tinyshard import eager, plan
-from tinyshard.collectives import COLLECTIVES
-from tinyshard.lowered import program_text
-from tinyshard.operators import facts, is_random, with_positive_dims
-from tinyshard.planning_axes import planning_axes
-from tinyshard.program import Program
-from tinyshard.resharding import Placed
+from tinyshard.compile.lowered import program_text
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.program import Program
+from tinyshard.dispatch import eager
+from tinyshard.partition import strategy
+from tinyshard.partition.op_table import facts, is_random, with_positive_dims
+from tinyshard.partition.planning_axes import planning_axes
+from tinyshard.partition.reshard import Placed
 
 aten = torch.ops.aten
 CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}
@@ -217,11 +218,11 @@ def test_attention_draws_only_with_dropout() -> None:
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Every op that is planned; nothing is known at the start."""
-    from tinyshard import partition
+    from tinyshard.partition import partitioner
 
     ops: list[Any] = []
     monkeypatch.setattr(eager, "_recipes", type(eager._recipes)())
-    monkeypatch.setattr(partition, "plan", lambda op, *a: ops.append(op) or plan.plan(op, *a))
+    monkeypatch.setattr(partitioner, "plan", lambda op, *a: ops.append(op) or strategy.plan(op, *a))
     return ops
 
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.devices import Device
+from tinyshard.core.devices import Device
 
 pytestmark = pytest.mark.usefixtures("local")
 

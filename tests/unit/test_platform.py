@@ -5,7 +5,7 @@ import threading
 import pytest
 
 import tinyshard as ts
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.local import LocalRuntime
 
 
@@ -68,7 +68,7 @@ def test_threads_that_use_the_devices_first_start_one_runtime(monkeypatch):
         make(self, *args)
 
     monkeypatch.setattr(LocalRuntime, "__init__", count)
-    threads = [threading.Thread(target=platform.current) for _ in range(8)]
+    threads = [threading.Thread(target=lifecycle.current) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -6,7 +6,7 @@ import torch
 
 import tinyshard as ts
 from tests.refusals import assert_refused
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 
 pytestmark = pytest.mark.usefixtures("local")
 X = torch.arange(12.0).reshape(4, 3)
@@ -19,7 +19,7 @@ def equal(got, expected):
 def runs(monkeypatch):
     """The programs that the runtime is asked to run, one entry a message."""
     found = []
-    runtime = platform.current()
+    runtime = lifecycle.current()
     run = runtime.run
 
     def counted(program, *args, **kwargs):

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
-from tinyshard.lifting import TracedValueError
-from tinyshard.random import draw
-from tinyshard.random.draw import DRAW, Counters, counters_of
-from tinyshard.random.original import hashed_pairs
-from tinyshard.random.threefry import words
+from tinyshard.compile.capture import TracedValueError
+from tinyshard.primitives import random_bits
+from tinyshard.primitives.original_counting import hashed_pairs
+from tinyshard.primitives.random_bits import DRAW, Counters, counters_of
+from tinyshard.primitives.threefry import words
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -64,7 +64,7 @@ def test_words_of_64_bit_counters_are_those_of_numpy(key, first, count):
     data = torch.tensor(key, dtype=torch.int64).to(torch.int32)
     block = Counters(torch.tensor([first]), count)
     made = torch.empty(count, 2, dtype=torch.int32)
-    draw.fill(made, data, block, "words", 0.0, 1.0)
+    random_bits.fill(made, data, block, "words", 0.0, 1.0)
     expected = numpy_words(key, np.arange(first, first + count, dtype=np.uint64))
     np.testing.assert_array_equal(made.numpy().view(np.uint32).T, expected)
 
@@ -94,7 +94,7 @@ def test_an_odd_number_of_original_words_is_filled_up_with_a_zero():
 
 def by_torch(monkeypatch, *args):
     with monkeypatch.context() as patched:
-        patched.setattr(draw, "is_compiled", lambda kind, dtype: False)
+        patched.setattr(random_bits, "is_compiled", lambda kind, dtype: False)
         return DRAW(*args)
 
 
@@ -108,9 +108,9 @@ def by_torch(monkeypatch, *args):
     ],
 )
 def test_numba_and_torch_make_the_same_bits(kind, dtype, low, high, monkeypatch):
-    monkeypatch.setattr(draw, "LOAD_FROM", 1)
-    monkeypatch.setattr(draw, "COMPILED_FROM", 1)
-    assert draw.is_compiled(kind, dtype), "numba comes with the extra `course`"
+    monkeypatch.setattr(random_bits, "LOAD_FROM", 1)
+    monkeypatch.setattr(random_bits, "COMPILED_FROM", 1)
+    assert random_bits.is_compiled(kind, dtype), "numba comes with the extra `course`"
     cases = [
         ([200_003], [1], []),
         ([6, 50, 700], [2, 1, 7], [torch.tensor([1]), torch.tensor([3])]),
@@ -125,11 +125,11 @@ def test_numba_and_torch_make_the_same_bits(kind, dtype, low, high, monkeypatch)
 def test_numba_and_torch_agree_on_counters_above_32_bits(monkeypatch):
     block = Counters(torch.tensor([2**32 - 700]), 1500)
     made = [torch.empty(1500, dtype=torch.int32) for _ in range(2)]
-    monkeypatch.setattr(draw, "LOAD_FROM", 1)
-    monkeypatch.setattr(draw, "COMPILED_FROM", 1)
-    draw.fill(made[0], KEY.data, block, "bits", 0.0, 1.0)
-    monkeypatch.setattr(draw, "is_compiled", lambda kind, dtype: False)
-    draw.fill(made[1], KEY.data, block, "bits", 0.0, 1.0)
+    monkeypatch.setattr(random_bits, "LOAD_FROM", 1)
+    monkeypatch.setattr(random_bits, "COMPILED_FROM", 1)
+    random_bits.fill(made[0], KEY.data, block, "bits", 0.0, 1.0)
+    monkeypatch.setattr(random_bits, "is_compiled", lambda kind, dtype: False)
+    random_bits.fill(made[1], KEY.data, block, "bits", 0.0, 1.0)
     assert torch.equal(*made)
 
 
@@ -153,9 +153,9 @@ def test_a_key_says_what_it_is_and_starts_no_device():
     key = ts.random.key(42)
     assert repr(key) == "Key() overlaying:\n[ 0 42]"
     assert repr(ts.random.split(key)).startswith("Key(2) overlaying:\n[[")
-    from tinyshard import platform
+    from tinyshard.runtime import lifecycle
 
-    assert platform._runtime is None
+    assert lifecycle._runtime is None
     ts.init(devices=8, runtime="local")
 
 

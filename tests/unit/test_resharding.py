@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.expressions import device_orders, shapes, shardings
-from tinyshard import partition
-from tinyshard.collectives import COLLECTIVES, group_positions, own_block, reduce_stack
-from tinyshard.layout import Layout, coarsest
-from tinyshard.placement import move_program
-from tinyshard.program import Builder, Program
-from tinyshard.resharding import Placed, reshard
+from tinyshard.arrays.placement import move_program
+from tinyshard.core.collectives import COLLECTIVES, group_positions, own_block, reduce_stack
+from tinyshard.core.layout import Layout, coarsest
+from tinyshard.core.program import Builder, Program
+from tinyshard.partition import partitioner
+from tinyshard.partition.reshard import Placed, reshard
 
 F32 = torch.float32
 
@@ -251,7 +251,7 @@ def test_the_promised_shape_is_the_shape_that_comes_out(name: str, params: dict[
 
 
 def ts_meta(x: torch.Tensor) -> Any:
-    from tinyshard.program import Meta
+    from tinyshard.core.program import Meta
 
     return Meta(tuple(x.shape), x.dtype)
 
@@ -289,7 +289,7 @@ def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(l
         whole.append(x)
         operands.append(value)
         buffers.append(runtime.put(blocks, None))
-    (made,) = partition.finish(builder, partition.apply(builder, torch.ops.aten.cat.default, (operands,), {}))
+    (made,) = partitioner.finish(builder, partitioner.apply(builder, torch.ops.aten.cat.default, (operands,), {}))
     (buffer,) = runtime.run(builder.finish([made.number]), buffers, None)
     layout = Layout(tuple(range(8)), (2, 2, 2), made.dims)
     expected = torch.cat(whole)

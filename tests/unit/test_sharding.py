@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinyshard as ts
-from tinyshard.devices import Device
+from tinyshard.core.devices import Device
 from tinyshard.sharding import PositionalSharding, express
 
 EIGHT = [Device(i) for i in range(8)]

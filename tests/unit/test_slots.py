@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 import torch.distributed as dist
 
-from tinyshard.errors import RuntimeStateError
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.launch import agent, connect, gpus
 from tinyshard.runtime.launch.remote_workers import ids_text
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import tinyshard as ts
-from tinyshard.lifting import TracedValueError
+from tinyshard.compile.capture import TracedValueError
 
 
 @pytest.fixture(scope="module", autouse=True)

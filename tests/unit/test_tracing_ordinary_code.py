@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 import tinyshard as ts
 from tinyshard import P
-from tinyshard.lifting import EndedTraceError, TracedValueError
+from tinyshard.compile.capture import EndedTraceError, TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 

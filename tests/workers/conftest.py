@@ -8,7 +8,7 @@ import pytest
 
 import tinyshard as ts
 from tests.workers.processes import Controller
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.pool import ProcessPool
 
 
@@ -21,12 +21,12 @@ def _one_pool_a_file() -> Iterator[None]:
 @pytest.fixture
 def pool(_one_pool_a_file: None) -> ProcessPool:
     """Eight worker processes, all alive, and joined as the environment says."""
-    runtime = platform._runtime
-    joined = platform._collectives(os.environ.get("TINYSHARD_COLLECTIVES"), 8)
+    runtime = lifecycle._runtime
+    joined = lifecycle._collectives(os.environ.get("TINYSHARD_COLLECTIVES"), 8)
     is_whole = isinstance(runtime, ProcessPool) and runtime.is_alive and len(runtime.devices) == 8
     if runtime is None or not is_whole or runtime.collectives != joined:
         ts.init(devices=8, runtime="process")
-    made = platform.current()
+    made = lifecycle.current()
     assert isinstance(made, ProcessPool)
     made.pid(0)  # waits until all have been started: tests count them, stop them and end them
     return made

@@ -10,9 +10,9 @@ import torch
 
 import tinyshard as ts
 from tests.workers.processes import JOINED, stopped
-from tinyshard import platform
-from tinyshard.collectives import COLLECTIVES
-from tinyshard.program import Builder, Meta, Value
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.local import LocalRuntime
 
@@ -39,7 +39,7 @@ SMALL, LARGE = 5, 30_011
 def joined(request):
     """Eight processes, and the same in this one."""
     ts.init(devices=8, runtime="process", collectives=request.param)
-    yield platform.current()
+    yield lifecycle.current()
     ts.shutdown()
 
 

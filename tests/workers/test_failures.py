@@ -11,14 +11,14 @@ import torch
 
 import tinyshard as ts
 from tests.workers.processes import is_gone, stop, wait_until
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.launch import forkserver
 
 
 @pytest.fixture(params=["process", "local"])
 def either(request, _one_pool_a_file):
     """Rows over eight devices, on each of the two runtimes."""
-    runtime = platform._runtime
+    runtime = lifecycle._runtime
     if runtime is None or runtime.kind != request.param or not runtime.is_alive:
         ts.init(devices=8, runtime=request.param)
     return ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)

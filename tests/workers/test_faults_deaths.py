@@ -11,7 +11,7 @@ import torch
 import tinyshard as ts
 from tests.workers.limits import outcome, wait_until_in_a_collective
 from tests.workers.processes import ROOT, stop, wait_until
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 
 VICTIM = 5
 
@@ -56,7 +56,7 @@ def test_who_is_held_back_by_a_device_hears_of_its_death(rows):
         return y.block_until_ready()
 
     end = outcome(dispatch)
-    wait_until(lambda: platform.current()._dispatcher.back_pressure.is_holding, "it is held back")
+    wait_until(lambda: lifecycle.current()._dispatcher.back_pressure.is_holding, "it is held back")
     os.kill(pid, signal.SIGKILL)
     assert "CPU 5 is gone: killed by signal 9 (SIGKILL)" in str(end())
 
@@ -95,7 +95,7 @@ def test_arrays_of_unharmed_devices_stay_valid_and_these_devices_go_on(pool, row
 @pytest.mark.parametrize("axis", ["a", "b"])
 def test_a_death_while_devices_first_meet_along_an_axis_ends_their_wait(axis):
     ts.init(devices=8, runtime="process")
-    pool = platform.current()
+    pool = lifecycle.current()
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     x = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b"))).block_until_ready()
     pid = ts.devices()[VICTIM].pid

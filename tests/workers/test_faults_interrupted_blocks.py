@@ -14,7 +14,7 @@ import torch
 
 import tinyshard as ts
 from tests.workers.processes import wait_until
-from tinyshard import placement
+from tinyshard.arrays import placement
 from tinyshard.runtime.controller import pool as pool_module
 from tinyshard.runtime.shm import allocator, holders, memory_file, region, segment, views
 

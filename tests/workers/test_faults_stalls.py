@@ -8,7 +8,7 @@ import torch
 import tinyshard as ts
 from tests.workers.limits import outcome, wait_until_in_a_collective
 from tests.workers.processes import stopped, wait_until
-from tinyshard import config
+from tinyshard.core import config
 
 LIMIT_S = 1
 

@@ -16,7 +16,7 @@ from jupyter_client.manager import start_new_kernel
 import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome
 from tests.workers.processes import JOINED, PATIENCE_S, ROOT, is_gone, stopped, wait_until
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller import back_pressure
 from tinyshard.runtime.launch import forkserver
 
@@ -45,7 +45,7 @@ def listening(processes):
 @pytest.fixture(params=JOINED)
 def joined(request, _one_pool_a_file):
     """Eight devices, joined in either way, and their rows; whatever was broken before is whole."""
-    runtime = platform._runtime
+    runtime = lifecycle._runtime
     if runtime is None or not runtime.is_alive or runtime.collectives != request.param:
         ts.init(devices=8, runtime="process", collectives=request.param)
     return request.param, ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)

@@ -6,14 +6,14 @@ import pytest
 
 import tinyshard as ts
 from tests import unholdable
-from tinyshard import platform
+from tinyshard.runtime import lifecycle
 
 
 @pytest.fixture(scope="module", autouse=True)
 def two_workers():
     """Afterwards they are the same, and hold what they held before: nothing was sent."""
     ts.init(devices=2, runtime="process")
-    pool, pids = platform.current(), [d.pid for d in ts.devices()]
+    pool, pids = lifecycle.current(), [d.pid for d in ts.devices()]
     before = [pool.held(d) for d in range(2)]
     yield
     gc.collect()  # errors hold their frames, and frames hold arrays

@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.layout import Layout
+from tinyshard.core.layout import Layout
 
 Block = tuple[int, ...]
 Ids = tuple[int, ...]

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from html import escape
 
+from tinyshard.core.layout import Layout
 from tinyshard.draw.blocks import ids_text
 from tinyshard.draw.svg import mesh_svg, sharding_svg
-from tinyshard.layout import Layout
 
 LONGEST_LINE = 44  # characters that stay on one line
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
+from tinyshard.core.layout import Layout
 from tinyshard.draw.blocks import Block, Ids, Panel, panels
 from tinyshard.draw.cell import cell, number, text
 from tinyshard.draw.label import CHARACTER_WIDTH, Labels, fitted
-from tinyshard.layout import Layout
 
 MOST, EDGE = 16, 5  # rows or columns that are shown whole; how many stay at each end of more
 MOST_PANELS = 9

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from tinyshard.core.layout import Layout
 from tinyshard.draw.blocks import Block, Ids, heading, ids_text, slice_text
 from tinyshard.draw.picture import EDGE, MOST, Style, picture
-from tinyshard.layout import Layout
 
 LONG_SIDE = 240  # px, of a panel alone
 SMALL_SIDE = 100  # px, of each of several panels

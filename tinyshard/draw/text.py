@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tinyshard.core.layout import Layout
 from tinyshard.draw.blocks import Block, Ids, Panel, heading, ids_text, panels
-from tinyshard.layout import Layout
 
 BASE_HEIGHT = 10
 WIDTH_PER_HEIGHT = 2.5  # a character is about that much taller than it is wide

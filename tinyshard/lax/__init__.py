@@ -10,7 +10,7 @@ constraint  with_sharding_constraint
 To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """
 
-from tinyshard.absent import names_of as _names_of
+from tinyshard.core.absent import names_of as _names_of
 from tinyshard.lax.constraint import with_sharding_constraint
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter

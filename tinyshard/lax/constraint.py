@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.constrained import Target, placed_at
-from tinyshard.errors import ShardingError, message
-from tinyshard.placement import as_sharding, put_plain, refuse_on_a_shard
-from tinyshard.prefix import spread
+from tinyshard.arrays.placement import as_sharding, put_plain, refuse_on_a_shard
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.primitives.constraint import Target, placed_at
 from tinyshard.sharding import Sharding
+from tinyshard.sharding.prefix import spread
 
 
 def with_sharding_constraint(tree: Any, shardings: Any) -> Any:

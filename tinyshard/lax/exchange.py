@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from tinyshard.collectives import selected
+from tinyshard.core.collectives import selected
 from tinyshard.lax.gather import all_gather, check_cut
 from tinyshard.lax.index import axis_index
-from tinyshard.lax.named import Groups, axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
 from tinyshard.lax.reduce import axis_total
+from tinyshard.primitives.collective import Groups, axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
 
 
 def all_to_all(

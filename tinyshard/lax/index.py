@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from tinyshard import names
-from tinyshard.lax.named import axes_of, collective, one_by_one
+from tinyshard.core import axis_names
 from tinyshard.lax.reduce import axis_total
+from tinyshard.primitives.collective import axes_of, collective, one_by_one
 
 
 def axis_index(axis_name: Any) -> torch.Tensor:
@@ -29,8 +29,8 @@ def axis_index(axis_name: Any) -> torch.Tensor:
     """
     total: torch.Tensor | None = None
     for part in one_by_one(axes_of(axis_name)):
-        name = names.find(part[0])
-        if name.index is not None and not names.is_free(name):
+        name = axis_names.find(part[0])
+        if name.index is not None and not axis_names.is_free(name):
             place = name.index
         else:
             place = collective("own_index", torch.zeros((), dtype=torch.int32), part)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from tinyshard.errors import DtypeError, message
-from tinyshard.lax.named import axes_of, collective, groups_of, on_leaves, one_by_one
-from tinyshard.leaves import is_whole
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.leaves import is_whole
+from tinyshard.primitives.collective import axes_of, collective, groups_of, on_leaves, one_by_one
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -112,11 +112,11 @@ def _reduce(x: torch.Tensor, axes: tuple[str, ...], groups: Any, op: str) -> tor
 
 def axis_total(axes: tuple[str, ...], groups: Any = None) -> int:
     """How many take part."""
-    from tinyshard import names
+    from tinyshard.core import axis_names
 
     if groups:
         return len(groups[0])
     total = 1
     for axis in axes:
-        total *= names.find(axis).size
+        total *= axis_names.find(axis).size
     return total

@@ -8,11 +8,17 @@ A draw from a key on the host is an uncommitted Array, computed on `devices()[0]
 its consumer wants it, each device making its own block. Where torch.func.vmap maps a plain key, it is a plain tensor.
 `split` and `fold_in` leave keys where they are: a key on the host stays there.
 
-How it works: `threefry` (ints in, ints out), `draw` (the op, and its blocks), `floats` (bits into floats), `compiled`
-(the same by numba), `original` (the mode with communication).
+    keys, making       keys, and where they come from
+    discrete           bits randint bernoulli rademacher
+    continuous         uniform normal ...: formulas on uniform numbers
+    choices            permutation choice categorical
+    sampling           what all distributions share: the checks, and where the numbers are made
+    reuse              a key that is used twice
+
+The op that draws, and the hash beneath it: `tinyshard.primitives.random_bits` and its fellows.
 """
 
-from tinyshard.absent import names_of as _names_of
+from tinyshard.core.absent import names_of as _names_of
 from tinyshard.random.choices import categorical, choice, permutation
 from tinyshard.random.continuous import (
     cauchy,

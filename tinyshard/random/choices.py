@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError, message
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
 from tinyshard.random.keys import DrawError, checked_key, checked_shape

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.errors import message
-from tinyshard.random import floats
-from tinyshard.random.floats import rounded
+from tinyshard.core.errors import message
+from tinyshard.primitives import floats
+from tinyshard.primitives.floats import rounded
 from tinyshard.random.keys import DrawError
 from tinyshard.random.sampling import (
     check_others,

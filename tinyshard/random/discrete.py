@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.primitives.floats import rounded
 from tinyshard.random.continuous import check_mode
-from tinyshard.random.floats import rounded
 from tinyshard.random.keys import DrawError
 from tinyshard.random.making import draw_op
 from tinyshard.random.sampling import check_others, check_range, checked, checked_float, checked_parameters, drawn, unit

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
-from tinyshard.array import Array
-from tinyshard.errors import DtypeError, TinyshardError, message
-from tinyshard.lifting import is_tracing
+from tinyshard.arrays.array import Array
+from tinyshard.compile.capture import is_tracing
+from tinyshard.core.errors import DtypeError, TinyshardError, message
 from tinyshard.random import reuse
 
 

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard import config
-from tinyshard.errors import DtypeError, message
-from tinyshard.operators import BATCHED, Batch
+from tinyshard.core import config
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.partition.op_table import BATCHED, Batch
+from tinyshard.primitives.original_counting import DRAW_ORIGINAL
+from tinyshard.primitives.random_bits import DRAW
+from tinyshard.primitives.threefry import words
 from tinyshard.random import reuse
-from tinyshard.random.draw import DRAW
 from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape
-from tinyshard.random.original import DRAW_ORIGINAL
-from tinyshard.random.threefry import words
 
 
 def key(seed: Any) -> Key:

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import Tensor
 
-from tinyshard import config
-from tinyshard.errors import TinyshardError, message
-from tinyshard.lifting import is_tracing
+from tinyshard.compile.capture import is_tracing
+from tinyshard.core import config
+from tinyshard.core.errors import TinyshardError, message
 from tinyshard.runtime.controller.lineage import users_line
 
 _used: dict[tuple[int, ...], Any] = {}  # the words of a key -> the line that used it

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
-from tinyshard import config, eager
-from tinyshard.absent import check_arguments
-from tinyshard.array import Array
-from tinyshard.errors import DtypeError, message
-from tinyshard.lifting import is_tracing
-from tinyshard.random.draw import DRAW
-from tinyshard.random.floats import FLOATS, rounded
+from tinyshard.arrays.array import Array
+from tinyshard.compile.capture import is_tracing
+from tinyshard.core import config
+from tinyshard.core.absent import check_arguments
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.dispatch import eager
+from tinyshard.primitives.floats import FLOATS, rounded
+from tinyshard.primitives.original_counting import DRAW_ORIGINAL, MOST_WORDS, word_count
+from tinyshard.primitives.random_bits import DRAW
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
-from tinyshard.random.original import DRAW_ORIGINAL, MOST_WORDS, word_count
 
 
 def drawn(

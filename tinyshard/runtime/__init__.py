@@ -15,6 +15,8 @@ shm/          memory that the processes of one host share. segment: maps it; all
 collectives/  shm (large operands) and eager (small ones), gloo, nccl; reduction: where sums are made
 launch/       forkserver and local: the workers of this machine; hosts, remote_workers, agent: of others; connect: the
               connections between machines, and what is proved there; gpus, cores: which GPU and which core is whose
+lifecycle     which devices there are: init, devices, shutdown, the runtime in use
+cache         what was used last; programs that nothing refers to any more, for the devices to drop
 wire          messages, and tensors as bytes; failure: what went wrong on a device, as text
 forks         what happens when user code forks the controller
 """

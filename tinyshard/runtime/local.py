@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, group_positions
-from tinyshard.devices import Device
-from tinyshard.errors import RuntimeStateError, message
-from tinyshard.program import Meta, Program
+from tinyshard.core.collectives import COLLECTIVES, group_positions
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.program import Meta, Program
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error

@@ -4,17 +4,21 @@
     single       SingleDeviceSharding(device)
     named        NamedSharding(mesh, P('a', 'b'))
     positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
+    mesh         Mesh, AbstractMesh, make_mesh, set_mesh: devices in a grid whose axes have names
+    mesh_utils   `ts.mesh_utils`: create_device_mesh
+    prefix       a tree of shardings that is a prefix of a tree of values
+    debug        `ts.debug`: the pictures that a learner prints
 
 The table of contents is as `jax.sharding`'s, which also has the meshes.
 """
 
 from __future__ import annotations
 
-from tinyshard.absent import names_of as _names_of
-from tinyshard.devices import Device
-from tinyshard.layout import Layout
-from tinyshard.mesh import AbstractMesh, Mesh
+from tinyshard.core.absent import names_of as _names_of
+from tinyshard.core.devices import Device
+from tinyshard.core.layout import Layout
 from tinyshard.sharding.base import Sharding
+from tinyshard.sharding.mesh import AbstractMesh, Mesh
 from tinyshard.sharding.named import NamedSharding, P, PartitionSpec, spec_for
 from tinyshard.sharding.positional import PositionalSharding
 from tinyshard.sharding.single import SingleDeviceSharding

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from tinyshard.devices import Device
-from tinyshard.errors import ShardingError, message
-from tinyshard.layout import Layout, is_same_placement
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.layout import Layout, is_same_placement
 
 
 class Sharding(ABC):

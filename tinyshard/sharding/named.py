@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinyshard.devices import Device
-from tinyshard.errors import ShardingError, message
-from tinyshard.layout import Layout, coarsest, refine
-from tinyshard.mesh import Mesh
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.layout import Layout, coarsest, refine
 from tinyshard.sharding.base import Sharding, rank_error
+from tinyshard.sharding.mesh import Mesh
 
 
 class PartitionSpec(tuple[Any, ...]):
@@ -80,7 +80,7 @@ class NamedSharding(Sharding):
     Communication: none.
 
     Example:
-        >>> from tinyshard.mesh import AbstractMesh
+        >>> from tinyshard.sharding.mesh import AbstractMesh
         >>> NamedSharding(AbstractMesh((4, 2), ("a", "b")), P("a")).shard_shape((8, 6))
         (2, 6)
     """

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from tinyshard.devices import Device, check_distinct
-from tinyshard.errors import ShardingError, message
-from tinyshard.layout import Layout, coarsest, split_axes
+from tinyshard.core.devices import Device, check_distinct
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.layout import Layout, coarsest, split_axes
 from tinyshard.sharding.base import Sharding, rank_error
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tinyshard.devices import Device
-from tinyshard.errors import ShardingError, message
-from tinyshard.layout import Layout
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.layout import Layout
 from tinyshard.sharding.base import Sharding
 
 

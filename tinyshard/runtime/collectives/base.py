@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tinyshard.program import Meta
+from tinyshard.core.program import Meta
 
 # what a device remembers of its exchanges, for tests
 MOST_HANDED = 1000
@@ -48,7 +48,7 @@ class Request:
     """One collective of a program, or a transfer, as its program has it.
 
     Attributes:
-        name: of a row of `tinyshard.collectives`, or "transfer".
+        name: of a row of `tinyshard.core.collectives`, or "transfer".
         devices, axes: the program's.
         named: the axes along which it communicates.
         params: its other parameters.

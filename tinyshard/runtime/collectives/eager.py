@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, own_block, reduce_stack
-from tinyshard.program import Meta
+from tinyshard.core.collectives import COLLECTIVES, own_block, reduce_stack
+from tinyshard.core.program import Meta
 from tinyshard.runtime.collectives.base import Group, Perform
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
@@ -41,7 +41,7 @@ class Eager:
         """One collective as a function.
 
         Args:
-            name: of a row of `tinyshard.collectives`.
+            name: of a row of `tinyshard.core.collectives`.
             group: the members.
             meta: of the operand, of at most EAGER_NBYTES.
             params: the row's.

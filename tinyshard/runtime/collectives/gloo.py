@@ -1,6 +1,6 @@
 """The collectives between worker processes, over torch.distributed's gloo.
 
-Each function does between processes what its namesake in `tinyshard.collectives` says over a list of shards. Blocks
+Each function does between processes what its namesake in `core.collectives` says over a list of shards. Blocks
 travel as bytes, and each member combines blocks in the order of the members: so every dtype can be sent, and a sum is
 the same to the last bit wherever it is computed.
 """
@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, group_positions, reduced
-from tinyshard.program import Meta
+from tinyshard.core.collectives import COLLECTIVES, group_positions, reduced
+from tinyshard.core.program import Meta
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES
+from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.runtime.collectives.base import Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
 from tinyshard.runtime.launch.connect import Rendezvous

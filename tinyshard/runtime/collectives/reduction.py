@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import reduced
+from tinyshard.core.collectives import reduced
 
 PIECE_NBYTES = 1 << 18
 

@@ -1,6 +1,6 @@
 """The collectives between worker processes of one host, through memory that all of them map.
 
-Each function does between processes what its namesake in `tinyshard.collectives` says over a list of shards. Two ways,
+Each function does between processes what its namesake in `core.collectives` says over a list of shards. Two ways,
 the names of which are MPI's:
 
     eager        small operands. Every member copies its operand into a slot of its own and waits for all; each computes
@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.collectives import COLLECTIVES, group_positions, own_block
-from tinyshard.program import Meta
+from tinyshard.core.collectives import COLLECTIVES, group_positions, own_block
+from tinyshard.core.program import Meta
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
 from tinyshard.runtime.collectives.eager import Eager, from_all
 from tinyshard.runtime.collectives.reduction import combine

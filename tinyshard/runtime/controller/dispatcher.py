@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tinyshard.errors import RuntimeStateError, TinyshardError, message
+from tinyshard.core.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime.controller.back_pressure import BackPressure
 from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.cancellation import Interrupts

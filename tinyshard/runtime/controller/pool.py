@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from tinyshard.devices import Device
-from tinyshard.errors import RemoteError, RuntimeStateError, message
-from tinyshard.program import Meta, Program
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import RemoteError, RuntimeStateError, message
+from tinyshard.core.program import Meta, Program
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.connection import Request

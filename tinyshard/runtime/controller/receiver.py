@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from tinyshard.errors import TinyshardError
+from tinyshard.core.errors import TinyshardError
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.remote_errors import lost_error, unusable

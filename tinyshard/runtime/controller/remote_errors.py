@@ -6,7 +6,14 @@ import os
 import signal
 from collections.abc import Mapping
 
-from tinyshard.errors import CancelledError, DeviceLostError, OutOfMemoryError, RemoteError, RuntimeStateError, message
+from tinyshard.core.errors import (
+    CancelledError,
+    DeviceLostError,
+    OutOfMemoryError,
+    RemoteError,
+    RuntimeStateError,
+    message,
+)
 from tinyshard.runtime.controller.refs import Buffers, alive_text
 from tinyshard.runtime.failure import NO_MEMORY, Failure, is_out_of_memory
 

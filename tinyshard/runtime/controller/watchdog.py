@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from tinyshard import config
-from tinyshard.errors import CollectiveTimeoutError, message
+from tinyshard.core import config
+from tinyshard.core.errors import CollectiveTimeoutError, message
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.wire import Current
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.worker import main as worker

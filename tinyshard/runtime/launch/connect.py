@@ -39,7 +39,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 
 MAGIC = b"tinyshard hosts 1"

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime.forks import abandon_in_child, held_off
 
 _LINE_NBYTES = 4096

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Sequence
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError, message
 
 # what can join devices that are GPUs
 COLLECTIVES = ("nccl", "gloo")

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import abandon_in_child, held_off

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch.distributed as dist
 
-from tinyshard.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.forks import held_off

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from tinyshard.collectives import group_positions
+from tinyshard.core.collectives import group_positions
 from tinyshard.runtime import wire
 from tinyshard.runtime.failure import Failure, gone, interrupted
 from tinyshard.runtime.shm.barrier import PeerLostError

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.program import Meta, Step, Value, values_in
+from tinyshard.core.program import Meta, Step, Value, values_in
 
 # of fewer elements a call takes as long either way
 _MANY = 1 << 15

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.program import Meta, Program
+from tinyshard.core.program import Meta, Program
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short

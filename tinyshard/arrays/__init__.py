@@ -1,0 +1,12 @@
+"""Arrays: tensors whose shards live on devices, and how values get there and back.
+
+array          Array: shape, dtype and sharding are known at once, values are a future; Shard
+placement      device_put, device_get, array, block_until_ready
+abstract       ShapeDtypeStruct, typeof: values that are only described
+live           live_arrays: which Arrays are alive, and the memory that they take
+views          which handles share memory in torch
+strided        as_strided, which reads memory, on values
+hidden_writes  functions of torch that change an argument in place, though their names do not say so
+host_draws     functions of torch that would draw a mask on the host: refused
+unchecked      functions of torch that read a value only to check it
+"""

@@ -1,0 +1,122 @@
+"""Values that are only described: shape, dtype, sharding, no data. `lower` takes them, also on abstract meshes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+
+import torch
+
+from tinyshard.arrays.placement import as_sharding
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.layout import Layout
+from tinyshard.core.program import Meta
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
+from tinyshard.sharding.mesh import Mesh
+
+
+class ShapeDtypeStruct:
+    """Stands for an array.
+
+    Args:
+        shape: global shape.
+        dtype: a torch dtype.
+        sharding: where it would live, with `set_mesh` also a PartitionSpec; None for an uncommitted value.
+
+    Raises:
+        ShardingError: the sharding does not fit the shape.
+        DtypeError: the shape is not made of sizes, or the dtype is none of torch's.
+
+    Communication: none.
+
+    Two of the same shape, dtype and sharding are equal. `ndim`, `size` and `len` are those of the array.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> mesh = ts.AbstractMesh((64,), "x")
+        >>> ShapeDtypeStruct((128, 3), torch.float32, sharding=ts.NamedSharding(mesh, ts.P("x")))
+        f32[128@x, 3]
+    """
+
+    def __init__(
+        self, shape: Sequence[int], dtype: torch.dtype, *, sharding: Sharding | PartitionSpec | None = None
+    ) -> None:
+        sizes = tuple(shape) if isinstance(shape, Iterable) else (-1,)
+        if any(not isinstance(n, Integral) or n < 0 for n in sizes):
+            raise DtypeError(message("a shape is a tuple of ints that are 0 or more", got=repr(shape)))
+        self.shape: tuple[int, ...] = tuple(map(int, sizes))
+        if not isinstance(dtype, torch.dtype):
+            problem = "an array has one of torch's dtypes"
+            raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
+        self.dtype = dtype
+        place = None if sharding is None else as_sharding(sharding)
+        self.sharding = place
+        self.committed = place is not None
+        self._mesh: Mesh | None = place.mesh if isinstance(place, NamedSharding) else None
+        self._layout: Layout | None = place.checked_layout(self.shape) if place is not None else None
+
+    @property
+    def ndim(self) -> int:
+        """Number of dims."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise DtypeError(message("a value of shape () has no length", got=repr(self)))
+        return self.shape[0]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShapeDtypeStruct):
+            return NotImplemented
+        return (self.shape, self.dtype, self.sharding) == (other.shape, other.dtype, other.sharding)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.dtype, self.sharding))
+
+    def __repr__(self) -> str:
+        return described(self.shape, self.dtype, self.sharding)
+
+
+def described(shape: Sequence[int], dtype: torch.dtype, sharding: Sharding | None) -> str:
+    """`f32[8@a, 4@b]`: the dtype, and for each dim its size and the axes that cut it."""
+    text = str(Meta((), dtype))
+    if sharding is None:
+        cuts = [""] * len(shape)
+    elif isinstance(sharding, NamedSharding):
+        entries = [*sharding.spec, *[None] * (len(shape) - len(sharding.spec))]
+        cuts = ["" if not e else f"@{e}" if isinstance(e, str) else f"@({','.join(e)})" for e in entries]
+    else:
+        cuts = ["" if n == 1 else f"/{n}" for n in sharding.layout(len(shape)).parts]
+    return text[:-1] + ", ".join(f"{n}{cut}" for n, cut in zip(shape, cuts, strict=True)) + "]"
+
+
+def typeof(x: object) -> str:
+    """What a value is: dtype, sizes, and how each dim is cut.
+
+    Args:
+        x: an Array, a torch tensor, a ShapeDtypeStruct, or a number.
+
+    Returns:
+        Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts.
+
+    Raises:
+        DtypeError: no array.
+
+    Communication: none.
+
+    Example:
+        >>> typeof(torch.zeros(3, 2))
+        'f32[3, 2]'
+    """
+    if not isinstance(x, torch.Tensor | ShapeDtypeStruct):
+        try:
+            x = torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise DtypeError(message("only arrays have a type", got=f"{x!r} ({type(x).__name__})")) from error
+    return described(tuple(x.shape), x.dtype, getattr(x, "sharding", None))

@@ -1,0 +1,435 @@
+"""Array: a tensor whose shards live on devices. Shape, dtype and sharding are known at once; values are a future."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+
+from tinyshard.arrays import strided
+from tinyshard.arrays.unchecked import one_hot
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import DtypeError, ImmutableError, message
+from tinyshard.core.layout import Layout
+from tinyshard.core.program import Meta
+from tinyshard.runtime.controller.lineage import Buffer
+from tinyshard.sharding import Sharding, express
+from tinyshard.sharding.mesh import Mesh
+
+if TYPE_CHECKING:
+    from tinyshard.arrays.views import View
+
+_DEFAULT_ORIGIN = (0, -1, 0)
+_CPU = torch.device("cpu")
+_calls = itertools.count(1)
+_running = threading.local()  # .call: number of the function of torch or transformation that the user called
+_remembered: dict[int, list[weakref.ref[Array]]] = {}  # by call: the views that `tinyshard.arrays.views` remembers
+
+
+class one_call:
+    """All values made inside belong to one call of the user's: torch may change them in place.
+
+    Autograd then has to reach a part of a value by the ops that made the part, not by strides, which a handle does not
+    know. No generator: that would take longer, and every op passes here.
+    """
+
+    __slots__ = ("_before", "_replayed")
+
+    def __enter__(self) -> None:
+        self._before = getattr(_running, "call", 0)
+        _running.call = next(_calls)
+        self._replayed = torch._C._is_view_replay_enabled()
+        torch._C._set_view_replay_enabled(True)
+
+    def __exit__(self, *args: object) -> None:
+        torch._C._set_view_replay_enabled(self._replayed)
+        if _remembered:
+            _forget(_remembered.pop(_running.call, ()))
+        _running.call = self._before
+
+
+def _forget(views: Iterable[weakref.ref[Array]]) -> None:
+    """At the end of a call: what was its own to change is a value like any other now, and holds no other handle."""
+    for ref in views:
+        x = ref()
+        if x is not None and x._view is not None:
+            x._viewed = x._view.root._viewed = True
+            x._view = None
+
+
+def is_own(x: Any) -> bool:
+    """Whether it is an Array that was made inside the running call, so that torch may change it."""
+    return isinstance(x, Array) and x._origin == origin() != _DEFAULT_ORIGIN
+
+
+def origin() -> tuple[int, int, int]:
+    """What runs now: functorch level, backward pass, and the user's call of a torch function; (0, -1, 0) for none."""
+    level = torch._C._functorch.maybe_current_level() or 0
+    return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
+
+
+def innermost(x: Any) -> Any:
+    """What transformations of torch.func have wrapped, without their wrappers; anything else as it is."""
+    while isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
+def meta_of(x: Any) -> Meta:
+    """Shape and dtype of a tensor. An Array knows them itself: through torch each is a call of `__torch_function__`."""
+    return x._meta if isinstance(x, Array) else Meta(tuple(x.shape), x.dtype)
+
+
+_INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot}  # torch's own checks nothing on a subclass
+_READ_IN_TORCH = {torch.tensor_split, torch.Tensor.tensor_split}  # torch reads the second operand's memory itself
+
+
+def _second_on_host(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, Arrays after the first one as plain tensors. Waits."""
+
+    def plain(x: Any) -> Any:
+        return x._gather() if isinstance(x, Array) else x
+
+    named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
+    return (*args[:1], *map(plain, args[1:])), named
+
+
+class Array(torch.Tensor):
+    """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
+
+    torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
+    and `block_until_ready()` wait.
+
+    `torch.save` writes a tree of Arrays as whole values, `torch.load` gives uncommitted Arrays back, and
+    `ts.device_put(torch.load(file), shardings)` places them under any sharding. `torch.save(ts.device_get(tree), file)`
+    writes a file that is read without tinyshard.
+
+    In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
+
+    In torch: functions that change an argument without saying so do it there, and are errors for an Array:
+    `F.embedding` and `F.embedding_bag` with max_norm= rescale rows of their weight, batch norm in training mode writes
+    into running statistics. The error says what to write instead.
+    """
+
+    _buffer: Buffer
+    _layout: Layout
+    _mesh: Mesh | None
+    _sharding: Sharding | None
+    _meta: Meta
+    _origin: tuple[int, int, int]
+    _viewed: bool  # shares memory, in torch, with a handle that is not remembered
+    _view: View | None = None  # how it is reached from the handle whose memory it shares
+    _views: list[weakref.ref[Array]] | None = None  # those that are reached from it
+    _is_part: bool
+    committed: bool
+
+    @staticmethod
+    def __new__(
+        cls: type[Array],
+        buffer: Buffer,
+        layout: Layout,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        committed: bool,
+        mesh: Mesh | None = None,
+        sharding: Sharding | None = None,
+    ) -> Array:
+        """A handle on values that the runtime has, or will have, under `buffer`.
+
+        Args:
+            layout: where they lie.
+            mesh: whose axis names say so.
+            sharding: what the user called this layout, if the user named it; it stays as it was written.
+        """
+        made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
+        made._buffer = buffer
+        made._layout = layout
+        made._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
+        made._sharding = sharding
+        made._meta = Meta(tuple(shape), dtype)
+        made._origin = origin()
+        made._viewed = False
+        made._is_part = False
+        made.committed = committed
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Everything is done in `__new__`, as torch wants it."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
+        if func in strided.FUNCTIONS and getattr(args[0] if args else None, "_is_part", False):
+            strided.refuse(args[0])
+        if func in _READ_IN_TORCH:
+            args, kwargs = _second_on_host(*args, **(kwargs or {}))
+        func = _INSTEAD.get(func, func)
+        with one_call(), torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **(kwargs or {}))
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        from tinyshard.dispatch.eager import dispatch
+
+        return dispatch(op, args, kwargs or {})
+
+    # ---- where it lives -----------------------------------------------------------------------------------------
+
+    @property
+    def layout_of_shards(self) -> Layout:
+        """The plain form of the sharding."""
+        return self._layout
+
+    @property
+    def sharding(self) -> Sharding:
+        """How the array is laid out over devices: as it was named in `device_put`, out_shardings or out_specs.
+
+        A computed result says its layout in the axis names of its operands.
+
+        Communication: none; known before the values are.
+        """
+        return express(self._layout, self._mesh) if self._sharding is None else self._sharding
+
+    def devices(self) -> set[Device]:
+        """The devices that hold a shard."""
+        return {Device(i, self._layout.platform) for i in self._layout.devices}
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole array."""
+        return self._layout.is_replicated
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """One `Shard` for each device, in mesh order.
+
+        Communication: none; the data of a shard stays on its device.
+        """
+        return [Shard(self, position) for position in range(len(self._layout.devices))]
+
+    # ---- when it is there ---------------------------------------------------------------------------------------
+
+    def block_until_ready(self) -> Array:
+        """Wait until every shard is computed.
+
+        Raises:
+            RemoteError: a device could not compute it; the message names device, op and dispatching line.
+            DeviceLostError: a device that it depends on is gone.
+
+        Communication: none between devices.
+        """
+        self._buffer.runtime.wait(self._buffer, self._layout.devices)
+        return self
+
+    def is_ready(self) -> bool:
+        """Whether `block_until_ready` would return at once."""
+        return bool(self._buffer.runtime.is_ready(self._buffer, self._layout.devices))
+
+    # ---- its values ---------------------------------------------------------------------------------------------
+
+    def _gather(self) -> torch.Tensor:
+        """The whole values as a plain tensor: waits, and copies one of each block here."""
+        layout, shape = self._layout, tuple(self.shape)
+        places = {layout.devices[p]: layout.index(p, shape) for p in layout.positions().values()}
+        whole: torch.Tensor = self._buffer.runtime.gather(self._buffer, places, shape, self.dtype)
+        return whole
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The whole array as a NumPy array of its own. Waits.
+
+        Raises:
+            DtypeError: NumPy has no such dtype (bfloat16).
+        """
+        whole = self._gather()
+        try:
+            return whole.numpy()
+        except TypeError as error:
+            raise DtypeError(
+                message(
+                    f"NumPy has no {self.dtype}",
+                    got=f"an Array of {self.dtype}",
+                    try_="x.float().numpy(), or ts.device_get(x) for a plain torch tensor",
+                )
+            ) from error
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        values = self.numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, Array) for x in kwargs.get("out", ())):
+            _refuse("out=x", "the result of the function")
+        plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
+        return getattr(ufunc, method)(*plain, **kwargs)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._gather().__dlpack__(**options)
+
+    def data_ptr(self) -> NoReturn:
+        """Refused: the values lie in the workers' memory. Raises DtypeError."""
+        _no_memory("data_ptr")
+
+    def untyped_storage(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        _no_memory("untyped_storage")
+
+    def share_memory_(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        _no_memory("share_memory_")
+
+    @property  # type: ignore[override]
+    def data(self) -> Array:
+        """The Array itself; there is nothing to detach it from. It cannot be assigned."""
+        return self
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        _refuse("x.data = value", "x = value")
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python numbers. Waits."""
+        return self._gather().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        if torch._C._functorch.is_functorch_wrapped_tensor(self):
+            return super().__repr__()
+        name = str(self.dtype).removeprefix("torch.")
+        if math.prod(self.shape) == 0:
+            return f"Array([], shape={tuple(self.shape)}, dtype={name})"
+        body = np.array2string(_printable(self._gather()), separator=", ", prefix="Array(", suffix=f", dtype={name})")
+        return f"Array({body}, dtype={name})"
+
+    def __str__(self) -> str:
+        return str(_printable(self._gather()))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else format(str(self), spec)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return torch.round(self) if digits is None else torch.round(self, decimals=digits)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _from_values, (self._gather(),)
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self  # immutable: a copy could not be told from the original
+
+    def __copy__(self) -> Array:
+        return self
+
+    def _repr_html_(self) -> str:
+        from tinyshard.draw.html import array_html
+
+        shape, item = tuple(self.shape), self.dtype.itemsize
+        shard = self._layout.shard_shape(shape)
+        name = str(self.dtype).removeprefix("torch.")
+        nbytes, shard_nbytes = math.prod(shape) * item, math.prod(shard) * item
+        return array_html(self._layout, shape, name, nbytes, shard_nbytes, repr(self.sharding), self.committed)
+
+    # ---- what an immutable value refuses ------------------------------------------------------------------------
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not is_own(self):
+            instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
+            _refuse("x[index] = value", instead)
+        super().__setitem__(index, value)
+
+
+def _no_memory(what: str) -> NoReturn:
+    raise DtypeError(
+        message(
+            "an Array has no memory in this process",
+            got=f"x.{what}()",
+            rule="its shards lie in the memory of its devices",
+            try_=f"ts.device_get(x).{what}(), or x.addressable_shards",
+        )
+    )
+
+
+def _refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:
+    raise ImmutableError(
+        message(
+            problem,
+            got=what,
+            rule="an Array is immutable: other arrays and queued computations may share its shards",
+            try_=instead,
+        )
+    )
+
+
+def _printable(values: torch.Tensor) -> np.ndarray:
+    """NumPy values to print: dtypes that NumPy lacks are shown in float32."""
+    lacking = values.dtype == torch.bfloat16 or (values.is_floating_point() and values.dtype.itemsize == 1)
+    return (values.float() if lacking else values).numpy()
+
+
+def _from_values(values: torch.Tensor) -> torch.Tensor:
+    """What unpickling gives: the values, on the default device of whoever loads them."""
+    from tinyshard.arrays.placement import array
+
+    return array(values)
+
+
+torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
+
+
+def _augmented_operator(symbol: str, name: str) -> Any:
+    torchs = getattr(torch.Tensor, name, None)  # it has no `@=`
+
+    def operator(self: Array, other: Any) -> Any:
+        if torchs is not None and is_own(self):
+            return torchs(self, other)
+        return _refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
+
+    return operator
+
+
+# torch's own augmented operators turn our TypeError into "not implemented", and Python would then rebind the name
+for _symbol, _name in {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}.items():  # fmt: skip
+    setattr(Array, f"__i{_name}__", _augmented_operator(_symbol, f"__i{_name}__"))
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """What one device holds of an Array."""
+
+    _array: Array
+    _position: int
+
+    @property
+    def device(self) -> Device:
+        """The device that holds it."""
+        layout = self._array.layout_of_shards
+        return Device(layout.devices[self._position], layout.platform)
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """Which slices of the array it is."""
+        return self._array.layout_of_shards.index(self._position, tuple(self._array.shape))
+
+    @property
+    def replica_id(self) -> int:
+        """0 for the first copy of this block in mesh order, 1 for the next."""
+        return self._array.layout_of_shards.replica_id(self._position)
+
+    @property
+    def data(self) -> Array:
+        """The block as an Array on its one device, committed if the whole Array is; nothing is copied."""
+        x = self._array
+        layout = x.layout_of_shards
+        shape = layout.shard_shape(tuple(x.shape))
+        alone = Layout((self.device.id,), (), ((),) * len(shape), layout.platform)
+        return Array(x._buffer, alone, shape, x.dtype, x.committed)
+
+    def __repr__(self) -> str:
+        return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"

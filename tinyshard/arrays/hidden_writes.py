@@ -1,0 +1,88 @@
+"""Functions of torch that change an argument in place, though their names do not say so.
+
+Batch norm in training mode writes new running statistics into the tensors that it is given:
+
+    plain tensors           changed, as in torch; the new values come to the host, so the call waits
+    what torch made itself  changed (`F.instance_norm` makes copies)
+    Arrays, traced values   an error: they are immutable
+
+An embedding with max_norm rescales rows of its weight; a weight that is an Array, or traced, is an error.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from tinyshard.arrays.array import Array, is_own
+from tinyshard.core.errors import ImmutableError, message
+
+aten = torch.ops.aten
+
+INSTEAD = (
+    "track_running_stats=False, or F.batch_norm(x, None, None, weight, bias, training=True); and as a new value\n"
+    "running_mean = (1 - momentum) * running_mean + momentum * x.mean((0, 2, 3)), likewise running_var, returned"
+)
+
+
+def writes_statistics(args: tuple[Any, ...]) -> bool:
+    """Whether a call of one of `op_table.BATCH_NORMS` changes running statistics: if it is given any, to train."""
+    return bool(args[5]) and args[3] is not None
+
+
+def with_new_statistics(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run batch norm in training mode on Arrays, and give the tensors of its statistics their new values.
+
+    Returns:
+        The result, and the mean and inverse deviation of the batch.
+
+    Raises:
+        ImmutableError: the statistics are the user's Arrays.
+
+    Communication: what batch norm needs; statistics in plain tensors come to the host.
+    """
+    targets = args[3:5]
+    if any(isinstance(x, Array) and not is_own(x) for x in targets):
+        raise statistics_error("running_mean and running_var are Arrays")
+    with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
+        *results, mean, variance = aten._native_batch_norm_legit_functional(*args)
+        for target, new in zip(targets, (mean, variance), strict=True):
+            target.copy_(new if isinstance(target, Array) else new._gather())
+    return tuple(results)
+
+
+def statistics_error(got: str) -> ImmutableError:
+    """The error for running statistics that cannot be changed."""
+    return ImmutableError(
+        message(
+            "batch norm in training mode changes its running statistics in place",
+            got=got,
+            rule="an Array is immutable, and a traced function runs once: new statistics are a result, as in JAX",
+            try_=INSTEAD,
+        )
+    )
+
+
+def runs_in_batch_norm() -> bool:
+    """Whether torch.nn's batch norm or instance norm calls: they change more in place than what the op does."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if module == "torch.nn.modules.batchnorm" or (module, name) == ("torch.nn.functional", "instance_norm"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def max_norm_error() -> ImmutableError:
+    """The error for an embedding that would rescale its weight."""
+    return ImmutableError(
+        message(
+            "an embedding with max_norm changes its weight in place",
+            got="F.embedding(..., max_norm=...), F.embedding_bag or a module of them, whose weight is an Array",
+            rule="an Array is immutable: other arrays and queued computations may share its shards",
+            try_="without max_norm, on weight * (max_norm / weight.norm(dim=1, keepdim=True)).clamp(max=1)",
+        )
+    )

@@ -1,0 +1,393 @@
+"""Putting values on devices and getting them back: `device_put`, `device_get`, `array`, `block_until_ready`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from tinyshard.arrays.array import Array
+from tinyshard.compile.capture import is_tracing
+from tinyshard.core.axis_names import device_names
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.holdable import check_holdable
+from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
+from tinyshard.core.leaves import is_whole
+from tinyshard.core.program import Builder, Meta, Program, Value
+from tinyshard.partition.reshard import Placed, reshard
+from tinyshard.primitives.constraint import Target, is_transformed, placed_at
+from tinyshard.runtime import lifecycle
+from tinyshard.runtime.cache import Recent, forget_released, release
+from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from tinyshard.sharding.mesh import AbstractMesh, current_mesh
+
+
+def device_put(tree: Any, device: Any = None) -> Any:
+    """Place a tensor, or every tensor of a tree, on devices.
+
+    Args:
+        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these. Host values are copied before it
+            returns, so later changes to them do not reach the Array.
+        device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
+            None for the default device (then the result is uncommitted).
+
+    Returns:
+        The same tree of Arrays, committed to their devices; at once, the data is on its way.
+
+    Raises:
+        ShardingError: wrong rank, uneven split, or not a sharding; or inside pmap or shard_map, where each device has
+            its own value.
+        DtypeError: a value that is not numeric; a quantized, sparse, nested, mkldnn, meta or fake tensor.
+
+    In jit it is a sharding constraint, and vmap leaves it out, as for `lax.with_sharding_constraint`. It can be
+    differentiated: the gradient is put back to where the value was.
+
+    In JAX: it can be called inside shard_map. Here that is an error: each device has a value of its own there, and
+    in_specs and out_specs say where the parts lie.
+
+    Communication: from the host to the devices; for an Array the exchanges that its new layout needs.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> sharding = ts.sharding.PositionalSharding(ts.devices()).reshape(2, 2)
+        >>> ts.device_put(torch.ones(4, 6), sharding).addressable_shards[1]
+        Shard(device=CPU 1, index=(slice(0, 2, None), slice(3, 6, None)), replica_id=0)
+    """
+    if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
+        return _put_with_prefix(tree, device)
+    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=is_whole)
+
+
+def _put_leaf(value: Any, device: Any) -> Any:
+    if not is_whole(value):
+        return _put(value, device)
+    return value._placed(_put, device if device is None else as_sharding(device))
+
+
+def _put_with_prefix(tree: Any, device: Any) -> Any:
+    fits = type(tree) is type(device) or (isinstance(tree, list | tuple) and isinstance(device, list | tuple))
+    if not fits or len(tree) != len(device) or (isinstance(tree, dict) and set(tree) != set(device)):
+        raise ShardingError(
+            message(
+                "the tree of shardings does not fit the tree of values",
+                got=f"{type(device).__name__} of {len(device)} for {type(tree).__name__}",
+                rule="it has the same containers, or one sharding in place of a whole subtree",
+            )
+        )
+    if isinstance(tree, dict):
+        return {key: device_put(tree[key], device[key]) for key in tree}
+    return type(tree)(device_put(x, d) for x, d in zip(tree, device, strict=True))
+
+
+def _put(value: Any, device: Any) -> Any:
+    if device is None and (isinstance(value, Array) or is_tracing()):
+        return value if isinstance(value, torch.Tensor) else as_tensor(value)
+    if device is not None:
+        refuse_on_a_shard("device_put")
+    sharding = as_sharding(device)
+    value = value if isinstance(value, torch.Tensor) else as_tensor(value)
+    if not is_transformed(value):
+        if not isinstance(value, Array):
+            check_holdable(value)
+        return put_plain(value, sharding, device is not None)
+    sharding.checked_layout(tuple(value.shape))
+    return placed_at(value, Target(sharding, device is not None, put_plain), returns=True)
+
+
+def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:
+    """Put a tensor that nothing transforms where a sharding says; None stands for the host."""
+    if sharding is None:
+        return value._gather() if isinstance(value, Array) else value.clone()
+    layout = sharding.checked_layout(tuple(value.shape))
+    if isinstance(value, Array):
+        _check_devices_exist(sharding, value._buffer.runtime)
+        return move(value, layout, committed=committed, sharding=sharding)
+    _check_devices_exist(sharding, lifecycle.current())
+    return put_tensor(as_tensor(value), layout, committed=committed, sharding=sharding)
+
+
+def refuse_on_a_shard(what: str) -> None:
+    """Raise ShardingError inside pmap and shard_map, where each device has a value of its own."""
+    if device_names():
+        raise ShardingError(
+            message(
+                "a sharding constraint inside a mapped function",
+                got=f"{what} where the names {', '.join(map(repr, device_names()))} are mapped",
+                rule="there each device holds a value of its own; where its parts lie is already said",
+                try_="the constraint outside of the mapped function, or out_axes or out_specs",
+            )
+        )
+
+
+def as_sharding(device: Any) -> Sharding:
+    """What stands for a place, as a Sharding.
+
+    Raises:
+        ShardingError: it does not stand for a place.
+    """
+    if isinstance(device, Sharding):
+        return device
+    if isinstance(device, Device):
+        return SingleDeviceSharding(device)
+    if device is None:
+        return SingleDeviceSharding(lifecycle.devices()[0])
+    mesh = current_mesh()
+    if isinstance(device, PartitionSpec) and mesh is not None:
+        return NamedSharding(mesh, device)
+    raise ShardingError(
+        message(
+            "not a place to put a value",
+            got=f"{device!r} ({type(device).__name__})" + (", and no mesh is set" if mesh is None else ""),
+            rule="a Sharding, a Device, or with ts.set_mesh(mesh) a PartitionSpec",
+            try_="NamedSharding(mesh, P('a', 'b')), or ts.devices()[0]",
+        )
+    )
+
+
+def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        raise ShardingError(
+            message(
+                "a value cannot be put on an abstract mesh",
+                got=f"{sharding!r}",
+                rule="an AbstractMesh has no devices: it is for planning, drawing and jit(f).lower",
+                try_="ts.make_mesh(sizes, names) for a mesh of devices",
+            )
+        )
+    there = set(runtime.devices)
+    missing = [d for d in sharding.devices if d not in there]
+    if missing:
+        raise ShardingError(
+            message(
+                "the sharding names devices that are not there",
+                got=f"{missing[:8]}" + (" and more" if len(missing) > 8 else ""),
+                rule=f"the devices are {list(runtime.devices)}",
+                try_="ts.init(devices=n) starts n of them; an AbstractMesh has none",
+            )
+        )
+
+
+def as_tensor(value: Any) -> torch.Tensor:
+    """A host value as a plain torch tensor, sharing memory where it can.
+
+    Raises:
+        DtypeError: it is not numeric, or a tensor that no device can hold.
+    """
+    if isinstance(value, torch.Tensor):
+        check_holdable(value)
+        return value.detach()
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _not_numeric(value) from error
+
+
+def _not_numeric(value: Any) -> DtypeError:
+    return DtypeError(
+        message(
+            "not a value that can live on a device",
+            got=f"{type(value).__name__}: {str(value)[:60]}",
+            rule="tensors, NumPy arrays and numbers can",
+            try_="torch.tensor(...) of numbers",
+        )
+    )
+
+
+def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
+    """Copy a host tensor and send each device its block; `sharding` is what the user calls the layout.
+
+    Raises:
+        DtypeError: no device can hold such a tensor.
+    """
+    check_holdable(host)
+    shape = tuple(host.shape)
+    runtime = lifecycle.current()
+    copies: dict[tuple[int, ...], torch.Tensor] = {}
+    blocks = {}
+    for position, device in enumerate(layout.devices):
+        block = layout.block(position)
+        if block not in copies:  # copies of a block share one snapshot here
+            copies[block] = runtime.snapshot(host[layout.index(position, shape)])
+        blocks[device] = copies[block]
+    buffer = runtime.put(blocks, users_line())
+    return Array(buffer, layout, shape, host.dtype, committed, sharding=sharding)
+
+
+def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
+    """The same values under another layout; `sharding` is what the user calls it."""
+    have = x.layout_of_shards
+    buffer = x._buffer
+    if x.numel() == 0:
+        empty = torch.empty(tuple(x.shape), dtype=x.dtype)
+        return put_tensor(empty, layout, committed=committed, sharding=sharding)
+    if not is_same_placement(have, layout):
+        shape = tuple(x.shape)
+        program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
+        buffer = buffer.runtime.run(program, [buffer], users_line())[0]
+    return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
+
+
+_moves: Recent[Any, Program] = Recent(1024, release)
+
+
+def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
+    """The program that brings an array from one layout to another.
+
+    Communication: over one device order, the fewest exchanges (`partition.reshard`); otherwise blocks from device
+    to device.
+    """
+    key = (have, want, shape, dtype)
+    made = _moves.get(key)
+    if made is None:
+        forget_released()
+        made = _moves.put(key, _move_program(have, want, shape, dtype))
+    return made
+
+
+def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
+    common = refine([have, want]) if have.devices == want.devices else None
+    if common is None:
+        return _transfer_program(have, want, shape, dtype)
+    builder = Builder(have.devices, common[0].axes)
+    x = Placed(0, shape, dtype, common[0].dims)
+    builder.input(x.local(builder.axes))
+    return builder.finish([reshard(builder, x, common[1].dims).number])
+
+
+def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
+    devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
+    builder = Builder(devices, (len(devices),))
+    builder.input(Meta(have.shard_shape(shape), dtype))
+    return builder.finish([transfer(builder, 0, have, want, shape)])
+
+
+def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
+    """Emit the step that gives each device every piece of its new block from a device that holds it, itself if it can.
+
+    Args:
+        builder: a program on the devices of both layouts.
+        number: the value.
+        have: its layout.
+        want: the layout of the result; the axes need not be those of `have`, nor the program's.
+        shape: the global shape.
+
+    Returns:
+        The number of the result.
+    """
+    meta = builder.metas[number]
+    assert meta is not None, "only values of known shape are transferred"
+    holders: dict[tuple[int, ...], list[int]] = {}
+    for position in range(len(have.devices)):
+        holders.setdefault(have.block(position), []).append(position)
+    moves = []
+    for target, device in enumerate(want.devices):
+        for candidates in holders.values():
+            source = next((p for p in candidates if have.devices[p] == device), candidates[target % len(candidates)])
+            cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
+            if cut is not None:
+                moves.append((source, builder.devices.index(device), cut, place))
+    made = [Meta(want.shard_shape(shape), meta.dtype)]
+    return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, made)[0]
+
+
+def _overlap(
+    source: tuple[slice, ...], target: tuple[slice, ...], shape: tuple[int, ...]
+) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
+    """Where two blocks of one array meet, in the coordinates of each; (None, ()) if they do not."""
+    cut, place = [], []
+    for s, t, size in zip(source, target, shape, strict=True):
+        s_start, s_stop, _ = s.indices(size)
+        t_start, t_stop, _ = t.indices(size)
+        low, high = max(s_start, t_start), min(s_stop, t_stop)
+        if low >= high:
+            return None, ()
+        cut.append(slice(low - s_start, high - s_start))
+        place.append(slice(low - t_start, high - t_start))
+    return tuple(cut), tuple(place)
+
+
+def device_get(tree: Any) -> Any:
+    """Bring every Array of a tree to the host.
+
+    Args:
+        tree: a tree with Arrays as leaves; other leaves are left as they are.
+
+    Returns:
+        The tree with plain torch tensors (in JAX: NumPy arrays), which have no `.sharding` and no `.devices()`:
+        `ts.array(x)` and `ts.device_put(x, sharding)` make Arrays of them again. They are this process's own: what a
+        forked child, such as a DataLoader's worker, writes into its copies is not seen here.
+
+    Raises:
+        RemoteError, DeviceLostError: a value could not be computed.
+
+    Communication: from the devices to the host; waits.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> ts.device_get({"x": ts.array([1, 2])})
+        {'x': tensor([1, 2])}
+    """
+    return tree_map_only(Array, lambda x: x._gather(), tree)
+
+
+def array(value: Any, dtype: torch.dtype | None = None) -> Array:
+    """An uncommitted Array on the default device: it moves freely to meet committed ones.
+
+    Args:
+        value: a tensor, NumPy array, number or nested list; copied.
+        dtype: of the result; by default torch's for this value.
+
+    Raises:
+        DtypeError: not numeric.
+
+    Communication: from the host to `devices()[0]`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> ts.array([1.0, 2.0])
+        Array([1., 2.], dtype=float32)
+    """
+    if isinstance(value, Array):
+        return value if dtype is None else value.to(dtype)  # type: ignore[return-value]
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        problem = "an array has one of torch's dtypes"
+        raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
+    if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
+        raise _not_numeric(value)
+    if isinstance(value, list | tuple) and any(_is_computed(x) for x in tree_leaves(value)):
+        stacked = torch.stack([array(x) for x in value])
+        return stacked if dtype is None else stacked.to(dtype)  # type: ignore[return-value]
+    if isinstance(value, torch.Tensor) and is_transformed(value):
+        return _put(value if dtype is None else value.to(dtype), None)
+    host = as_tensor(value)
+    if dtype is not None:
+        host = host.to(dtype)
+    if is_tracing():
+        return host  # type: ignore[return-value]
+    default = SingleDeviceSharding(lifecycle.devices()[0])
+    return put_tensor(host, default.layout(host.dim()), committed=False)
+
+
+def _is_computed(x: Any) -> bool:
+    return isinstance(x, Array) or (isinstance(x, torch.Tensor) and is_transformed(x))
+
+
+def block_until_ready(tree: Any) -> Any:
+    """Wait until every Array of a tree is computed; returns the tree.
+
+    Raises:
+        RemoteError, DeviceLostError: a value could not be computed.
+
+    Communication: none between devices.
+    """
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, Array):
+            leaf.block_until_ready()
+    return tree

@@ -1,0 +1,89 @@
+"""Functions of torch that read a value only to check it, and skip the check where there is none to read.
+
+one_hot             refuses a class that is out of range; here the device does, and the row is not zeros
+cov                 warns where there are no more observations than `correction`
+corrcoef            uses cov
+gaussian_nll_loss   refuses a negative variance; here it gives NaN
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from tinyshard.core.errors import DtypeError, message
+
+
+def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """As `torch.nn.functional.one_hot`: [...] to [..., num_classes]; waits only where it is to count the classes.
+
+    Example:
+        >>> one_hot(torch.tensor([1, 0]), 3)
+        tensor([[0, 1, 0],
+                [1, 0, 0]])
+    """
+    if input.dtype != torch.int64:
+        rule = "the classes are of torch.int64, as in torch"
+        raise DtypeError(message("one_hot of another dtype", got=str(input.dtype), rule=rule, try_="x.long()"))
+    count = num_classes if num_classes >= 0 else int(input.max()) + 1
+    row = (input.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
+    # zeros, and an error on the device where a class is not below their number
+    return row + torch.nn.functional.embedding(input, torch.zeros(count, 1, dtype=torch.int64))
+
+
+def cov(
+    input: torch.Tensor,
+    *,
+    correction: int = 1,
+    fweights: torch.Tensor | None = None,
+    aweights: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """As `torch.cov`: rows are variables, columns observations; the result is [rows, rows], or [] for one row."""
+    x = input.reshape(1, -1) if input.dim() < 2 else input
+    if not (x.is_floating_point() or x.is_complex()):
+        x = x.to(torch.get_default_dtype())
+    weights: torch.Tensor | None = fweights
+    if aweights is not None:
+        weights = aweights if fweights is None else fweights * aweights
+    if weights is None:
+        count: torch.Tensor | float = float(x.shape[1]) - correction
+        mean = x.mean(1, keepdim=True)
+    else:
+        total = weights.sum()
+        mean = (x * weights).sum(1, keepdim=True) / total
+        count = total - correction * (1 if aweights is None else (weights * aweights).sum() / total)
+    apart = x - mean
+    product = (apart if weights is None else apart * weights) @ apart.mH
+    return (product / (count.clamp(min=0) if isinstance(count, torch.Tensor) else max(count, 0.0))).squeeze()
+
+
+def corrcoef(input: torch.Tensor) -> torch.Tensor:
+    """As `torch.corrcoef`."""
+    product = cov(input)
+    if product.dim() == 0:
+        return product / product
+    deviation = product.diagonal().real.sqrt() if product.is_complex() else product.diagonal().sqrt()
+    scaled = product / deviation[:, None] / deviation[None, :]
+    if scaled.is_complex():
+        return torch.complex(scaled.real.clip(-1, 1), scaled.imag.clip(-1, 1))
+    return scaled.clip(-1, 1)
+
+
+def gaussian_nll_loss(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    var: torch.Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    """As `torch.nn.functional.gaussian_nll_loss`; the gradient by `var` passes where it is at least `eps`, too."""
+    spread = torch.as_tensor(var, dtype=input.dtype) if not isinstance(var, torch.Tensor) else var
+    if spread.dim() and spread.shape != input.shape and spread.shape == input.shape[:-1]:
+        spread = spread.unsqueeze(-1)
+    spread = spread + (spread.clamp(min=eps) - spread).detach()
+    losses = 0.5 * (spread.log() + (input - target) ** 2 / spread)
+    if full:
+        losses = losses + 0.5 * math.log(2 * math.pi)
+    return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses

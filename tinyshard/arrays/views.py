@@ -1,0 +1,172 @@
+"""Which handles share memory in torch: a view made inside a call remembers its root and the ops that lead from it.
+
+    w                       a root: a handle of its own
+    w.t()[1]                a view of w: (t), (select 0 1)
+
+Only what one call of torch's makes on a value of its own is remembered: nothing else is changed in place. A handle that
+has a view which is not remembered, or is one, is marked (`_viewed`), and is not changed at all.
+
+A handle takes itself for contiguous, since it does not know the strides of its shards. So `reshape` asks for a view
+where torch would copy: whether the view would be one is seen on a tensor without values. `contiguous` asks for nothing:
+what it gives is the handle itself, also where torch would copy. Where a user's function runs inside a call, as under
+`grad`, what it has so treated is not changed any more (`one_transform`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from tinyshard.arrays.array import _DEFAULT_ORIGIN, Array, _remembered, innermost, one_call
+from tinyshard.arrays.host_draws import refuse_host_draw
+from tinyshard.compile.capture import is_tracing
+from tinyshard.core.program import Meta
+from tinyshard.partition.op_table import AS_RESHAPE
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One op that makes a view.
+
+    Attributes:
+        op: the op.
+        args, kwargs: its arguments after the tensor.
+        which: which of its results it is; None if it has one.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    which: int | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The view of `x`."""
+        made = self.op(x, *self.args, **self.kwargs)
+        view: torch.Tensor = made if self.which is None else made[self.which]
+        return view
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a handle is reached from the one whose memory it shares in torch."""
+
+    root: Array
+    chain: tuple[Link, ...]
+
+
+def follow(chain: Sequence[Link], x: torch.Tensor) -> torch.Tensor:
+    """The view of `x` that these ops lead to."""
+    for link in chain:
+        x = link(x)
+    return x
+
+
+def root_of(x: Array) -> Array:
+    """The handle from which this one is reached; itself, if it is a root."""
+    return x if x._view is None else x._view.root
+
+
+def chain_of(x: Array) -> tuple[Link, ...]:
+    """The ops that lead to this handle from its root."""
+    return () if x._view is None else x._view.chain
+
+
+def live_views(root: Array) -> list[Array]:
+    """The views of a root that are still there."""
+    found = [ref() for ref in root._views or ()]
+    return [x for x in found if x is not None and x is not root and root_of(x) is root]
+
+
+def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[Array]) -> None:
+    """Note that an op made views of its first operand.
+
+    Args:
+        op: the op; None for an alias.
+        args, kwargs: its arguments.
+        made: its results.
+    """
+    source: Any = args[0]
+    if not made or not isinstance(source, Array):
+        return
+    if root_of(source)._viewed or not source._origin == made[0]._origin != _DEFAULT_ORIGIN:
+        for x in (root_of(source), source, *made):
+            x._viewed = True
+        return
+    root, chain = root_of(source), chain_of(source)
+    if op in AS_RESHAPE:
+        op, args, kwargs = aten.view.default, (source, list(made[0]._meta.shape)), {}
+        if not _gives_view(root._meta, chain, made[0]._meta.shape):
+            return
+    root._views = [] if root._views is None else root._views
+    for number, x in enumerate(made):
+        link = Link(op, tuple(args[1:]), kwargs, number if len(made) > 1 else None)
+        x._view = View(root, chain if op is None else (*chain, link))
+        root._views.append(weakref.ref(x))
+        if x._origin[2]:
+            _remembered.setdefault(x._origin[2], []).append(root._views[-1])
+
+
+def frozen(tree: Any) -> Any:
+    """What a tree of arguments is known by: it can be hashed, and tells 1, 1.0 and True apart, -0.0 and 0.0 too."""
+    if isinstance(tree, list | tuple):
+        return (type(tree), *map(frozen, tree))
+    if isinstance(tree, dict):
+        return tuple((name, frozen(value)) for name, value in tree.items())
+    if is_dataclass(tree):
+        return (type(tree), *(frozen(getattr(tree, field.name)) for field in fields(tree)))
+    return (type(tree), repr(tree) if isinstance(tree, float | complex) else tree)
+
+
+def _gives_view(meta: Meta, chain: Sequence[Link], shape: Sequence[int]) -> bool:
+    """Whether torch's reshape to `shape` is a view of what the chain leads to: else it copies."""
+    x = follow(chain, torch.empty(meta.shape, dtype=meta.dtype, device="meta"))
+    return bool(torch._C._is_alias_of(x.reshape(shape), x))  # type: ignore[attr-defined]
+
+
+_MAY_COPY = {
+    torch.Tensor.contiguous,
+    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("reshape", "flatten", "ravel")),
+    torch.Tensor.reshape_as,
+    torch.Tensor.to,
+}
+
+
+class _Watch(TorchFunctionMode):
+    """Marks what a user's function treats so that torch copies it or not, as its strides are; refuses hidden draws.
+
+    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refuse_host_draw(func, args, kwargs or {})
+        if func is torch.Tensor.__deepcopy__ and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
+            return args[0].clone()
+        if func in _MAY_COPY and args:
+            x = innermost(args[0])
+            if isinstance(x, Array):
+                root_of(x)._viewed = x._viewed = True
+        return func(*args, **(kwargs or {}))
+
+
+class one_transform(one_call):
+    """One call of a transformation: a user's function runs inside, whose values the transformation's are."""
+
+    __slots__ = ("_watch",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._watch = None if is_tracing() else _Watch()
+        if self._watch is not None:
+            self._watch.__enter__()
+
+    def __exit__(self, *args: object) -> None:
+        if self._watch is not None:
+            self._watch.__exit__(*args)
+        super().__exit__(*args)

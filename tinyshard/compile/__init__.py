@@ -1,0 +1,18 @@
+"""From a Python function to an executable: signature, trace, program, call.
+
+signature        what decides whether a trace fits a call
+tracing          a function on tensors becomes a graph of aten ops on whole tensors
+capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
+closure          the tensors that a function closes over, and how to look them up again
+intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
+indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)
+traced_views     views by traced numbers, that can be written to as in torch
+cond             torch.cond on Arrays
+spmd             a graph on whole tensors becomes a Program: each node in order is partitioned
+executable       a Program with the layouts of its inputs and results, and the call of it
+compiled         Compiled: the program of one signature, to be read and called
+lowered          Lowered: a traced function, to be read; the text of a graph and of a program
+cost             floating-point operations and bytes, counted from a program's steps
+explain          why a jitted function is traced again, in words
+explain_gathers  which op gathers an operand, on whose line, and why
+"""

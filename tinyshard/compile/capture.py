@@ -1,0 +1,333 @@
+"""A trace in progress: what each op of the traced function meets before it is recorded.
+
+an Array or a tensor from outside       lifted: it becomes an input of the graph, like an argument
+a value that a transformation wraps     likewise, before torch.func sees it
+a draw from torch's generator,
+a question for a value,
+a change of a tensor from outside       an error: the function runs once, and what it did would not happen again
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+import torch
+import torch.fx.traceback as fx_traceback
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
+from tinyshard.core.holdable import check_holdable, check_makes_holdable
+from tinyshard.partition.op_table import BATCH_NORMS, is_random
+from tinyshard.runtime.controller.lineage import Where, users_line
+
+aten = torch.ops.aten
+
+
+class TracedValueError(TinyshardError, TypeError):
+    """Python asked a traced value for its number, as `if` does."""
+
+
+class EndedTraceError(TinyshardError, RuntimeError):
+    """A traced value is used when its trace is over."""
+
+
+class Recorder:
+    """The trace in progress: what has been lifted to an input so far.
+
+    Attributes:
+        own_rule: what makes the function's derivative another one than its graph's, if something does.
+    """
+
+    def __init__(self, fake: Any) -> None:
+        self.fake = fake
+        self.own_rule: str | None = None
+        self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
+        self.kept: list[Any] = []
+        self.rescales_weights = False  # whether an embedding with max_norm was met
+        self.statistics = ""  # which call of batch norm, if any, wrote running statistics
+        self._made: list[weakref.ref[torch.Tensor]] = []
+        self._lines: dict[int, Where] = {}  # by the number of a node of autograd: the user's line of its op
+
+    def where(self) -> Where:
+        """The user's line of the op that is met now; of one of a gradient, that of the op whose gradient it is."""
+        node: Any = torch._C._current_autograd_node()
+        here = users_line()
+        if node is not None:
+            return self._lines.get(node._sequence_nr(), here)
+        autograd: Any = torch._C._autograd
+        self._lines.setdefault(autograd._get_sequence_nr() - 1, here)  # it makes an op's node before the op is met
+        return here
+
+    def note_made(self, tree: Any) -> None:
+        """Remember the stand-ins of the trace: those that outlive it are to say so."""
+        self._made.extend(weakref.ref(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
+
+    def end(self, name: str) -> None:
+        """The trace is over: what is still there of its stand-ins is an error to use."""
+        from torch._subclasses.functional_tensor import FunctionalTensor
+
+        for known in self._made:
+            x: Any = known()
+            if type(x) is FunctionalTensor:
+                x.__class__ = _ended_stand_in()
+                object.__setattr__(x, "_traced_by", name)
+
+    def lift(self, x: torch.Tensor) -> torch.Tensor:
+        """The stand-in for a tensor that the function closes over; makes it an input.
+
+        Raises:
+            DtypeError: no device can hold it.
+        """
+        from torch._subclasses.functional_tensor import FunctionalTensor
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode, track_tensor_tree
+
+        known = self.lifted.get(id(x))
+        if known is None:
+            if not isinstance(x, Array):
+                check_holdable(x)
+            shape = tuple(x.shape)
+            with temporarily_clear_interpreter_stack():
+                with _disable_current_modes(), self.fake:
+                    stand_in = torch.empty(shape, dtype=x.dtype)
+                mode = get_proxy_mode()
+                assert mode is not None
+                tracer = mode.tracer
+                proxy = tracer.create_proxy("placeholder", f"closed_{len(self.lifted)}", (), {})
+                proxy.node.meta["val"] = stand_in
+                track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
+                known = (x, FunctionalTensor.to_functional(stand_in))
+            self.lifted[id(x)] = known
+        return known[1]
+
+
+tracing_lock = threading.RLock()  # torch's tracer is one for the process
+_state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
+
+
+def current_recorder() -> Recorder | None:
+    """The trace of this thread; None outside of one."""
+    return getattr(_state, "recorder", None)
+
+
+@functools.cache
+def _ended_stand_in() -> type:
+    """What a stand-in becomes when its trace is over."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    class EndedStandIn(FunctionalTensor):
+        def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+            return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"
+
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+            ended = next((x for x in tree_leaves((args, kwargs)) if type(x) is cls), None)
+            name = "" if ended is None else object.__getattribute__(ended, "_traced_by")
+            raise EndedTraceError(
+                message(
+                    "a traced value is used after its trace",
+                    got=f"a value made while {name} was traced, in {users_line()}",
+                    rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
+                    try_="return it from the function, in place of storing it in a list, a global or an attribute",
+                )
+            )
+
+    return EndedStandIn
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """In this block this thread traces, alone in the process."""
+    with tracing_lock:
+        before, _state.recorder = current_recorder(), recorder
+        try:
+            yield
+        finally:
+            _state.recorder = before
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced now."""
+    return current_recorder() is not None
+
+
+def keep(thing: Any) -> None:
+    """During a trace: let an object that an op's number stands for live as long as what is traced."""
+    recorder = current_recorder()
+    assert recorder is not None
+    recorder.kept.append(thing)
+
+
+def lift_arrays(tree: Any) -> Any:
+    """During a trace: every Array of the tree as the stand-in that is an input of the graph."""
+    recorder = current_recorder()
+    assert recorder is not None
+    return tree_map_only(Array, recorder.lift, tree)
+
+
+class Watch(TorchDispatchMode):
+    """Sees every op before it is recorded: lifts closed-over tensors, refuses what a program cannot do."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        from torch._subclasses.fake_tensor import DynamicOutputShapeException
+        from torch._subclasses.functional_tensor import FunctionalTensor
+
+        kwargs = kwargs or {}
+        recorder = current_recorder()
+        if recorder is None:
+            return op(*args, **kwargs)
+        where = recorder.where()
+        fx_traceback.current_meta["custom"] = {"where": where}  # fx copies it to the nodes that are made
+        if is_random(op, args, kwargs):
+            raise StatefulRandomError(
+                message(
+                    "a stateful random op in a traced function",
+                    got=f"{op} in {where}",
+                    rule="it would be drawn once, when the function is traced, or differ between copies",
+                    try_="draw with ts.random and a key, or pass the numbers in as an argument",
+                )
+            )
+        check_makes_holdable(op)
+        if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
+            raise traced_value_error(where)
+        fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
+        recorder.rescales_weights |= op is aten.embedding_renorm_.default
+        if op in BATCH_NORMS and writes_statistics(args):
+            got = f"running_mean and running_var of a call in {where}, under jit"
+            if any(_is_closed_over(x, FunctionalTensor) for x in args[3:5]):
+                raise statistics_error(got)
+            recorder.statistics = recorder.statistics or got
+        if op._schema.is_mutable and any(_is_closed_over(x, FunctionalTensor) for x in written(op, args, kwargs)):
+            if runs_in_batch_norm():
+                raise statistics_error(f"num_batches_tracked of a module called in {where}, under jit")
+            raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {where}")
+        if not fresh:
+            args, kwargs = tree_map_only(
+                torch.Tensor, lambda x: recorder.lift(x) if _is_closed_over(x, FunctionalTensor) else x, (args, kwargs)
+            )
+        if has_effect(op):
+            return _recorded_as_it_is(op, args, kwargs)
+        try:
+            with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
+                made = op(*args, **kwargs)
+            recorder.note_made(made)
+            return made
+        except DynamicOutputShapeException as error:
+            raise DtypeError(
+                message(
+                    "the shape of a result depends on values",
+                    got=f"{op} in {where}",
+                    rule="a program has static shapes",
+                    try_="torch.where(mask, x, 0), or call it outside of jit",
+                )
+            ) from error
+
+
+def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    """The tensors that an in-place op, or one with out=, writes into."""
+    given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
+    names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    return tree_leaves([given.get(name) for name in names])
+
+
+def closed_over_changed(got: str) -> ImmutableError:
+    """The error for an in-place change of a tensor from outside."""
+    return ImmutableError(
+        message(
+            "a traced function changes a tensor that it closes over",
+            got=got,
+            rule="a traced function runs once; what it does to outer tensors would happen only then",
+            try_="return the new value, and assign it outside; x.clone() first where you want to write into it",
+        )
+    )
+
+
+def has_effect(op: Any) -> bool:
+    """It is called for what it does, as `_linalg_check_errors` and not as `sin`."""
+    return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
+
+
+def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
+    """Record an op with an effect without functionalization, which would want tokens that order the effects."""
+    from torch._subclasses.functional_tensor import FunctionalTensor, disable_functional_mode
+
+    def plain(x: FunctionalTensor) -> torch.Tensor:
+        torch._sync(x)
+        return torch._from_functional_tensor(x.elem)
+
+    args, kwargs = tree_map_only(FunctionalTensor, plain, (args, kwargs))
+    with disable_functional_mode():
+        return op(*args, **kwargs)
+
+
+def _is_closed_over(x: Any, functional: type) -> bool:
+    if isinstance(x, functional):
+        return not _is_of_this_trace(x)
+    if isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter):
+        return True
+    recorder = current_recorder()
+    is_fake_of_others = recorder is not None and getattr(x, "fake_mode", recorder.fake) is not recorder.fake
+    return isinstance(x, torch.Tensor) and (is_fake_of_others or x.is_nested)  # to be refused
+
+
+def _is_of_this_trace(x: Any) -> bool:
+    """A stand-in of the trace that runs now, not of one around it."""
+    recorder = current_recorder()
+    below = torch._from_functional_tensor(x.elem)
+    return recorder is None or getattr(below, "fake_mode", recorder.fake) is recorder.fake
+
+
+def lift_outer(tree: Any) -> Any:
+    """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
+    return _lifted(tree, _is_wrapped_outside)
+
+
+def lift_arguments(tree: Any) -> Any:
+    """During a trace: every tensor from outside of it as an input of the graph, before a transformation wraps it."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return _lifted(
+        tree, lambda x: _is_wrapped_outside(x) or (not _is_wrapped(x) and _is_closed_over(x, FunctionalTensor))
+    )
+
+
+def _lifted(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
+    recorder = current_recorder()
+    if recorder is None:
+        return tree
+    with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
+        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if is_outer(x) else x, tree)
+
+
+def _is_wrapped(x: torch.Tensor) -> bool:
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def _is_wrapped_outside(x: torch.Tensor) -> bool:
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    if not _is_wrapped(x):
+        return False
+    while _is_wrapped(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))
+
+
+def traced_value_error(
+    where: Where | None = None,
+    problem: str = "Python asks for the value of a traced tensor",
+    rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
+    try_: str = "torch.where(condition, a, b) to choose element by element,\n"
+    "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
+    "or static_argnums for an argument that is a Python value",
+) -> TracedValueError:
+    """The error for a question that only a value could answer."""
+    return TracedValueError(message(problem, got=str(where or users_line()), rule=rule, try_=try_))

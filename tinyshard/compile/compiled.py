@@ -1,0 +1,195 @@
+"""Compiled: the program that jit made for one signature, to be read and to be called; it never traces again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.arrays.array import meta_of
+from tinyshard.compile.capture import is_tracing
+from tinyshard.compile.cost import Cost, cost_of
+from tinyshard.compile.executable import Home, Recipe, call
+from tinyshard.compile.lowered import axis_names, program_text
+from tinyshard.compile.signature import Bound, as_operand, spelled_call
+from tinyshard.compile.tracing import Traced
+from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.layout import is_same_placement
+from tinyshard.core.program import Program
+from tinyshard.sharding import Sharding, express
+from tinyshard.sharding.mesh import AbstractMesh
+
+
+@dataclass(frozen=True)
+class Closure:
+    """What a compiled function closes over.
+
+    Attributes:
+        look_up: the tensors as they are now; None if the program does not fit them.
+        changes: what has become of them, in words.
+    """
+
+    look_up: Callable[[], list[torch.Tensor] | None]
+    changes: Callable[[], list[str]]
+
+
+class Compiled:
+    """A partitioned function. Made by `jit(f).lower(*args).compile()`.
+
+    It is called as the function, without the static arguments, and takes exactly what it was compiled for: the same
+    containers, shapes, dtypes and, for committed Arrays, shardings. Uncommitted values are put where it wants them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        traced: Traced,
+        recipe: Recipe,
+        home: Home,
+        bound: Bound,
+        closure: Closure,
+    ) -> None:
+        self._name = name
+        self._traced = traced
+        self._recipe = recipe
+        self._home = home
+        self._form: TreeSpec = bound.signature.tree
+        self._nones = bound.signature.nones
+        self._metas = bound.signature.metas
+        self._names = tuple(bound.names())
+        self._given = tuple(x.sharding if getattr(x, "committed", False) else None for x in bound.operands)
+        self._closure = closure
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the program; returns at once.
+
+        Args:
+            args, kwargs: as in `lower`, without the static ones.
+
+        Raises:
+            DtypeError: other containers, shapes or dtypes than it was compiled for; or a call inside a transformation.
+            ShardingError: a committed Array that lies otherwise; or the program is for an abstract mesh.
+
+        Communication: what `as_text()` says.
+        """
+        if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
+            problem = "a compiled function is called inside jit or a transformation"
+            rule = "it is a program for values, and cannot be traced, mapped or differentiated"
+            raise DtypeError(message(problem, got=self._name, rule=rule, try_=f"jit({self._name}), before lower()"))
+        operands = self._operands(args, kwargs)
+        closed = self._closure.look_up()
+        if closed is None:
+            self._refuse("\n".join(self._closure.changes()), "what it closes over has the shapes and dtypes of then")
+        everything = [*operands, *closed]
+        self._check_places(everything)
+        arrays = call(self._recipe, everything, self._home_now(everything))
+        leaves = [arrays[x] if is_tensor else x for is_tensor, x in self._traced.outputs]
+        return tree_unflatten(leaves, self._traced.out_tree)
+
+    def __repr__(self) -> str:
+        return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
+
+    # ---- what it takes ----------------------------------------------------------------------------------------
+
+    def _operands(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        known = _keywords(self._form, len(self._nones))
+        if set(kwargs) == set(known):
+            kwargs = {name: kwargs[name] for name in known}
+        leaves, form = tree_flatten((list(args), kwargs))
+        nones = tuple(x is None for x in leaves)
+        if form != self._form or nones != self._nones:
+            now, before = spelled_call(form, nones), spelled_call(self._form, self._nones)
+            rule = "its arguments are put together as in lower(), static ones left out"
+            self._refuse(f"{now}, compiled for {before}", rule)
+        operands = [as_operand(x) for x in leaves if x is not None]
+        wrong = [
+            f"{name}: {meta_of(x)}, compiled for {meta}"
+            for name, x, meta in zip(self._names, operands, self._metas, strict=True)
+            if meta_of(x) != meta
+        ]
+        if wrong:
+            self._refuse("\n".join(wrong), "its arguments have the shapes and dtypes of those in lower()")
+        if any(isinstance(x, ShapeDtypeStruct) for x in operands):
+            self._refuse("a ShapeDtypeStruct, which has no values", "its arguments are Arrays, tensors and numbers")
+        return operands
+
+    def _refuse(self, got: str, rule: str) -> NoReturn:
+        problem = f"{self._name} was compiled for other arguments"
+        raise DtypeError(message(problem, got=got, rule=rule, try_=f"ts.jit({self._name}), which compiles again"))
+
+    def _check_places(self, operands: Sequence[Any]) -> None:
+        names = [*self._names, *("what it closes over",) * len(operands)]
+        for name, x, layout in zip(names, operands, self._recipe.inputs, strict=False):
+            if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
+                raise ShardingError(
+                    message(
+                        f"{self._name} was compiled for arguments that lie otherwise",
+                        got=f"{name} with {x.sharding!r}",
+                        rule=f"it was compiled for {express(layout, self._home.mesh)!r}",
+                        try_=f"ts.device_put the argument there; or ts.jit({self._name}), which compiles again",
+                    )
+                )
+
+    def _home_now(self, operands: Sequence[Any]) -> Home:
+        """Where it runs, in the words of the operands: it may have been compiled on an abstract mesh."""
+        bound = [x for x in operands if getattr(x, "committed", False)]
+        mesh = next((x._mesh for x in bound if x._mesh is not None), self._home.mesh)
+        if isinstance(mesh, AbstractMesh):
+            raise ShardingError(
+                message(
+                    "a program for an abstract mesh cannot be called",
+                    got=f"{self._name} called, with {mesh!r}",
+                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
+                    try_="ts.make_mesh(sizes, names) for a mesh of devices",
+                )
+            )
+        return replace(self._home, mesh=mesh, committed=self._home.committed or bool(bound))
+
+    # ---- what it is -------------------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> Program:
+        """What each device runs."""
+        return self._recipe.program
+
+    @property
+    def input_shardings(self) -> tuple[Any, Any]:
+        """Where the arguments lie when it is called: (args, kwargs) with a Sharding for each tensor, no static ones."""
+        mesh, shardings = self._home.mesh, iter(zip(self._given, self._recipe.inputs, strict=False))
+
+        def said(given: Sharding | None, layout: Any) -> Sharding:
+            fits = given is not None and is_same_placement(given.layout(layout.ndim), layout)
+            return given if given is not None and fits else express(layout, mesh)
+
+        leaves = [None if none else said(*next(shardings)) for none in self._nones]
+        args, kwargs = tree_unflatten(leaves, self._form)
+        return tuple(args), kwargs
+
+    @property
+    def output_shardings(self) -> Any:
+        """Where the results lie: the tree of what the function returns, a Sharding for each tensor."""
+        named = self._recipe.shardings or (None,) * len(self._recipe.results)
+        found = [
+            given or express(made[0], self._home.mesh)
+            for given, made in zip(named, self._recipe.results, strict=True)
+            if made is not None
+        ]
+        leaves = [found[x] if is_tensor else None for is_tensor, x in self._traced.outputs]
+        return tree_unflatten(leaves, self._traced.out_tree)
+
+    def as_text(self) -> str:
+        """What each device runs, one step a line: local shapes, collectives, and the bytes that a device sends."""
+        return program_text(self.program, axis_names(self._recipe, self._home))
+
+    def cost_analysis(self) -> Cost:
+        """Floating-point operations of one device, and what it sends by each collective along each axis."""
+        return cost_of(self.program, axis_names(self._recipe, self._home))
+
+
+def _keywords(form: TreeSpec, count: int) -> list[str]:
+    """The names of the arguments by name, in the order of the form."""
+    return list(tree_unflatten([None] * count, form)[1])

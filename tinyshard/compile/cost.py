@@ -1,0 +1,156 @@
+"""What a program costs: floating-point operations and bytes, counted from its steps alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard.core.collectives import COLLECTIVES, group_size
+from tinyshard.core.program import Program, Step, Value
+from tinyshard.runtime.worker.executor import find_op
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Collectives of one kind along the same axes.
+
+    Attributes:
+        op: the collective.
+        over: the axes.
+        count: how many of them.
+        nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
+    """
+
+    op: str
+    over: tuple[str, ...]
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gathers:
+    """All-gathers of operands that one op needs in fewer parts than they lie in; they are part of the traffic too.
+
+    Attributes:
+        op: the op.
+        why: what it needs, or why no rule keeps its operands sharded.
+        count: how many of them.
+        nbytes: bytes that one device sends in all of them together.
+    """
+
+    op: str
+    why: str
+    count: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one call costs each device.
+
+    Attributes:
+        flops: multiplications and additions of matrix products, convolutions and attention (torch's own formulas).
+        traffic: what is sent, by collective and axes.
+        gathers: the part of it that ops need which cannot keep their operands sharded, by op.
+    """
+
+    flops: int
+    traffic: tuple[Traffic, ...]
+    gathers: tuple[Gathers, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the busiest device sends, by the model of `bytes_sent`."""
+        return sum(t.nbytes for t in self.traffic)
+
+    def count(self, op: str) -> int:
+        """How many collectives of this kind there are."""
+        return sum(t.count for t in self.traffic if t.op == op)
+
+    def __str__(self) -> str:
+        lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent a device"]
+        lines += [
+            f"  {t.op} over {'*'.join(t.over)}: {'once' if t.count == 1 else f'{t.count} times'}, {t.nbytes:,} bytes"
+            for t in self.traffic
+        ]
+        lines += [f"  of these {g.nbytes:,} bytes gather operands of {g.op}: {g.why}" for g in self.gathers]
+        return "\n".join(lines)
+
+
+def bytes_sent(program: Program, step: Step) -> int:
+    """Bytes that the busiest device sends in a collective: a model, and a lower bound, not a measurement.
+
+    Blocks are cut in as many equal pieces as the group has devices, which go around a ring (all_reduce); a permutation
+    counts a whole block, however few of the devices send one. In a transfer devices may send different amounts.
+    """
+    if step.op == "transfer":
+        return _transferred(program, step)
+    params = {k: v for k, v in step.kwargs.items() if k != "axes"}
+    operand = program.metas[step.args[0].number]
+    assert operand is not None
+    return COLLECTIVES[step.op].moved(operand, group_size(program.axes, step.kwargs), params)
+
+
+def _transferred(program: Program, step: Step) -> int:
+    operand = program.metas[step.args[0].number]
+    assert operand is not None
+    sent = dict.fromkeys(range(len(program.devices)), 0)
+    for source, target, cut, _ in step.kwargs["moves"]:
+        if source != target:
+            shape = (len(range(*s.indices(n))) for s, n in zip(cut, operand.shape, strict=True))
+            sent[source] += math.prod(shape) * operand.dtype.itemsize
+    return max(sent.values())
+
+
+def cost_of(program: Program, names: Sequence[str]) -> Cost:
+    """Count a program's steps.
+
+    Args:
+        names: what to call its axes.
+
+    Communication: none.
+    """
+    flops = 0
+    traffic: dict[tuple[str, tuple[str, ...]], list[int]] = {}
+    for step in program.steps:
+        if step.op in COLLECTIVES or step.op == "transfer":
+            if step.op == "transfer" or COLLECTIVES[step.op].communicates:
+                key = (step.op, tuple(names[a] for a in step.kwargs.get("axes", range(len(program.axes)))))
+                total = traffic.setdefault(key, [0, 0])
+                total[0] += 1
+                total[1] += bytes_sent(program, step)
+        elif step.op != "literal":
+            flops += _flops(program, step)
+    gathers: dict[tuple[str, str], list[int]] = {}
+    for number, reason in program.reasons:
+        total = gathers.setdefault((reason.op, reason.why), [0, 0])
+        total[0] += 1
+        total[1] += bytes_sent(program, program.steps[number])
+    return Cost(
+        flops,
+        tuple(Traffic(op, over, count, nbytes) for (op, over), (count, nbytes) in traffic.items()),
+        tuple(Gathers(op, why, count, nbytes) for (op, why), (count, nbytes) in gathers.items()),
+    )
+
+
+def _flops(program: Program, step: Step) -> int:
+    from torch.utils.flop_counter import flop_registry
+
+    op = find_op(step.op)
+    formula = flop_registry.get(op.overloadpacket)
+    if formula is None:
+        return 0
+
+    def empty(value: Value) -> torch.Tensor:
+        meta = program.metas[value.number]
+        assert meta is not None
+        return torch.empty(meta.shape, dtype=meta.dtype, device="meta")
+
+    args, kwargs = tree_map_only(Value, empty, (step.args, step.kwargs))
+    made: Any = [empty(Value(n)) for n in step.results if n >= 0]
+    return int(formula(*args, **kwargs, out_val=made[0] if len(made) == 1 else made))

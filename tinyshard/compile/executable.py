@@ -1,0 +1,242 @@
+"""A Program together with what the controller must know to call it: where its inputs must lie and how its results do.
+
+One op on Arrays and a whole jitted function are made and called in the same way:
+
+    home_of       which devices it runs on: those of the committed operands
+    open_program  a builder with an input for each operand
+    close_program the program, the layouts of its inputs and of its results
+    call          operands that are not in place yet are put there; the program is sent once; one message calls it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tinyshard.arrays.array import Array, meta_of
+from tinyshard.arrays.placement import move, put_tensor
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.layout import Layout, coarsest, refine, replicated
+from tinyshard.core.program import Builder, Meta, Program
+from tinyshard.partition.reshard import Placed
+from tinyshard.runtime import lifecycle
+from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.sharding import Sharding
+from tinyshard.sharding.mesh import Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a program runs.
+
+    Attributes:
+        devices: ids in mesh order.
+        platform: what they are.
+        mesh: whose axis names the results speak.
+        committed: whether an operand bound the program to these devices.
+    """
+
+    devices: tuple[int, ...]
+    platform: str
+    mesh: Mesh | None
+    committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """An operand: its shape and dtype, and its layout if it is on the program's devices already."""
+
+    meta: Meta
+    layout: Layout | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A program and where its inputs and results lie.
+
+    Attributes:
+        program: what the devices run.
+        inputs: the layout in which each operand must be when the program is called.
+        results: layout, shape and dtype of each result; None where only running tells.
+        gaps: positions at which one op returns None between its results.
+        shardings: what the user calls each result's layout, None where it was not named; empty if none was.
+    """
+
+    program: Program
+    inputs: tuple[Layout, ...]
+    results: tuple[tuple[Layout, Meta] | None, ...]
+    gaps: tuple[int, ...] = ()
+    shardings: tuple[Sharding | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """A value of a program under a layout that the program's axes cannot say, as (3, 2) where they are (2, 3).
+
+    Attributes:
+        number: its number in the program.
+        shape, dtype: of the whole tensor.
+        layout: its layout, over the program's devices.
+    """
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    layout: Layout
+
+
+def home_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | None = None) -> Home:
+    """The devices of the committed operands; without one, those of the first Array, or the default device.
+
+    Args:
+        operands: tensors, or ShapeDtypeStructs.
+        names: what a learner would call each operand, for errors.
+
+    Raises:
+        ShardingError: committed operands on different devices, or in different orders.
+    """
+    first: Any = None
+    mesh: Mesh | None = None
+    at = 0
+    for i, x in enumerate(operands):
+        if getattr(x, "committed", False):
+            if first is None:
+                first, at = x, i
+            elif x._layout.devices != first._layout.devices:
+                raise _devices_error(first, x, None if names is None else (names()[at], names()[i]))
+            mesh = mesh or x._mesh
+    if first is not None:
+        return Home(first._layout.devices, first._layout.platform, mesh, True)
+    for x in operands:
+        if isinstance(x, Array) and x._buffer.runtime is lifecycle.current():
+            return Home(x._layout.devices, x._layout.platform, x._mesh, False)
+    default = lifecycle.devices()[0]
+    return Home((default.id,), default.platform, None, False)
+
+
+def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> ShardingError:
+    def told(x: Any) -> str:
+        return f"{list(x._layout.devices)} on platform {x._layout.platform.upper()}"
+
+    first, second = "array", "another array's"
+    if names is not None:
+        first, second = f"{names[0]} of {meta_of(ours)}, {first}", f"{names[1]} of {meta_of(theirs)}, {second}"
+    return ShardingError(
+        message(
+            "Devices of all `Array` inputs and outputs should be the same.",
+            got=f"{first} device ids {told(ours)}\nand {second} device ids {told(theirs)}",
+            rule="committed arrays meet only where they have the same devices in the same order",
+            try_="ts.device_put one of them to the other's sharding",
+        )
+    )
+
+
+def slot_of(x: Any, home: Home) -> Slot:
+    """How an operand stands to the program: in place with a layout, or still to be put there."""
+    layout = getattr(x, "_layout", None)
+    return Slot(meta_of(x), layout if layout is not None and layout.devices == home.devices else None)
+
+
+def open_program(
+    home: Home, slots: Sequence[Slot], targets: Sequence[Layout] = (), required: Sequence[Layout] = ()
+) -> tuple[Builder, list[Placed], list[Layout | None], list[Layout | None]]:
+    """Start a program with an input for each slot.
+
+    Args:
+        home: where it will run.
+        slots: the operands.
+        targets: layouts that values of the program are to be brought to.
+        required: layouts that decide on the program's axes before those of the operands do.
+
+    Returns:
+        The builder; a Placed for each slot; the targets, and what is required, written on the program's axes, None for
+        a layout that these cannot say. An operand with such a layout is brought to every device as a whole.
+    """
+    known = [coarsest(s.layout) for s in slots if s.layout is not None]
+    axes, written = _on_common_axes(home, [*map(coarsest, required), *known, *map(coarsest, targets)])
+    builder = Builder(home.devices, axes)
+    written, must = written[len(required) :], written[: len(required)]
+    layouts = iter(written[: len(known)])
+    placed = []
+    for slot in slots:
+        layout = None if slot.layout is None else next(layouts)
+        dims = ((),) * len(slot.meta.shape) if layout is None else layout.dims
+        value = Placed(0, slot.meta.shape, slot.meta.dtype, dims)
+        value = replace(value, number=builder.input(value.local(axes)))
+        if slot.layout is None:
+            builder.free.add(value.number)
+        placed.append(value)
+    return builder, placed, written[len(known) :], must
+
+
+def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> tuple[tuple[int, ...], list[Layout | None]]:
+    """Axes for a program, and all layouts on them; None for one that earlier ones exclude, as (2, 3) does (3, 2)."""
+    kept: list[Layout] = [Layout(home.devices, (len(home.devices),), (), home.platform)]
+    fits = []
+    for layout in layouts:
+        fits.append(refine([*kept, layout]) is not None)
+        kept += [layout] if fits[-1] else []
+    common = refine(kept)
+    assert common is not None
+    written = iter(common[1:])
+    return common[0].axes, [next(written) if is_kept else None for is_kept in fits]
+
+
+def close_program(
+    builder: Builder,
+    home: Home,
+    inputs: Sequence[Placed],
+    results: Sequence[Placed | Elsewhere | None],
+    numbers: Sequence[int],
+) -> Recipe:
+    """End a program.
+
+    Args:
+        inputs: as `open_program` gave them.
+        results: how each result lies; None where only running tells.
+        numbers: the number of each result.
+    """
+
+    def layout(dims: Any) -> Layout:
+        return coarsest(Layout(home.devices, builder.axes, dims, home.platform))
+
+    def made(x: Placed | Elsewhere) -> tuple[Layout, Meta]:
+        return coarsest(x.layout) if isinstance(x, Elsewhere) else layout(x.dims), Meta(x.shape, x.dtype)
+
+    return Recipe(
+        builder.finish(numbers),
+        tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
+        tuple(None if r is None else made(r) for r in results),
+    )
+
+
+def call(recipe: Recipe, operands: Sequence[torch.Tensor], home: Home) -> list[Array]:
+    """Call the program on its devices; returns at once unless only running tells the shape of a result.
+
+    Raises:
+        RuntimeStateError: an operand's devices are gone.
+
+    Communication: operands that are not in place are put there; then what the program does.
+    """
+    where = users_line()
+    buffers = []
+    for x, layout in zip(operands, recipe.inputs, strict=True):
+        if not isinstance(x, Array):
+            x = put_tensor(x.detach(), layout, committed=False)
+        elif x._layout is not layout and x._layout != layout:
+            x = move(x, layout, committed=False)
+        buffers.append(x._buffer)
+    runtime = buffers[0].runtime if buffers else lifecycle.current()
+    made = runtime.run(recipe.program, buffers, where, guards=not recipe.results)
+    results: Any = recipe.results
+    if None in results:
+        metas: Any = runtime.describe(made, home.devices[0])
+        results = [(replicated(home.devices, len(m.shape), home.platform), m) for m in metas]
+    said = recipe.shardings or (None,) * len(results)
+    return [
+        Array(buffer, layout, meta.shape, meta.dtype, home.committed, home.mesh, sharding)
+        for buffer, (layout, meta), sharding in zip(made, results, said, strict=True)
+    ]

@@ -1,0 +1,60 @@
+"""Why a jitted function is traced again: the new signature against the nearest old one, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from tinyshard.compile.signature import Signature, spelled_call
+
+MOST_LINES = 8
+
+
+def explanation(
+    name: str,
+    leaf_names: Sequence[str],
+    new: Signature,
+    old: Iterable[Signature],
+    where: object,
+    closed: Sequence[str] = (),
+) -> str:
+    """Which argument differs, old against new.
+
+    Args:
+        name: of the function.
+        leaf_names: what to call each tensor leaf of the new call.
+        new, old: the signatures.
+        where: the line that calls.
+        closed: for the same signature, what has become of the tensors that the function closes over.
+
+    Example:
+        >>> print(explanation("f", [], None, [], "notebook.py:3"))
+        f is traced: it was not called before
+          at notebook.py:3
+    """
+    apart = [list(_differences(leaf_names, before, new)) for before in old]
+    if not apart:
+        return f"{name} is traced: it was not called before\n  at {where}"
+    nearest = min(reversed(apart), key=len)  # of equally near ones the latest
+    lines = nearest[:MOST_LINES] or [*closed]
+    if len(nearest) > MOST_LINES:
+        lines.append(f"and {len(nearest) - MOST_LINES} more")
+    return "\n  ".join([f"{name} is traced again", *lines, f"at {where}"])
+
+
+def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -> Iterator[str]:
+    if before.tree != now.tree or before.nones != now.nones:
+        yield f"the arguments are put together otherwise: {_spelled(before)}, now {_spelled(now)}"
+    else:
+        for label, a, b in zip(leaf_names, before.metas, now.metas, strict=True):
+            if a != b:
+                yield f"{label}: {a}, now {b}"
+    old, new = ({key: f"{value!r}" for key, _, value in s.static} for s in (before, now))
+    for key in dict.fromkeys([*old, *new]):
+        if old.get(key) != new.get(key):
+            yield f"static argument {key!r}: {old.get(key, 'not given')}, now {new.get(key, 'not given')}"
+    if before.flags != now.flags:
+        yield "a configuration flag or the mesh that is set changed"
+
+
+def _spelled(signature: Signature) -> str:
+    return spelled_call(signature.tree, signature.nones)

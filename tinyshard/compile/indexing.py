@@ -1,0 +1,169 @@
+"""Indexing by numbers that only the devices know: `x[i]`, `x[(i + 1) % n]`, `y[i] = v`, `x.narrow(0, i, 3)` in a trace,
+and under vmap, where `i` differs between examples.
+
+torch would ask such an index for its value. Here it becomes an operand of the program:
+
+    x[i]               x.index_select(0, i), without the dim
+    x.narrow(0, i, 3)  x.index_select(0, i + [0, 1, 2])
+    y[i] = v           y.index_put_((i,), v)
+
+A negative index counts from the end, and one that is out of range is an error on the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.errors import message
+from tinyshard.runtime.controller.lineage import users_line
+
+
+def is_traced_index(x: Any) -> bool:
+    """Whether an index is one number that only the devices know."""
+    return isinstance(x, torch.Tensor) and x.dim() == 0 and _is_integer(x)
+
+
+def _is_integer(x: torch.Tensor) -> bool:
+    # to torch a uint8 index is a mask, as one of bools is
+    return not (x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8))
+
+
+def getitem(x: torch.Tensor, index: Any) -> torch.Tensor:
+    """`x[index]`, where traced numbers may be among the entries.
+
+    Raises:
+        TracedValueError: a bound of a slice is a traced number: the shape of the result would depend on it.
+
+    Example:
+        >>> getitem(torch.arange(6).reshape(2, 3), (torch.tensor(-1), slice(0, 2)))
+        tensor([3, 4])
+    """
+    entries = _entries(index)
+    traced = _traced_dims(x, entries)
+    if not traced:
+        return x[index]
+    for dim, place in reversed(traced):
+        x = select(x, dim, entries[place])
+    places = {place for _, place in traced}
+    rest = tuple(e for place, e in enumerate(entries) if place not in places)
+    return x[rest] if rest else x
+
+
+def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
+    """`x[index] = value`, where traced numbers may be among the entries. Raises TracedValueError as `getitem`."""
+    entries = _entries(index)
+    if not _traced_dims(x, entries):
+        x[index] = value
+        return
+    at: list[torch.Tensor] = []
+    dims: list[int] = []
+    static: list[Any] = []
+    made = 0  # dims of x[static] that the entries so far make
+    for entry in entries:
+        if entry is Ellipsis:
+            made += x.dim() - sum(e is not None and e is not Ellipsis for e in entries)
+        elif is_traced_index(entry):
+            dims.append(made)
+            at.append(entry)
+            entry = slice(None)
+            made += 1
+        elif entry is None or isinstance(entry, slice):
+            made += 1
+        elif isinstance(entry, bool) or not isinstance(entry, int):
+            raise TracedValueError(
+                message(
+                    "a traced number stands beside a list, a mask or a tensor of indices",
+                    got=f"y[...] = v in {users_line()}",
+                    rule="beside traced numbers an index has numbers, slices, None and ...",
+                    try_="y.index_put_((i, j), v) with a tensor of indices for each of the first dims",
+                )
+            )
+        static.append(entry)
+    part = x[tuple(static)].movedim(dims, list(range(len(dims))))
+    places: list[Any] = [_from_front(i, n) for i, n in zip(at, part.shape, strict=False)]
+    value = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=x.dtype)
+    while value.dim() > part.dim() - len(dims) and value.shape[0] == 1:  # as torch's own assignment takes it
+        value = value.squeeze(0)
+    part.index_put_(places, value)
+
+
+def select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    """`x.select(dim, index)`, where the index may be a traced number."""
+    if not is_traced_index(index):
+        return x.select(dim, index)
+    return x.index_select(dim, _from_front(index, x.shape[dim]).reshape(1)).squeeze(dim)
+
+
+def narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
+    """`x.narrow(dim, start, length)`, where the start may be a traced number.
+
+    Example:
+        >>> narrow(torch.arange(5), 0, torch.tensor(2), 2)
+        tensor([2, 3])
+    """
+    if not isinstance(start, torch.Tensor):
+        return x.narrow(dim, start, length)
+    return x.index_select(dim, positions(start, x.shape[dim], length))
+
+
+def positions(start: torch.Tensor, size: int, length: int) -> torch.Tensor:
+    """The places along a dim of this size that `narrow` takes."""
+    return _from_front(start, size) + torch.arange(length)
+
+
+def has_traced_number(index: Any) -> bool:
+    """Whether one of the entries of an index is a number that only the devices know."""
+    return any(map(is_traced_index, _entries(index)))
+
+
+def _from_front(index: torch.Tensor, size: int) -> torch.Tensor:
+    index = index.to(torch.int64)
+    return torch.where(index < 0, index + size, index)
+
+
+def _entries(index: Any) -> Sequence[Any]:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def _traced_dims(x: torch.Tensor, entries: Sequence[Any]) -> list[tuple[int, int]]:
+    """The dim of x that each traced number is for, and its place among the entries."""
+    for entry in entries:
+        if isinstance(entry, slice) and any(isinstance(b, torch.Tensor) for b in (entry.start, entry.stop, entry.step)):
+            raise TracedValueError(
+                message(
+                    "a bound of a slice is a traced number",
+                    got=f"x[i:j] in {users_line()}",
+                    rule="shapes are known when a function is traced, and the length of the slice would not be",
+                    try_="x.narrow(dim, i, length), whose length is a Python number",
+                )
+            )
+    taken = [_dims_taken(e) for e in entries]
+    found, dim = [], 0
+    for place, entry in enumerate(entries):
+        if entry is Ellipsis:
+            dim += x.dim() - sum(taken)
+        elif is_traced_index(entry):
+            found.append((dim, place))
+        dim += taken[place]
+    return found
+
+
+def _dims_taken(entry: Any) -> int:
+    if entry is None or entry is Ellipsis or isinstance(entry, bool):
+        return 0
+    return entry.dim() if isinstance(entry, torch.Tensor) and entry.dtype == torch.bool else 1
+
+
+# functions of torch that take an index -> what takes a traced one
+BY_TRACED_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__getitem__: getitem,
+    torch.Tensor.__setitem__: setitem,
+    torch.Tensor.narrow: narrow,
+    torch.narrow: narrow,
+    torch.Tensor.select: select,
+    torch.select: select,
+}

@@ -1,0 +1,234 @@
+"""What a traced function's calls of torch become, where the trace could not record them as they are.
+
+x[i], y[i] = v, narrow, select      with a traced number: `tinyshard.compile.indexing`
+one_hot                             a comparison, checked on the device: torch's own reads the values
+cov, gaussian_nll_loss              without the check for which torch's own reads a value: `tinyshard.arrays.unchecked`
+print(x), f"{x}"                    Traced f32[8, 4]
+copy.deepcopy(x)                    x.clone()
+x.detach(), x.data                  the op `stop`, so that gradients of the trace stop there too
+torch.no_grad, autograd.Function    noted: the graph alone does not tell the function's derivative
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
+from tinyshard.compile.capture import current_recorder, is_tracing, lift_outer, traced_value_error
+from tinyshard.compile.indexing import BY_TRACED_NUMBERS
+from tinyshard.compile.traced_views import TracedViews
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.program import Meta
+from tinyshard.runtime.controller.lineage import users_line
+
+_library = torch.library.Library("tinyshard", "FRAGMENT")
+_library.define("stop(Tensor x) -> Tensor")
+
+
+@torch.library.impl(_library, "stop", "CompositeExplicitAutograd")
+def _on_plain_tensors(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@torch.library.impl(_library, "stop", "Meta")
+def _on_meta(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+STOP = torch.ops.tinyshard.stop.default
+
+
+class _Stopped(torch.autograd.Function):
+    """The op `stop` at every level of torch.func."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = STOP(x)
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: torch.Tensor) -> Any:
+        return _Stopped.apply(x), in_dims[0]
+
+
+def _detach(x: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = _Stopped.apply(x.detach())
+    return made
+
+
+def _get_data(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    return _detach(x) if isinstance(x, torch.Tensor) else x
+
+
+def _detach_in_place(x: torch.Tensor) -> torch.Tensor:
+    _note("Tensor.detach_")
+    return x.detach_()
+
+
+def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    if num_classes < 0:
+        raise DtypeError(
+            message(
+                "one_hot without num_classes in a traced function",
+                got=f"one_hot of shape {tuple(x.shape)} in {users_line()}",
+                rule="torch then reads the values to find the largest, and a traced value has none",
+                try_="one_hot(x, num_classes=n)",
+            )
+        )
+    return one_hot(x, num_classes)
+
+
+def _tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    if isinstance(data, list | tuple) and any(isinstance(x, torch.Tensor) for x in _leaves(data)):
+        raise traced_value_error(
+            problem="torch.tensor of traced values",
+            rule="it takes Python numbers, and a traced value has no number yet",
+            try_="torch.stack([...]), or ts.array([...]) which stacks",
+        )
+    return torch.tensor(data, *args, **kwargs)
+
+
+def _leaves(data: Any) -> Iterator[Any]:
+    for x in data:
+        if isinstance(x, list | tuple):
+            yield from _leaves(x)
+        else:
+            yield x
+
+
+def _repr(x: torch.Tensor, *, tensor_contents: Any = None) -> str:
+    if _is_traced(x):
+        with torch._C.DisableTorchFunction():
+            return f"Traced {Meta(tuple(x.shape), x.dtype)}"
+    with _disable_current_modes():
+        return repr(x)
+
+
+def _format(x: torch.Tensor, spec: str) -> str:
+    if spec and _is_traced(x):
+        raise traced_value_error()
+    return _repr(x)
+
+
+def _deepcopy(x: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+    if id(x) not in memo:
+        memo[id(x)] = x.clone() if _is_traced(x) else x.__deepcopy__(memo)
+    return memo[id(x)]
+
+
+def _is_traced(x: torch.Tensor) -> bool:
+    return (not isinstance(x, Array) and type(x) is not torch.Tensor and not isinstance(x, torch.nn.Parameter)) or (
+        torch._C._functorch.is_functorch_wrapped_tensor(x)
+    )
+
+
+def _set_grad_enabled(mode: bool) -> None:
+    if not mode and _is_users_switch():
+        _note("torch.no_grad")
+    torch._C._set_grad_enabled(mode)
+
+
+def _is_users_switch() -> bool:
+    """Whether gradients are switched off, not by torch.func or this package, nor as `enable_grad` ends."""
+    frame = sys._getframe(1)
+    passing = (
+        __name__,
+        "tinyshard.compile.traced_views",
+        "torch.autograd.grad_mode",
+        "torch.fx.experimental.proxy_tensor",
+    )
+    while frame is not None and frame.f_globals.get("__name__") in passing:
+        if frame.f_code.co_name == "__exit__":
+            return False
+        frame = frame.f_back  # type: ignore[assignment]
+    module = "" if frame is None else str(frame.f_globals.get("__name__"))
+    return not module.startswith(("torch._functorch", "tinyshard."))
+
+
+def _note(what: str) -> None:
+    recorder = current_recorder()
+    if recorder is not None and recorder.own_rule is None:
+        recorder.own_rule = f"{what} in {users_line()}"
+
+
+_INSTEAD: dict[Any, Callable[..., Any]] = {
+    **BY_TRACED_NUMBERS,
+    torch.nn.functional.one_hot: _one_hot,
+    torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+    torch.cov: cov,
+    torch.Tensor.cov: cov,
+    torch.corrcoef: corrcoef,
+    torch.Tensor.corrcoef: corrcoef,
+    torch.tensor: _tensor,
+    torch.Tensor.__repr__: _repr,
+    torch.Tensor.__format__: _format,
+    torch.Tensor.__deepcopy__: _deepcopy,
+    torch.Tensor.detach: _detach,
+    torch.detach: _detach,
+    torch.Tensor.detach_: _detach_in_place,
+    torch.detach_: _detach_in_place,
+    torch.Tensor.data.__get__: _get_data,  # type: ignore[attr-defined]
+    torch._C._set_grad_enabled: _set_grad_enabled,
+}
+
+
+class Intercept(TorchFunctionMode):
+    """In a trace: calls of torch by what stands for them here, and outer values lifted before torch.func sees them."""
+
+    def __init__(self, *, lifts: bool) -> None:
+        super().__init__()
+        self._lifts = lifts
+        self._views = TracedViews()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._lifts:
+            args, kwargs = lift_outer((args, kwargs or {}))
+        return self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        super().__exit__(kind, *rest)
+        if kind is None:
+            self._views.end()
+
+
+@contextlib.contextmanager
+def methods_replaced() -> Iterator[None]:
+    """Replace within the block, for the trace of this thread, two methods that no mode of torch sees.
+
+    Function.apply            notes that a torch.autograd.Function of the user's is applied
+    FunctionalTensor.__repr__ shows a traced value
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    stand_in: Any = FunctionalTensor
+    shown = stand_in.__repr__
+    kind: Any = torch.autograd.Function
+    before = kind.__dict__["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if is_tracing() and not cls.__module__.startswith("tinyshard."):
+            _note(f"autograd.Function {cls.__name__}")
+        return before.__get__(None, cls)(*args, **kwargs)
+
+    kind.apply = classmethod(apply)
+    stand_in.__repr__ = lambda x: _repr(x) if is_tracing() else shown(x)
+    try:
+        yield
+    finally:
+        kind.apply, stand_in.__repr__ = before, shown

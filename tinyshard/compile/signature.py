@@ -1,0 +1,248 @@
+"""What decides whether a trace fits a call: how the arguments are put together, shapes, dtypes, static values.
+
+f(x, {"w": w}, n)  with n static  ->  tree (*, {"w": *}, static), f32[8, 4], f32[4], n = 3
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.arrays.array import Array, meta_of
+from tinyshard.arrays.placement import as_tensor
+from tinyshard.core import config
+from tinyshard.core.errors import DtypeError, StaticArgumentError, message
+from tinyshard.core.holdable import check_holdable
+from tinyshard.core.leaves import named_leaves
+from tinyshard.core.program import Meta
+from tinyshard.sharding.mesh import current_mesh
+
+_PYTHON_NUMBERS = (bool, int, float, complex)
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What decides whether a trace fits a call.
+
+    Attributes:
+        tree: how the arguments are put together.
+        metas: shapes and dtypes of the tensor leaves.
+        static: (position or name, type, value) of each static argument.
+        nones: which leaves are None.
+        flags: configuration that changes programs, and the mesh that is set.
+    """
+
+    tree: TreeSpec
+    metas: tuple[Meta, ...]
+    static: tuple[tuple[int | str, type, Any], ...]
+    nones: tuple[bool, ...]
+    flags: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One call, taken apart.
+
+    Attributes:
+        signature: what must be the same for the next call to find the same trace.
+        operands: the tensor leaves, in order; a ShapeDtypeStruct may stand for one.
+        positional: the positional arguments that are traced.
+        names: what a learner would call each operand, as "params[0]['w']".
+        call: calls the function with other tensors in the places of the operands.
+    """
+
+    signature: Signature
+    operands: list[Any]
+    positional: tuple[Any, ...]
+    names: Callable[[], list[str]]
+    call: Callable[[Sequence[torch.Tensor]], Any]
+
+    @property
+    def statics(self) -> tuple[Any, ...]:
+        """The static values."""
+        return tuple(value for _, _, value in self.signature.static)
+
+
+def bind(
+    function: Callable[..., Any],
+    static_numbers: Sequence[int],
+    static_names: Sequence[str],
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Bound:
+    """Take a call apart into what is traced and what is static.
+
+    Raises:
+        DtypeError: an argument is no tensor, or one that no device can hold.
+        StaticArgumentError: a static one cannot be hashed.
+
+    Communication: none.
+    """
+    count = len(args)
+    numbers = {n % count for n in static_numbers if -count <= n < count}
+    fixed = {k: v for k, v in kwargs.items() if k in static_names}
+    traced = [x for i, x in enumerate(args) if i not in numbers]
+    named = {k: v for k, v in kwargs.items() if k not in static_names}
+    static: list[tuple[int | str, Any]] = [*((i, args[i]) for i in sorted(numbers)), *sorted(fixed.items())]
+    for key, value in static:
+        _check_hashable(function, key, value)
+    if not named and all(isinstance(x, torch.Tensor) for x in traced):
+        leaves, tree = list(traced), _tree_of_tensors(len(traced))
+    else:
+        leaves, tree = tree_flatten((traced, named))
+    operands = [as_operand(leaf) for leaf in leaves if leaf is not None]
+
+    def names() -> list[str]:
+        return list(_leaf_names(function, args, numbers, named))
+
+    def call(tensors: Sequence[torch.Tensor]) -> Any:
+        given = iter(tensors)
+        some, by_name = tree_unflatten([None if x is None else next(given) for x in leaves], tree)
+        rest = iter(some)
+        return function(*(args[i] if i in numbers else next(rest) for i in range(count)), **by_name, **fixed)
+
+    signature = Signature(
+        tree,
+        tuple(map(meta_of, operands)),
+        tuple((key, type(value), value) for key, value in static),
+        tuple(x is None for x in leaves),
+        (*config.key(), current_mesh()),
+    )
+    return Bound(signature, operands, tuple(traced), names, call)
+
+
+def spelled_call(tree: TreeSpec, nones: Sequence[bool]) -> str:
+    """The arguments of a call as Python would write them, a `*` for each tensor.
+
+    Example:
+        >>> spelled_call(tree_flatten(([1, (2, None)], {"n": 3}))[1], (False, False, True, False))
+        '(*, (*, None), n=*)'
+    """
+
+    class Star:
+        def __repr__(self) -> str:
+            return "*"
+
+    args, kwargs = tree_unflatten([None if none else Star() for none in nones], tree)
+    return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
+
+
+@functools.cache
+def _tree_of_tensors(count: int) -> TreeSpec:
+    """How so many positional tensors, and nothing else, are put together."""
+    return tree_flatten(([0] * count, {}))[1]
+
+
+def static_both_ways(
+    function: Any, numbers: Sequence[int], names: Sequence[str]
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """An argument may be given by position or by name: static by one is static by the other.
+
+    Raises:
+        StaticArgumentError: a static name or position that the function does not have.
+    """
+    plain = _positional_names(function)
+    if plain is not None and not _takes_any_position(function):
+        for number in numbers:
+            if not -len(plain) <= number < len(plain):
+                raise StaticArgumentError(
+                    message(
+                        "a static argument has a position that the function does not have",
+                        got=f"{number} among the static positions {tuple(numbers)}",
+                        rule=f"{_called(function)} takes {len(plain)} arguments by position",
+                        try_="static_argnames for an argument that is given by name",
+                    )
+                )
+    if names and plain is not None and not _takes_any_keyword(function):
+        for name in names:
+            if name not in inspect.signature(function).parameters:
+                raise StaticArgumentError(
+                    message(
+                        "static_argnames names an argument that the function does not have",
+                        got=repr(name),
+                        rule=f"its arguments are {', '.join(map(repr, inspect.signature(function).parameters))}",
+                    )
+                )
+    plain = plain or []
+    by_number = {plain[n] for n in numbers if -len(plain) <= n < len(plain)}
+    by_name = {plain.index(n) for n in names if n in plain}
+    return (*numbers, *sorted(by_name - set(numbers))), (*names, *sorted(by_number - set(names)))
+
+
+def _positional_names(function: Any) -> list[str] | None:
+    """Names of the arguments that can be given by position; None if the function does not tell."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
+
+
+def _called(function: Any) -> str:
+    return str(getattr(function, "__name__", "the function"))
+
+
+def _takes_any_position(function: Any) -> bool:
+    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values())
+
+
+def _takes_any_keyword(function: Any) -> bool:
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
+
+
+def _argument_name(function: Any, number: int) -> str:
+    plain = _positional_names(function) or []
+    return plain[number] if number < len(plain) else f"args[{number}]"
+
+
+def _leaf_names(function: Any, args: Sequence[Any], numbers: set[int], named: dict[str, Any]) -> Iterator[str]:
+    places = [(_argument_name(function, i), x) for i, x in enumerate(args) if i not in numbers]
+    for base, tree in [*places, *named.items()]:
+        for path, leaf in named_leaves(tree):
+            if leaf is not None:
+                yield base + path
+
+
+def as_operand(leaf: Any) -> Any:
+    """A leaf of the arguments as a tensor or a ShapeDtypeStruct. Raises DtypeError for anything else."""
+    if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Array):
+            check_holdable(leaf)
+        return leaf
+    if isinstance(leaf, str | bytes) or callable(leaf) or not _is_numeric(leaf):
+        raise DtypeError(
+            message(
+                "an argument of a jitted function is no tensor",
+                got=f"{leaf!r} ({type(leaf).__name__})",
+                rule="arguments are trees of tensors, arrays and numbers",
+                try_="static_argnums or static_argnames for a Python value;\n"
+                "for a method ts.jit(obj.method), or static_argnums=0 for self",
+            )
+        )
+    return torch.tensor(leaf) if isinstance(leaf, _PYTHON_NUMBERS) else as_tensor(leaf)
+
+
+def _is_numeric(leaf: Any) -> bool:
+    return isinstance(leaf, _PYTHON_NUMBERS) or hasattr(leaf, "__array__") or hasattr(leaf, "__dlpack__")
+
+
+def _check_hashable(function: Any, key: int | str, value: Any) -> None:
+    try:
+        hash(value)
+    except TypeError as error:
+        name = key if isinstance(key, str) else _argument_name(function, key)
+        raise StaticArgumentError(
+            message(
+                "a static argument cannot be hashed",
+                got=f"argument {name!r}: {type(value).__name__}",
+                rule="each value of a static argument has a trace of its own, found by its hash",
+                try_="a tuple in place of a list; or let it be traced",
+            )
+        ) from error

@@ -1,0 +1,188 @@
+"""What `x[i]`, `x.narrow(0, i, n)` and `x.select(0, i)` give for a traced `i` is a view of `x`, as in torch.
+
+The program holds a copy (`compile.indexing`). So what is written to the copy is written to `x` at once, and a copy
+that is older than what was written to `x` is brought up to date before it is used again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from tinyshard.arrays.unchecked import one_hot
+from tinyshard.compile import indexing
+from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.errors import message
+from tinyshard.runtime.controller.lineage import Where, users_line
+
+
+@dataclass(slots=True, eq=False)
+class _View:
+    """One copy that stands for a view.
+
+    Attributes:
+        copy: the copy.
+        base: of what.
+        index: as `x[index]` was given it; None for `narrow` and `select`.
+        read: makes it of the base, as it is now.
+        write: writes to the base what it is given.
+        where: the user's line that made it.
+        copy_version, base_version: of the time when the two agreed.
+    """
+
+    copy: torch.Tensor
+    base: torch.Tensor
+    index: Any
+    read: Callable[[], torch.Tensor]
+    write: Callable[[torch.Tensor], object]
+    where: Where
+    copy_version: int
+    base_version: int
+
+    def agree(self) -> None:
+        """Note that the two agree now."""
+        self.copy_version, self.base_version = _version(self.copy), _version(self.base)
+
+
+class TracedViews:
+    """Those of one trace."""
+
+    def __init__(self) -> None:
+        self._views: list[_View] = []
+
+    def call(self, func: Any, instead: Any, args: Any, kwargs: Any) -> Any:
+        """Call what stands for a function of torch that may read or write views, or make one.
+
+        Args:
+            func: the function.
+            instead: what is called; where that is the function itself, what it makes is a view of torch's own.
+            args, kwargs: its arguments.
+        """
+        if self._views:
+            self._bring_up_to_date(args, kwargs)
+            if func is torch.Tensor.__setitem__ and self._is_written(*args):
+                return None
+        made = instead(*args, **kwargs)
+        self._write_back()
+        if func in _READERS and instead is not func and made is not args[0]:
+            self._note(func, made, *args, **kwargs)
+        return made
+
+    def end(self) -> None:
+        """The trace is over. Raises TracedValueError if a copy that is out of date is among what is left of it."""
+        left = [(weakref.ref(view.copy), view.where) for view in self._views if self._is_stale(view)]
+        self._views.clear()
+        for copy, where in left:
+            if copy() is not None:
+                raise TracedValueError(
+                    message(
+                        "a view by a traced number is returned after what it views was written to",
+                        got=f"the view made in {where}",
+                        rule="as in torch it would show what was written",
+                        try_="x[i].clone() for the values of before, or x[i] once more for those of after",
+                    )
+                )
+
+    def _note(self, func: Any, made: torch.Tensor, x: torch.Tensor, *rest: Any, **named: Any) -> None:
+        index: Any = None
+        write: Callable[[torch.Tensor], object]
+        if func is torch.Tensor.__getitem__:
+            index = rest[0]
+            if not indexing.has_traced_number(index):
+                return
+            write = lambda value: indexing.setitem(x, index, value)  # noqa: E731
+        else:
+            dim = named.get("dim", rest[0] if rest else 0) % x.dim()
+            start: Any = named.get("index", named.get("start", rest[1] if len(rest) > 1 else None))
+            if not indexing.is_traced_index(start):
+                return
+            if func in _NARROW:
+                places = indexing.positions(start, x.shape[dim], made.shape[dim])
+                write = lambda value: x.movedim(dim, 0).index_put_((places,), value.movedim(dim, 0))  # noqa: E731
+            else:
+                write = lambda value: indexing.setitem(x, (*(slice(None),) * dim, start), value)  # noqa: E731
+        read = lambda: indexing.BY_TRACED_NUMBERS[func](x, *rest, **named)  # noqa: E731
+        self._views.append(_View(made, x, index, read, write, users_line(), _version(made), _version(x)))
+
+    def _write_back(self) -> None:
+        """Write to each base what was written to a copy of it: the newest first, for it may be a view of a view."""
+        for view in reversed(self._views):
+            if _version(view.copy) != view.copy_version:
+                view.write(view.copy)
+                view.agree()
+
+    def _is_stale(self, view: _View) -> bool:
+        """Whether what it views was written to since, if that is a view by way of another one."""
+        outer = (other for other in self._views if other is not view and other.copy is view.base)
+        return _version(view.base) != view.base_version or any(map(self._is_stale, outer))
+
+    def _bring_up_to_date(self, args: Any, kwargs: Any) -> None:
+        stale = [view for view in self._views if self._is_stale(view)]
+        if not stale:
+            return
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        levels = [level for x in tensors for level in _levels(x)]
+        used = {id(x) for x in levels} | {id(x._base) for x in levels if x._base is not None}
+        for view in stale:
+            if any(id(level) in used for level in _levels(view.copy)):
+                self._refresh(view)
+
+    def _refresh(self, view: _View) -> None:
+        for other in self._views:  # a view of a view: the outer one first
+            if other is not view and other.copy is view.base:
+                self._refresh(other)
+        if _version(view.base) != view.base_version:
+            view.copy.copy_(view.read())
+            view.agree()
+
+    def _is_written(self, x: torch.Tensor, index: Any, value: Any) -> bool:
+        """Whether this is the end of `x[i] += 1`: what was added to the copy is in `x` by now."""
+        return any(view.copy is value and view.base is x and view.index is index for view in self._views)
+
+
+def _version(x: torch.Tensor) -> int:
+    """How often a tensor was written to, at any level of torch.func."""
+    return sum(level._version for level in _levels(x))
+
+
+def _levels(x: torch.Tensor) -> list[torch.Tensor]:
+    """A tensor, and what torch.func has wrapped in it."""
+    functorch, levels = torch._C._functorch, [x]
+    while functorch.is_functorch_wrapped_tensor(levels[-1]):
+        levels.append(functorch.get_unwrapped(levels[-1]))
+    return levels
+
+
+_NARROW = {torch.Tensor.narrow, torch.narrow}
+_READERS = {torch.Tensor.__getitem__, torch.Tensor.select, torch.select, *_NARROW}
+
+
+class IndexedByExamples(TorchFunctionMode):
+    """Under vmap: an index may be a number that differs between examples; and one_hot checks the classes of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._views = TracedViews()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        instead = indexing.BY_TRACED_NUMBERS.get(func)
+        if instead is None or not any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
+            instead = one_hot if func is torch.nn.functional.one_hot else func
+        return self._views.call(func, instead, args, kwargs)
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        super().__exit__(kind, *rest)
+        if kind is None:
+            self._views.end()
+
+
+def _is_of_examples(x: Any) -> bool:
+    functorch = torch._C._functorch
+    return isinstance(x, torch.Tensor) and functorch.is_functorch_wrapped_tensor(x)

@@ -1,0 +1,239 @@
+"""Tracing: a Python function on tensors becomes a graph of aten ops on whole tensors.
+
+The function runs once on stand-ins that have a shape and a dtype and no values; torch's make_fx records every op, and
+its functionalization turns in-place ops on values made inside into out-of-place ones. Tensors that the function closes
+over become inputs of the graph, like its arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.fx.traceback import preserve_node_meta
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
+from tinyshard.arrays.hidden_writes import max_norm_error, statistics_error
+from tinyshard.compile.capture import (
+    Recorder,
+    Watch,
+    closed_over_changed,
+    has_effect,
+    recording,
+    traced_value_error,
+)
+from tinyshard.compile.closure import Step, follow, reachable, spelled
+from tinyshard.compile.intercept import Intercept, methods_replaced
+from tinyshard.core.errors import ImmutableError, message
+from tinyshard.core.program import Meta
+from tinyshard.runtime.controller.lineage import Where
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A tensor that the function closes over.
+
+    Attributes:
+        paths: the ways to it from the function and its static arguments; none if it was not found, then `value`
+            itself is used.
+        value: as it was when the function was traced.
+    """
+
+    paths: tuple[tuple[Step, ...], ...]
+    value: torch.Tensor
+
+    def look_up(self, roots: Sequence[Any]) -> torch.Tensor | None:
+        """The tensor that is there now; None if there is none any more, or if its names now mean different tensors."""
+        found: Any = self.value
+        for i, path in enumerate(self.paths):
+            try:
+                at = follow(roots, path)
+            except (LookupError, AttributeError, TypeError, ValueError):
+                return None
+            if not isinstance(at, torch.Tensor) or (i and at is not found):
+                return None
+            found = at
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A function as a graph.
+
+    Attributes:
+        graph: a torch.fx GraphModule; its placeholders are the arguments and then `closed`.
+        arguments: metas of the tensor arguments.
+        closed: what it closes over, in the order of the remaining placeholders.
+        outputs: for each output leaf (True, its position among the graph's outputs) or (False, a Python value).
+        out_tree: how the output leaves are put together.
+        kept: objects that the numbers of its ops stand for.
+        own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
+    """
+
+    graph: torch.fx.GraphModule
+    arguments: tuple[Meta, ...]
+    closed: tuple[Closed, ...]
+    outputs: tuple[tuple[bool, Any], ...]
+    out_tree: TreeSpec
+    kept: tuple[Any, ...] = ()
+    own_rule: str | None = None
+
+    @property
+    def results(self) -> list[torch.fx.Node]:
+        """The nodes that make the tensor outputs."""
+        return list(next(n for n in reversed(self.graph.graph.nodes) if n.op == "output").args[0])
+
+    @property
+    def tree_of_results(self) -> Any:
+        """What the function returns, with a number in place of each tensor and None in place of everything else."""
+        return tree_unflatten([i if is_tensor else None for is_tensor, i in self.outputs], self.out_tree)
+
+
+def _line_of(error: BaseException) -> Where | None:
+    """The user's innermost line that the error came through."""
+    ours = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    return Where(frames[-1].filename, frames[-1].lineno or 0) if frames else None
+
+
+def trace(
+    roots: Sequence[Any],
+    call: Callable[[Sequence[torch.Tensor]], Any],
+    metas: Sequence[Meta],
+    names: Callable[[], list[str]],
+) -> Traced:
+    """Trace a function.
+
+    Args:
+        roots: the function and its static arguments: from there the tensors that it meets are searched for.
+        call: calls it, with the tensor arguments put in their places.
+        metas: shapes and dtypes of the tensor arguments.
+        names: what a learner would call them, for errors.
+
+    Raises:
+        TracedValueError: it branches in Python on a traced value.
+        ImmutableError: it changes an argument, or a tensor that it closes over.
+        StatefulRandomError: it draws from torch's generator.
+
+    Within another trace, or a transformation of torch.func, it is as if that did not run: what the function closes
+    over from there becomes an input.
+
+    Communication: none.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, dispatch_functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    recorder = Recorder(fake)
+    result: list[Any] = []
+
+    def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
+        recorder.note_made(stand_ins)
+        out = call(stand_ins)
+        leaves, tree = tree_flatten(out)
+        tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
+        _refuse_changed(stand_ins, names, recorder)
+        for x, stand_in in recorder.lifted.values():
+            if _is_changed(stand_in):  # through a view, which is no longer seen to belong to it
+                if recorder.rescales_weights:
+                    raise max_norm_error()
+                raise closed_over_changed(f"a tensor of shape {tuple(x.shape)}, {x.dtype}")
+        result.extend((leaves, tree))
+        return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
+
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
+        stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
+    try:
+        with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
+            functional = dispatch_functionalize(flat, FunctionalTensorMode())
+            graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
+    except RuntimeError as error:
+        # torch says these for want of a better message: for `numpy()`, and where its own functions read a tensor
+        if ".numpy() is not supported" in str(error) or "its data is not allocated yet" in str(error):
+            raise traced_value_error(_line_of(error)) from error
+        raise
+    _inputs_first(graph)
+    paths = reachable(roots) if recorder.lifted else {}
+    closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.lifted.values())
+    leaves, tree = result
+    recorder.end(getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function")
+    count = iter(range(len(leaves)))
+    outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
+    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule)
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without torch's log of an error in the shapes: the error is raised, and a page of its stack helps nobody."""
+
+    def has_no_error(record: logging.LogRecord) -> bool:
+        return record.exc_info is None
+
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    log.addFilter(has_no_error)
+    try:
+        yield
+    finally:
+        log.removeFilter(has_no_error)
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """Without the trace and the levels of torch.func that run around it."""
+    intercept = Intercept(lifts=torch._C._functorch.maybe_current_level() is not None)
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), intercept, methods_replaced():
+        yield
+
+
+def _is_changed(x: Any) -> bool:
+    torch._sync(x)
+    return bool(torch._functionalize_has_data_mutation(x.elem))  # type: ignore[attr-defined]
+
+
+def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]], recorder: Recorder) -> None:
+    for number, x in enumerate(stand_ins):
+        if _is_changed(x):
+            if recorder.rescales_weights:
+                raise max_norm_error()
+            if recorder.statistics:
+                raise statistics_error(recorder.statistics)
+            raise ImmutableError(
+                message(
+                    "a traced function changes its argument in place",
+                    got=f"argument {names()[number]}",
+                    rule="arguments are immutable Arrays",
+                    try_="y = x + 1 in place of x.add_(1); x.clone() first where you want to write into it",
+                )
+            )
+
+
+def _inputs_first(module: torch.fx.GraphModule) -> None:
+    """Closed-over tensors became placeholders where they were met: move them behind the arguments. Drop dead code."""
+    graph = module.graph
+    holders = [n for n in graph.nodes if n.op == "placeholder"]
+    first = next(iter(graph.nodes))
+    last = None
+    for node in holders:
+        if last is None:
+            if node is not first:
+                first.prepend(node)
+        else:
+            last.append(node)
+        last = node
+    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output") or has_effect(n.target))
+    module.recompile()
+
+
+def closed_names(traced: Traced) -> list[str]:
+    """How a learner would call each closed-over tensor."""
+    return [spelled(c.paths[0]) if c.paths else f"closed_{i}" for i, c in enumerate(traced.closed)]

@@ -1,0 +1,16 @@
+"""What everything else is made of: plain frozen data and arithmetic on it. No processes, no torch.distributed.
+
+errors       every error that tinyshard raises, and the four-part form of their texts
+config       flags that change what programs do
+devices      Device: a slot for shards
+layout       Layout: where each block of a tensor is; the one value that every sharding reduces to
+program      Program, Step, Value, Builder: what every device runs on its own shard
+collectives  what each collective means, as a function of the shards of a group; one row each
+axis_names   the names of mapped axes in scope
+handles      numbers that stand for Python objects in a traced graph
+leaves       values that are one leaf of a tree, as keys are
+tree         `ts.tree`: torch's pytrees under JAX's names
+holdable     which tensors a device can hold
+absent       what to use in place of a name that JAX has and tinyshard has not
+collector    Python's garbage collector, paused while much is imported
+"""

@@ -1,0 +1,220 @@
+"""The collectives: what each one means, as a function from the shards of a group to their new shards.
+
+A group is the devices that differ only along the named axes, in the order of their coordinates there. The local runtime
+runs these functions as they stand; `runtime.collectives` does so between processes. To
+add one is to add a row.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.core.program import Meta
+
+REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "sum": lambda stacked: stacked.sum(0, dtype=stacked.dtype),
+    "avg": lambda stacked: stacked.mean(0),
+    "product": lambda stacked: stacked.prod(0, dtype=stacked.dtype),
+    "max": lambda stacked: stacked.amax(0),
+    "min": lambda stacked: stacked.amin(0),
+}
+
+
+def reduce_stack(shards: Sequence[Tensor], op: str) -> Tensor:
+    """Combine equal-shaped tensors elementwise."""
+    return reduced(torch.stack(list(shards)), op)
+
+
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def reduced(stack: Tensor, op: str) -> Tensor:
+    """Combine along dim 0: bool by any/all, the rest by `REDUCTIONS`."""
+    if stack.dtype == torch.bool:
+        return stack.any(0) if op in ("sum", "max") else stack.all(0)
+    signed = _SIGNED.get(stack.dtype)
+    if signed is None:
+        return REDUCTIONS[op](stack)
+    # torch adds no unsigned ints: as signed ones they wrap alike, and with the first bit flipped they order alike
+    flip = torch.iinfo(signed).min if op in ("max", "min") else 0
+    return (REDUCTIONS[op](stack.view(signed) ^ flip) ^ flip).view(stack.dtype)
+
+
+def selected(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """`x.index_select(dim, index)`, of unsigned ints too, for which torch has none."""
+    signed = _SIGNED.get(x.dtype)
+    return x.index_select(dim, index) if signed is None else x.view(signed).index_select(dim, index).view(x.dtype)
+
+
+def all_reduce(stack: Tensor, *, op: str) -> Tensor:
+    """Every device gets the combination of all shards."""
+    return _for_everyone(stack, reduced(stack, op))
+
+
+def all_gather(stack: Tensor, *, dim: int) -> Tensor:
+    """Every device gets all shards, one after the other along `dim`."""
+    return _for_everyone(stack, stack.movedim(0, dim).flatten(dim, dim + 1))
+
+
+def reduce_scatter(stack: Tensor, *, dim: int, op: str) -> Tensor:
+    """Device i gets block i along `dim` of the combination of all shards."""
+    whole, count = reduced(stack, op), stack.shape[0]
+    return whole.unflatten(dim, (count, whole.shape[dim] // count)).movedim(dim, 0)
+
+
+def all_to_all(stack: Tensor, *, split: int, join: int) -> Tensor:
+    """Device i cuts its shard along `split`, sends block j to device j, and joins what it gets along `join`."""
+    count = stack.shape[0]
+    cut = stack.unflatten(1 + split, (count, stack.shape[1 + split] // count))
+    return cut.movedim(1 + split, 0).movedim(1, 1 + join).flatten(1 + join, 2 + join)
+
+
+def collective_permute(stack: Tensor, *, pairs: Sequence[tuple[int, int]]) -> Tensor:
+    """For each pair (source, target), target gets the shard of source; a device that is no target gets zeros."""
+    source = {target: origin for origin, target in pairs}
+    rows = [stack[source[i]] if i in source else torch.zeros_like(stack[0]) for i in range(stack.shape[0])]
+    return torch.stack(rows)
+
+
+def _for_everyone(stack: Tensor, whole: Tensor) -> Tensor:
+    return whole.unsqueeze(0).expand(stack.shape[0], *whole.shape)
+
+
+def in_groups(
+    form: Callable[..., Tensor], stack: Tensor, groups: Sequence[Sequence[int]] | None, params: Any
+) -> Tensor:
+    """Apply a collective to each group of positions alone; the groups are of one size and cover all positions.
+
+    Example:
+        >>> in_groups(all_reduce, torch.arange(4), [[0, 2], [1, 3]], {"op": "sum"})
+        tensor([2, 4, 2, 4])
+    """
+    if groups is None:
+        return form(stack, **params)
+    order = [i for group in groups for i in group]
+    made = torch.cat([form(stack[list(group)], **params) for group in groups])
+    return made[sorted(range(len(order)), key=order.__getitem__)]
+
+
+def own_block(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
+    """Block number `place` of `count` along `dim`: what a device keeps of a tensor that it holds whole."""
+    size = shard.shape[dim] // count
+    return shard.narrow(dim, place * size, size)
+
+
+def own_index(shard: Tensor, place: int, count: int) -> Tensor:
+    """Where the device stands in its group, int32[]; of the operand it needs nothing."""
+    return torch.tensor(place, dtype=torch.int32, device=shard.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One row of the table.
+
+    Attributes:
+        meta: (input meta, group size, params) -> output meta.
+        moved: (input meta, group size, params) -> bytes that the busiest device sends, with the best known algorithm.
+        form: what it does to the stack of a group's shards, [group size, *shard] -> [group size, *new shard].
+        own: for a step that needs only the device's own place: (shard, place, group size) -> new shard.
+    """
+
+    meta: Callable[[Meta, int, dict[str, Any]], Meta]
+    moved: Callable[[Meta, int, dict[str, Any]], int]
+    form: Callable[..., Tensor] | None = None
+    own: Callable[..., Tensor] | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Whether data crosses between devices."""
+        return self.own is None
+
+
+def _scaled(meta: Meta, dim: int, up: int, down: int) -> Meta:
+    size = meta.shape[dim] * up // down
+    return Meta((*meta.shape[:dim], size, *meta.shape[dim + 1 :]), meta.dtype)
+
+
+COLLECTIVES: dict[str, Collective] = {
+    "all_reduce": Collective(
+        lambda m, n, p: m,
+        lambda m, n, p: 2 * m.nbytes * (n - 1) // n,
+        all_reduce,
+    ),
+    "all_gather": Collective(
+        lambda m, n, p: _scaled(m, p["dim"], n, 1),
+        lambda m, n, p: m.nbytes * (n - 1),
+        all_gather,
+    ),
+    "reduce_scatter": Collective(
+        lambda m, n, p: _scaled(m, p["dim"], 1, n),
+        lambda m, n, p: m.nbytes * (n - 1) // n,
+        reduce_scatter,
+    ),
+    "all_to_all": Collective(
+        lambda m, n, p: _scaled(_scaled(m, p["split"], 1, n), p["join"], n, 1),
+        lambda m, n, p: m.nbytes * (n - 1) // n,
+        all_to_all,
+    ),
+    "collective_permute": Collective(
+        lambda m, n, p: m,
+        lambda m, n, p: m.nbytes,
+        collective_permute,
+    ),
+    "own_block": Collective(
+        lambda m, n, p: _scaled(m, p["dim"], 1, n),
+        lambda m, n, p: 0,
+        own=own_block,
+    ),
+    "own_index": Collective(
+        lambda m, n, p: Meta((), torch.int32),
+        lambda m, n, p: 0,
+        form=lambda stack: torch.arange(stack.shape[0], dtype=torch.int32),
+        own=own_index,
+    ),
+}
+
+
+def group_positions(
+    axes: Sequence[int], named: Sequence[int], position: int, groups: Sequence[Sequence[int]] | None = None
+) -> list[int]:
+    """Positions of the devices that differ from `position` only along the `named` axes, in order of coordinates there.
+
+    Args:
+        axes: sizes of all axes.
+        named: numbers of the axes of the group, most significant first.
+        position: one of the group.
+        groups: where the group is cut in smaller ones: their members, counted along the named axes.
+
+    Example:
+        >>> group_positions((4, 2), (0,), 5)
+        [1, 3, 5, 7]
+        >>> group_positions((4, 2), (1, 0), 5)
+        [0, 2, 4, 6, 1, 3, 5, 7]
+        >>> group_positions((4, 2), (0,), 5, [[0, 1], [3, 2]])
+        [7, 5]
+    """
+    strides = [math.prod(axes[a + 1 :]) for a in range(len(axes))]
+    base = position
+    for a in named:
+        base -= (position // strides[a] % axes[a]) * strides[a]
+    whole = [
+        base + sum(c * strides[a] for c, a in zip(at, named, strict=True))
+        for at in itertools.product(*(range(axes[a]) for a in named))
+    ]
+    if groups is None:
+        return whole
+    place = whole.index(position)
+    return next([whole[i] for i in group] for group in groups if place in group)
+
+
+def group_size(axes: Sequence[int], params: dict[str, Any]) -> int:
+    """How many devices take part, from the arguments of a collective's step."""
+    groups = params.get("groups")
+    return len(groups[0]) if groups else math.prod(axes[a] for a in params["axes"])

@@ -1,0 +1,70 @@
+"""Flags that change what programs do; those are part of every cache key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinyshard.core.errors import TinyshardError, message
+
+# name -> (default, meaning, whether it changes programs)
+FLAGS: dict[str, tuple[Any, str, bool]] = {
+    "explain_cache_misses": (False, "print why a jitted function is traced again", False),
+    "explain_gathers": (False, "print which op gathers an operand, on whose line, how many bytes and why", False),
+    "threefry_partitionable": (
+        True,
+        "a random number depends on its own counter alone, not on how many there are",
+        True,
+    ),
+    "check_replicated": (
+        False,
+        "shard_map and pmap compare the blocks of a result that out_specs or out_axes call the same",
+        True,
+    ),
+    "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
+    "hosts_timeout_s": (120, "how long ts.init(hosts=...) waits for the workers of other machines", False),
+    "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),
+}
+
+_values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
+_CHANGE_PROGRAMS = tuple(name for name, (_, _, changes) in FLAGS.items() if changes)
+
+
+class UnknownFlagError(TinyshardError, AttributeError):
+    """No such flag, or a value that it cannot have."""
+
+
+def update(name: str, value: Any) -> None:
+    """Set a flag.
+
+    Args:
+        name: one of `FLAGS`.
+        value: of the same type as its default.
+
+    Raises:
+        UnknownFlagError: no such flag, or a value of another type, or a number below 1.
+
+    Communication: none.
+
+    Example:
+        >>> update("explain_cache_misses", False)
+    """
+    if name not in FLAGS:
+        raise UnknownFlagError(
+            message(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
+        )
+    kind = type(FLAGS[name][0])
+    if type(value) is not kind:
+        raise UnknownFlagError(message(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})"))
+    if kind is int and value < 1:
+        raise UnknownFlagError(message(f"{name!r} is a positive int", got=repr(value)))
+    _values[name] = value
+
+
+def read(name: str) -> Any:
+    """The value of a flag."""
+    return _values[name]
+
+
+def key() -> tuple[Any, ...]:
+    """The values of all flags that change programs."""
+    return tuple(map(_values.__getitem__, _CHANGE_PROGRAMS))

@@ -1,0 +1,63 @@
+"""Devices: the slots that shards live in. On CPUs each is one worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tinyshard.core.errors import MeshError, message
+
+
+@dataclass(frozen=True, order=True)
+class Device:
+    """One device.
+
+    Attributes:
+        id: its number, which pictures show.
+        platform: "cpu" or "gpu".
+        process_index: number of the worker process that owns it; here every device has its own.
+
+    Example:
+        >>> Device(3)
+        CPU 3
+    """
+
+    id: int
+    platform: str = "cpu"
+
+    @property
+    def process_index(self) -> int:
+        """Number of the worker process that owns it."""
+        return self.id
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id; None on the local runtime and on abstract devices, which have no process."""
+        from tinyshard.runtime import lifecycle
+
+        return lifecycle.worker_pid(self.id)
+
+    @property
+    def host(self) -> str:
+        """The machine that its worker runs on: the address from which it came, or "localhost" for this one."""
+        from tinyshard.runtime import lifecycle
+
+        return lifecycle.worker_host(self.id) or "localhost"
+
+    def __repr__(self) -> str:
+        return f"{self.platform.upper()} {self.id}"
+
+
+def check_distinct(devices: Sequence[Device], what: str) -> None:
+    """Raise MeshError if a device stands twice in `devices`."""
+    ids = [d.id for d in devices]
+    twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
+    if twice:
+        raise MeshError(
+            message(
+                f"{what} names a device twice",
+                got=f"device ids {ids}",
+                rule=f"each device appears once; {twice} appear more often",
+                try_="ts.devices() lists the distinct devices",
+            )
+        )

@@ -1,0 +1,105 @@
+"""Every error that tinyshard raises, and the four-part form in which they speak.
+
+A message says the problem, what it got, the rule, and what to try. Each class is also the builtin that JAX raises in
+its place, and holds nothing but its message, so that it survives pickling.
+"""
+
+__all__ = [
+    "AxisNameError",
+    "CancelledError",
+    "CollectiveTimeoutError",
+    "DeviceLostError",
+    "DtypeError",
+    "ImmutableError",
+    "MappingError",
+    "MeshError",
+    "OutOfMemoryError",
+    "RemoteError",
+    "RuntimeStateError",
+    "ShardingError",
+    "StatefulRandomError",
+    "StaticArgumentError",
+    "TinyshardError",
+    "message",
+]
+
+
+class TinyshardError(Exception):
+    """The base of every error that tinyshard raises on purpose."""
+
+
+class MeshError(TinyshardError, ValueError):
+    """A mesh that cannot be: duplicate names, too many devices, a shape that does not fit."""
+
+
+class ShardingError(TinyshardError, ValueError):
+    """A sharding that does not fit its array, or arrays whose shardings do not fit each other."""
+
+
+class MappingError(TinyshardError, ValueError):
+    """Mapped axes that do not fit their arguments, or a collective that does not fit its operand or its axis."""
+
+
+class AxisNameError(TinyshardError, NameError):
+    """A named axis that nobody binds."""
+
+
+class StaticArgumentError(TinyshardError, ValueError):
+    """A static argument that cannot be hashed, or that the function does not have."""
+
+
+class DtypeError(TinyshardError, TypeError):
+    """A value of a type or dtype that cannot be used there."""
+
+
+class ImmutableError(TinyshardError, TypeError):
+    """An in-place operation on an Array."""
+
+
+class StatefulRandomError(TinyshardError, TypeError):
+    """A stateful random operation (dropout, rand_like) on an Array."""
+
+
+class RuntimeStateError(TinyshardError, RuntimeError):
+    """The pool of devices is not in a state that allows this call."""
+
+
+class RemoteError(TinyshardError, RuntimeError):
+    """An operation failed on a device; the message carries the device's own frames and the dispatching line."""
+
+
+class CancelledError(RemoteError):
+    """The value was still queued when an interrupt came; the message names the interrupted line."""
+
+
+class CollectiveTimeoutError(RemoteError):
+    """No device that a wait depends on gets on; the message names who reached the collective and who did not."""
+
+
+class OutOfMemoryError(RemoteError):
+    """A device has no memory for a value; the message lists what is alive there."""
+
+
+class DeviceLostError(RemoteError):
+    """A device's worker process is gone; the message names the device and the signal."""
+
+
+def message(problem: str, *, got: str = "", rule: str = "", try_: str = "") -> str:
+    """Put the four parts of an error one under the other.
+
+    Example:
+        >>> print(message("too many devices", got="9", rule="at most 8 here", try_="ts.init(devices=9)"))
+        too many devices
+          got:  9
+          rule: at most 8 here
+          try:  ts.init(devices=9)
+    """
+    lines = [problem]
+    for label, text in (("got: ", got), ("rule:", rule), ("try: ", try_)):
+        if text:
+            lines.append(f"  {label} " + text.replace("\n", "\n        "))
+    return "\n".join(lines)
+
+
+for _name in __all__:
+    globals()[_name].__module__ = "tinyshard.errors"  # the public name, which tracebacks show and pickles hold

@@ -1,0 +1,200 @@
+"""Program: what every device runs on its own shard. Plain data, sent to a worker once and then called by number.
+
+A program is a list of steps in order, the same on every device. A step is an aten op on local shards, or one of the
+collectives of `tinyshard.core.collectives`, which name the axes along which devices exchange blocks.
+
+    x of f32[8, 4], rows cut in 4           %0: f32[2, 4] = input
+    x.sum(0)                                %1: f32[4] = aten.sum.dim_IntList(%0, [0])
+                                            %2: f32[4] = all_reduce(%1, over=0, op=sum)    # 24 bytes
+                                            return %2
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+SHORT = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint64: "u64",
+    torch.uint32: "u32",
+    torch.uint16: "u16",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Shape and dtype of one value."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes it takes."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{SHORT.get(self.dtype, str(self.dtype))}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value with this number, inside a step's arguments."""
+
+    number: int
+
+    def __repr__(self) -> str:
+        return f"%{self.number}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Literal:
+    """A tensor that stands in the function's code: it is sent with the program, once."""
+
+    values: torch.Tensor
+
+    def __repr__(self) -> str:
+        return str(self.values.item()) if self.values.dim() == 0 else str(self.values.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op or collective.
+
+    Attributes:
+        op: "aten.add.Tensor", the name of a collective, or "literal".
+        args: Values, numbers, dtypes, and lists of these.
+        kwargs: likewise, by name.
+        results: numbers of the values it makes; -1 for a result that is None.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a step gathers an operand.
+
+    Attributes:
+        op: the op that needs it.
+        why: what the op needs, or why no rule keeps the operand sharded.
+        where: the line of the user's that called the op; None where that is the line that calls the program.
+    """
+
+    op: str
+    why: str
+    where: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps that every device of `devices` runs.
+
+    Attributes:
+        devices: ids in mesh order.
+        axes: sizes whose product is `len(devices)`; collectives name these axes by number.
+        num_inputs: values 0 .. num_inputs - 1 are the inputs.
+        steps: the steps in order.
+        outputs: numbers of the values that it returns.
+        metas: local shape and dtype of each value; None where only running tells.
+        reasons: for each step that gathers an operand of an op (its position among the steps, why).
+        number: tells programs apart, so that each is sent to a worker once.
+        communicates: whether any step exchanges data between devices.
+        largest_nbytes: size of its largest value; infinite where only running tells.
+    """
+
+    devices: tuple[int, ...]
+    axes: tuple[int, ...]
+    num_inputs: int
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    metas: tuple[Meta | None, ...]
+    reasons: tuple[tuple[int, Reason], ...] = field(default=(), compare=False)
+    number: int = field(default_factory=itertools.count(1).__next__, compare=False)
+    communicates: bool = field(init=False, compare=False)
+    largest_nbytes: float = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        from tinyshard.core.collectives import COLLECTIVES
+
+        crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
+        object.__setattr__(self, "communicates", any(step.op in crossing for step in self.steps))
+        sizes = (math.inf if meta is None else meta.nbytes for meta in self.metas)
+        object.__setattr__(self, "largest_nbytes", max(sizes, default=0))
+
+
+def values_in(tree: Any) -> Iterator[Value]:
+    """Every Value in a step's arguments, in order."""
+    if isinstance(tree, Value):
+        yield tree
+    elif isinstance(tree, list | tuple):
+        for item in tree:
+            yield from values_in(item)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            yield from values_in(item)
+
+
+@dataclass
+class Builder:
+    """A Program in the making.
+
+    Attributes:
+        free: inputs that are not on the devices yet: the first op that takes one says how it is to be put there.
+        wanted: for each free input that has been taken, the axes that are to cut each dim.
+        copies: values that were already brought to another layout, so that two ops share one exchange.
+        reasons: why a step gathers an operand, by its position among the steps.
+        where: the user's line that called the op which is being written; None outside of a trace.
+    """
+
+    devices: tuple[int, ...]
+    axes: tuple[int, ...]
+    steps: list[Step] = field(default_factory=list)
+    metas: list[Meta | None] = field(default_factory=list)
+    num_inputs: int = 0
+    free: set[int] = field(default_factory=set)
+    wanted: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    copies: dict[Any, Any] = field(default_factory=dict)
+    reasons: dict[int, Reason] = field(default_factory=dict)
+    where: Any = None
+
+    def input(self, meta: Meta) -> int:
+        """Add an input; all inputs come before all steps."""
+        self.metas.append(meta)
+        self.num_inputs += 1
+        return len(self.metas) - 1
+
+    def emit(
+        self, op: str, args: Sequence[Any], kwargs: dict[str, Any] | None = None, made: Sequence[Meta | None] = ()
+    ) -> tuple[int, ...]:
+        """Add a step that makes values of these metas; returns their numbers."""
+        first = len(self.metas)
+        results = tuple(range(first, first + len(made)))
+        self.metas.extend(made)
+        self.steps.append(Step(op, tuple(args), dict(kwargs or {}), results))
+        return results
+
+    def finish(self, outputs: Sequence[int]) -> Program:
+        """The Program so far, which returns these values."""
+        made = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
+        return Program(self.devices, self.axes, self.num_inputs, *made)

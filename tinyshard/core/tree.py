@@ -1,0 +1,96 @@
+"""Trees: nested lists, tuples, dicts and dataclasses of leaves. These are torch's pytrees under JAX's names.
+
+As in JAX, None is an empty tree: it has no leaf, and `unflatten` puts it back. A `ts.random.Key` is a leaf here. To
+torch's own functions None is a leaf, and a Key a container of one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.utils import _pytree
+from torch.utils._pytree import TreeSpec
+from torch.utils._pytree import tree_unflatten as unflatten
+
+from tinyshard.core.absent import names_of as _names_of
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.random.keys import Key
+
+IsLeaf = Callable[[Any], bool] | None
+
+
+class _Nothing:
+    """Stands for None while a tree is flattened: to torch a container without leaves, which is put back as None."""
+
+
+_pytree.register_pytree_node(_Nothing, lambda _: ([], None), lambda children, _: None)
+_NOTHING = _Nothing()
+
+
+def _is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:
+    return lambda x: x is not _NOTHING and (isinstance(x, Key) or (is_leaf is not None and is_leaf(x)))
+
+
+def _with_nothing(tree: Any, is_leaf: IsLeaf) -> Any:
+    """The tree with `_NOTHING` for each None that is no leaf."""
+    if is_leaf is not None and is_leaf(None):
+        return tree
+    return _pytree.tree_map(lambda x: _NOTHING if x is None else x, tree, is_leaf=_is_leaf(is_leaf))
+
+
+def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
+    """The leaves of a tree, and how they are put together.
+
+    Example:
+        >>> flatten({"a": 1, "b": (2, None)})[0]
+        [1, 2]
+    """
+    return _pytree.tree_flatten(_with_nothing(tree, is_leaf), _is_leaf(is_leaf))
+
+
+def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
+    """The leaves of a tree.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> leaves([1, None, ts.random.key(0)])[1].shape
+        ()
+    """
+    return flatten(tree, is_leaf)[0]
+
+
+def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+    """The tree of what a function makes of each leaf, and of the parts of further trees that stand in its place.
+
+    Raises:
+        DtypeError: one of the further trees has something where the first has None.
+        ValueError: it has other containers.
+
+    Example:
+        >>> map(lambda a, b: a + b, [1, None, 2], [10, None, 20])
+        [11, None, 22]
+    """
+    found, form = _pytree.tree_flatten(tree, _is_leaf(is_leaf))  # here None is a leaf, to be met in the rest too
+    parts = [found, *(form.flatten_up_to(other) for other in rest)]
+    none_is_leaf = is_leaf is not None and is_leaf(None)
+
+    def one(leaf: Any, *others: Any) -> Any:
+        if leaf is not None or none_is_leaf:
+            return function(leaf, *others)
+        if any(x is not None for x in others):
+            problem = "the trees do not fit: None is an empty tree"
+            raise DtypeError(message(problem, got=f"{others!r} where the first tree has None"))
+        return None
+
+    return unflatten([one(*those) for those in zip(*parts, strict=True)], form)
+
+
+def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
+    """How the leaves of a tree are put together."""
+    return flatten(tree, is_leaf)[1]
+
+
+__all__ = ["flatten", "leaves", "map", "structure", "unflatten"]
+
+__getattr__ = _names_of("tinyshard.tree", __all__)

@@ -1,0 +1,188 @@
+"""One torch op on Arrays: found in the cache or partitioned, then called on the devices.
+
+What an op needs is decided once for its operands' shapes, dtypes and layouts, and its other arguments; the resulting
+Program is kept. Calling it again costs one message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.hidden_writes import with_new_statistics, writes_statistics
+from tinyshard.arrays.placement import device_get
+from tinyshard.arrays.strided import is_part
+from tinyshard.arrays.views import remember
+from tinyshard.compile.capture import is_tracing, lift_arrays
+from tinyshard.compile.executable import Home, Recipe, call, close_program, home_of, open_program, slot_of
+from tinyshard.compile.explain_gathers import explain_gathers
+from tinyshard.core.errors import DtypeError, StatefulRandomError, message
+from tinyshard.core.holdable import check_holdable
+from tinyshard.dispatch.inplace import rebind
+from tinyshard.partition import partitioner
+from tinyshard.partition.op_table import facts, is_random
+from tinyshard.runtime import lifecycle
+
+MAX_RECIPES = 4096
+_SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
+
+_recipes: OrderedDict[Any, Recipe] = OrderedDict()
+
+
+def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one op of which some operand is an Array.
+
+    Args:
+        op: an OpOverload.
+        args, kwargs: its arguments; tensors among them may be Arrays or plain.
+
+    Returns:
+        What the op returns, with Arrays for tensors; at once, unless only the values tell the shape.
+
+    Raises:
+        ImmutableError: the op changes an Array in place.
+        StatefulRandomError: the op draws from torch's own generator.
+        ShardingError: committed operands on different devices.
+        DtypeError: it asks for a torch device that Arrays do not live on; an operand, or a result, is of a kind that no
+            device can hold.
+
+    Communication: what the op needs, as the text of its program says.
+    """
+    if is_tracing():  # an Array that a traced function closes over
+        args, kwargs = lift_arrays((args, kwargs))
+        return op(*args, **kwargs)
+    known = facts(op)
+    if known.is_alias:
+        return _alias(args[0])
+    if known.may_draw and is_random(op, args, kwargs):
+        raise StatefulRandomError(
+            message(
+                "a stateful random op on an Array",
+                got=str(op),
+                rule="each device would draw other numbers, and copies of a block would differ",
+                try_="draw with ts.random and a key, or draw on the host and ts.device_put the numbers",
+            )
+        )
+    if known.is_batch_norm and writes_statistics(args):
+        return with_new_statistics(args)
+    if op is torch.ops.aten.copy_.default and not isinstance(args[0], Array):
+        return args[0].copy_(device_get(args[1]))  # into a plain tensor: the values come to the host
+    if known.is_mutable:
+        return rebind(op, args, kwargs)
+    if known.is_answer:
+        return op(*device_get(args), **device_get(kwargs))  # item(), equal(): the answer is a Python value
+    if "device" in kwargs:
+        if _target(kwargs) == "meta":  # torch.func asks for shapes only
+            return op(*tree_map_only(Array, _on_meta, args), **kwargs)
+        _check_target(op, kwargs)
+    operands: list[torch.Tensor] = []
+    _collect(args, operands)
+    _collect(kwargs, operands)
+    home = home_of(operands)
+    recipe = _recipe(op, args, kwargs, operands, home)
+    arrays: list[Any] = list(call(recipe, operands, home))
+    if recipe.program.reasons:
+        explain_gathers(recipe, home)
+    if known.is_view:
+        remember(op, args, kwargs, arrays)
+        of_part = is_part(op, operands[0])
+        for x in arrays:
+            x._is_part = of_part
+    for position in recipe.gaps:
+        arrays.insert(position, None)
+    if known.returns == 0:
+        return None
+    if known.container is not None:
+        return known.container(arrays)
+    return arrays[0]
+
+
+def _alias(x: Array) -> Array:
+    made = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
+    made._is_part = x._is_part
+    remember(None, (x,), {}, [made])
+    return made
+
+
+def _recipe(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:
+    """The recipe for operands of these shapes and layouts: kept, or made now."""
+    key = (op, home.platform, home.devices, _key(args, home), _key(kwargs, home))
+    recipe = _recipes.get(key)
+    if recipe is not None:
+        if len(_recipes) > MAX_RECIPES // 2:  # else nothing is about to be dropped
+            with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
+                _recipes.move_to_end(key)
+        return recipe
+    recipe = _recipes[key] = _partition(op, args, kwargs, operands, home)
+    if len(_recipes) > MAX_RECIPES:
+        lifecycle.current().forget(_recipes.popitem(last=False)[1].program)
+    return recipe
+
+
+def _target(kwargs: dict[str, Any]) -> str:
+    device = kwargs.get("device")
+    return "cpu" if device is None else torch.device(device).type
+
+
+def _on_meta(x: Array) -> torch.Tensor:
+    return torch.empty(tuple(x.shape), dtype=x.dtype, device="meta")
+
+
+def _check_target(op: Any, kwargs: dict[str, Any]) -> None:
+    device = kwargs.get("device")
+    if _target(kwargs) != "cpu":
+        raise DtypeError(
+            message(
+                "torch's .to(device) does not place Arrays",
+                got=f"{op} with device={device}",
+                try_="ts.device_put(x, device_or_sharding), or ts.device_get(x) for a plain tensor",
+            )
+        )
+
+
+def _collect(tree: Any, operands: list[torch.Tensor]) -> None:
+    if isinstance(tree, torch.Tensor):
+        if not isinstance(tree, Array):
+            check_holdable(tree)
+        operands.append(tree)
+    elif isinstance(tree, _SEVERAL):
+        for item in tree:
+            _collect(item, operands)
+    elif isinstance(tree, dict):
+        for item in tree.values():
+            _collect(item, operands)
+
+
+def _key(tree: Any, home: Home) -> Any:
+    if isinstance(tree, Array) and tree._layout.devices == home.devices:
+        return (tree._meta, tree._layout)
+    if isinstance(tree, torch.Tensor):
+        return (tree.shape, tree.dtype)  # it can be put where the op wants it
+    if isinstance(tree, _SEVERAL):
+        return (type(tree), *[_key(item, home) for item in tree])
+    if isinstance(tree, dict):
+        return tuple([(k, _key(v, home)) for k, v in tree.items()])
+    return (type(tree), repr(tree) if isinstance(tree, _FLOATING) else tree)  # 1, 1.0, True, -0.0 and nan differ
+
+
+def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:
+    """Build the program for an op on operands of these shapes and layouts."""
+    builder, placed, _, _ = open_program(home, [slot_of(x, home) for x in operands])
+    following = iter(placed)
+    new_args, new_kwargs = tree_map_only(torch.Tensor, lambda x: next(following), (args, kwargs))
+    try:
+        results = partitioner.finish(builder, partitioner.apply(builder, op, new_args, new_kwargs))
+    except partitioner.UnknownShape:
+        count = len(args[1]) if op is torch.ops.aten._histogramdd_bin_edges.default else facts(op).returns
+        numbers = partitioner.apply_unknown(builder, op, new_args, new_kwargs, count)
+        return close_program(builder, home, placed, [None] * len(numbers), numbers)
+    made = [r for r in results if r is not None]
+    gaps = tuple(i for i, r in enumerate(results) if r is None)
+    return replace(close_program(builder, home, placed, made, [r.number for r in made]), gaps=gaps)

@@ -1,0 +1,220 @@
+"""In-place ops: a user's are refused; those that torch makes on values of its own give the handles new values.
+
+torch's composite functions and its gradients change intermediates in place: `F.linear` of a vector squeezes its
+result, `irfft`'s gradient doubles a slice of a fresh tensor, `svd`'s fills a diagonal. Such a value was made inside the
+running call (`array.origin`), and no one else has it. Devices never change a value: the handle gets another.
+
+    w = x * 2                a root: a handle of its own
+    part = w[:, 1:]          a view: it remembers `w` and the ops that lead from it (`tinyshard.arrays.views`)
+    part.mul_(3)             one program: w is copied, the ops lead to the part, mul_ changes it. Tracing makes that
+                             functional. Its results, w and each view of w that is still there, are the handles' values
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tinyshard.arrays.array import Array, _refuse, is_own
+from tinyshard.arrays.hidden_writes import max_norm_error, runs_in_batch_norm, statistics_error
+from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
+from tinyshard.compile.capture import written
+from tinyshard.compile.executable import Recipe, call, home_of, slot_of
+from tinyshard.core.program import Meta
+from tinyshard.runtime import lifecycle
+
+aten = torch.ops.aten
+
+MAX_WRITES = 512
+_writes: OrderedDict[Any, Recipe] = OrderedDict()
+
+
+def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an op that changes its operands, on values made inside the running call.
+
+    Returns:
+        What the op returns; a target has the new values, and so has all that shares memory with it in torch.
+
+    Raises:
+        ImmutableError: a target is the user's, or a part of what is the user's.
+    """
+    targets: list[Any] = [x for x in written(op, args, kwargs) if isinstance(x, torch.Tensor)]
+    only_shape = torch.Tag.inplace_view in op.tags
+    if not targets or not all(is_own(x) and (only_shape or not root_of(x)._viewed) for x in targets):
+        _refuse_op(op, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
+        if only_shape:
+            return _reshaped(op, args, kwargs)
+        target, functional = targets[0], out_of_place(op)
+        if functional is not None and target._view is None and not live_views(target):
+            _give(target, functional(*args, **kwargs))
+            return target
+        return _written_through(op, args, kwargs, targets)
+
+
+def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    name = op._schema.name.removeprefix("aten::")
+    plain = name.removesuffix("_")
+    if op is aten.embedding_renorm_.default:
+        raise max_norm_error()
+    if runs_in_batch_norm():
+        raise statistics_error("num_batches_tracked, running_mean and running_var are Arrays")
+    if "out" in kwargs or op._overloadname.endswith("out"):
+        _refuse(f"torch.{name}(..., out=...)", f"y = torch.{name}(...)")
+    if not isinstance(args[0], Array):
+        instead = f"torch.{plain}(t, x), which gives an Array, or ts.device_get(x)"
+        _refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")
+    _refuse(f"x.{name}(...)", f"y = torch.{plain}(x, ...)")
+
+
+@cache
+def out_of_place(op: Any) -> Any:
+    """The op of the same arguments that returns the new value: `pow.Tensor_Scalar` for `pow_.Scalar`; None if none is.
+
+    Example:
+        >>> out_of_place(aten.pow_.Scalar)
+        <OpOverload(op='aten.pow', overload='Tensor_Scalar')>
+    """
+    name = op._schema.name.removeprefix("aten::")
+    packet = getattr(aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    if packet is None:
+        return None
+
+    def takes(overload: Any) -> list[tuple[str, str]]:
+        return [(a.name, str(a.type)) for a in overload._schema.arguments]
+
+    overloads = [getattr(packet, each) for each in packet.overloads()]
+    return next((each for each in overloads if takes(each) == takes(op)), None)
+
+
+def _give(target: Array, result: Array) -> None:
+    """The handle `target` with the value of `result`."""
+    if result.dtype != target.dtype:
+        result = cast(Array, result.to(target.dtype))
+    target._buffer, target._layout, target._mesh = result._buffer, result._layout, result._mesh
+    target._sharding = result._sharding
+    target.committed = result.committed
+
+
+# ---- a write that others see ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """A tensor among the arguments: its number, and how it is reached from the operand of this number."""
+
+    number: int
+    chain: tuple[Link, ...] = ()
+
+
+def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[Array]) -> Any:
+    """Run the op on copies of the targets' roots, and give each handle that shares their memory what it then holds."""
+    roots = list({id(root): root for root in map(root_of, targets)}.values())
+    numbers = {id(root): number for number, root in enumerate(roots)}
+    operands: list[torch.Tensor] = list(roots)
+    leaves, form = tree_flatten((args, kwargs))
+    spelled: list[Any] = []
+    for leaf in leaves:
+        if not isinstance(leaf, torch.Tensor):
+            spelled.append(leaf)
+        elif isinstance(leaf, Array) and any(leaf is target for target in targets):
+            spelled.append(_Operand(numbers[id(root_of(leaf))], chain_of(leaf)))
+        else:
+            spelled.append(_Operand(len(operands)))
+            operands.append(leaf)
+    views = [view for root in roots for view in live_views(root)]
+    reached = [_Operand(numbers[id(root_of(view))], chain_of(view)) for view in views]
+
+    def changed(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        bases = [x.clone() for x in tensors[: len(roots)]] + list(tensors[len(roots) :])
+
+        def meant(x: Any) -> Any:
+            return follow(x.chain, bases[x.number]) if isinstance(x, _Operand) else x
+
+        given, named = tree_unflatten([meant(x) for x in spelled], form)
+        made = op(*given, **named)
+        return [*bases[: len(roots)], *map(meant, reached), *_fresh(op, made)]
+
+    key = (op, form, len(roots), frozen(spelled), frozen(reached))
+    new = _call(key, changed, operands)
+    handles = [*roots, *views]
+    for handle, value in zip(handles, new, strict=False):
+        _give(handle, value)
+    return _returned(op, args, kwargs, new[len(handles) :])
+
+
+def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Array]:
+    """Call a function of tensors as one program: kept for this key and these operands, or made now."""
+    from tinyshard.compile.spmd import partition_graph
+    from tinyshard.compile.tracing import trace
+
+    home = home_of(operands)
+    slots = tuple(slot_of(x, home) for x in operands)
+    key = (key, home.devices, slots)
+    recipe = _writes.get(key)
+    if recipe is None:
+        with torch.no_grad():
+            traced = trace((), function, [slot.meta for slot in slots], lambda: ["a value of torch's own"] * len(slots))
+        recipe = _writes[key] = partition_graph(traced, home, slots, [None] * len(traced.outputs))
+        if len(_writes) > MAX_WRITES:
+            lifecycle.current().forget(_writes.popitem(last=False)[1].program)
+    return call(recipe, operands, home)
+
+
+def _is_written(returned: Any) -> bool:
+    return returned.alias_info is not None and returned.alias_info.is_write
+
+
+def _fresh(op: Any, made: Any) -> list[torch.Tensor]:
+    """The results that are no target."""
+    results = made if isinstance(made, tuple) else (made,)
+    pairs = zip(op._schema.returns, results, strict=True) if op._schema.returns else ()
+    return [x for returned, x in pairs if not _is_written(returned)]
+
+
+def _returned(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], fresh: Sequence[Array]) -> Any:
+    """What the op returns: the handles of its targets, and new ones."""
+    given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
+    by_alias = {frozenset(a.alias_info.before_set): given.get(a.name) for a in op._schema.arguments if a.alias_info}
+    following = iter(fresh)
+    results = tuple(
+        by_alias[frozenset(r.alias_info.before_set)] if _is_written(r) else next(following) for r in op._schema.returns
+    )
+    return None if not results else results[0] if len(results) == 1 else results
+
+
+# ---- ops that change only the shape of a handle -----------------------------------------------------------------
+
+
+def _reshaped(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Array:
+    """Run an op as `squeeze_`. What shares the target's memory is not changed any more: autograd could not follow."""
+    target: Array = args[0]
+    functional = out_of_place(op)
+    if functional is None:
+        _refuse_op(op, args, kwargs)
+    family = [root_of(target), *live_views(root_of(target))]
+    _give(target, functional(*args, **kwargs))
+    if len(family) > 1:
+        for x in family:
+            x._viewed, x._view = True, None
+    _reshape_handle(op, args, kwargs)
+    target._meta = Meta(tuple(target.shape), target.dtype)
+    return target
+
+
+def _reshape_handle(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Change the shape that the handle itself has, as torch's own wrappers of tensors do it."""
+    before = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(True)
+    try:
+        with no_dispatch():
+            op(*args, **kwargs)
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(before)

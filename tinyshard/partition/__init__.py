@@ -1,0 +1,12 @@
+"""From one op on whole tensors to steps on shards.
+
+partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
+strategy         the plan of one op: the layout that each operand must have, and the layout of the result
+op_table         what tinyshard itself knows of torch's ops: tables
+decompositions   ops written in other ops that can be partitioned: two tables
+dtensor          DTensor's sharding rules; every touch of torch's internal API for them
+verified         which of these rules the sweep has found right; written by `python -m tests.sweeps.verify`
+planning_axes    as few axes as the operands of an op need, since DTensor's rules take long on many
+reshard          from one layout to another over the same devices, cheapest exchanges first
+whole_blocks     cat and split along a sharded dim
+"""

@@ -1,0 +1,207 @@
+"""From ops on whole tensors to steps on shards: the plan of each op (`partition.strategy`), written into a program."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
+
+from tinyshard.compile.capture import tracing_lock
+from tinyshard.core.program import Builder, Meta, Reason, Value
+from tinyshard.partition.decompositions import Function, always, where_cut
+from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
+from tinyshard.partition.reshard import Cuts, Placed, reduce_pending, reshard
+from tinyshard.partition.strategy import Plan, UnknownShape, gathered, known, plan
+from tinyshard.partition.whole_blocks import joined
+
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]
+
+aten = torch.ops.aten
+
+
+def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Placed | None]:
+    """Emit one op on whole tensors as steps on shards.
+
+    Args:
+        builder: the program being built.
+        op: an OpOverload.
+        args, kwargs: its arguments, with a `Placed` for each tensor.
+
+    Returns:
+        A Placed for each result, None for a result that is None, in flat order.
+
+    Raises:
+        UnknownShape: only running tells the shape of the result.
+
+    Communication: what the plan needs to bring the operands into place; results may be left pending.
+    """
+    function = always(op, args, kwargs)
+    if function is not None:
+        return _apply_function(builder, function, args, kwargs)
+    planned = plan(op, args, kwargs, builder.axes)
+    given, _ = tree_flatten((args, kwargs))
+    wanted, form = tree_flatten((planned.args, planned.kwargs))
+    numbers = {x.number: x for x in given if isinstance(x, Placed)}
+    if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, Placed)):
+        function = where_cut(op)
+        if function is not None:
+            return _apply_function(builder, function, args, kwargs)
+        moved = None if kwargs else joined(builder, op, args)
+        if moved is not None:
+            return moved
+    leaves: list[Any] = []
+    for leaf in wanted:
+        if isinstance(leaf, Placed):
+            leaf = _brought(builder, numbers[leaf.number], leaf, op, planned)
+        leaves.append(leaf)
+    local_args, local_kwargs = tree_unflatten(leaves, form)
+    name = str(aten.reshape.default if planned.op in AS_RESHAPE else planned.op)
+    if op in AS_RESHAPE:
+        local_args = (local_args[0], list(known(planned.local[0]).shape))
+    made = [m for m in planned.local if m is not None]
+    numbers_made = iter(builder.emit(name, tuple(local_args), local_kwargs, made))
+    out: list[Placed | None] = []
+    slots: list[int] = []
+    for result, whole in zip(planned.results, planned.whole, strict=True):
+        number = -1 if result is None else next(numbers_made)
+        slots.append(number)
+        out.append(None if result is None else Placed(number, known(whole).shape, known(whole).dtype, *result))
+    if -1 in slots:
+        builder.steps[-1] = replace(builder.steps[-1], results=tuple(slots))
+    return out
+
+
+def is_gathered(have: Placed, want: Placed, axes: Sequence[int]) -> bool:
+    """Whether an operand is to lie in fewer parts than it does."""
+
+    def parts(x: Placed) -> int:
+        return math.prod(axes[a] for cut in x.dims for a in cut)
+
+    return parts(want) < parts(have)
+
+
+def _brought(builder: Builder, have: Placed, want: Placed, op: Any, planned: Plan) -> Value:
+    """Bring an operand into place, and write down why, where that gathers it."""
+    first = len(builder.steps)
+    value = bring(builder, have, want, op)
+    if is_gathered(have, want, builder.axes):
+        whole = [d for d, (h, w) in enumerate(zip(have.dims, want.dims, strict=True)) if len(w) < len(h)]
+        why = planned.why or f"it computes along {'dim' if len(whole) == 1 else 'dims'} {', '.join(map(str, whole))}"
+        for number in range(first, len(builder.steps)):
+            if builder.steps[number].op == "all_gather":
+                builder.reasons[number] = Reason(str(op), why, builder.where)
+    return value
+
+
+def _apply_function(builder: Builder, function: Function, args: Any, kwargs: Any) -> list[Placed | None]:
+    """Partition a function of whole tensors in place of an op: its graph, node by node."""
+    leaves, form = tree_flatten((tuple(args), dict(kwargs)))
+    operands = iter([x for x in leaves if isinstance(x, Placed)])
+    described = tuple(Meta(x.shape, x.dtype) if isinstance(x, Placed) else x for x in leaves)
+    values: dict[torch.fx.Node, Any] = {}
+    kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
+    for node in _graph(function, described, kinds, form).graph.nodes:
+        if node.op == "placeholder":
+            values[node] = next(operands)
+        elif node.op == "output":
+            flat, _ = tree_flatten(node.args[0])
+            return [values[x] for x in flat]
+        elif node.target is operator.getitem:
+            values[node] = values[node.args[0]][node.args[1]]
+        else:
+            given = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, dict(node.kwargs)))
+            made = apply(builder, node.target, given[0], on_cpu(given[1]))
+            values[node] = made if isinstance(node.meta["val"], list | tuple) else made[0]
+    raise AssertionError("a graph ends with its output")
+
+
+@lru_cache(maxsize=1024)
+def _graph(
+    function: Function, described: tuple[Any, ...], kinds: tuple[Any, ...], form: TreeSpec
+) -> torch.fx.GraphModule:
+    """The graph of a function on tensors of these shapes."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    metas = [x for x in described if isinstance(x, Meta)]
+
+    def flat(*tensors: torch.Tensor) -> Any:
+        given = iter(tensors)
+        args, kwargs = tree_unflatten([next(given) if isinstance(x, Meta) else x for x in described], form)
+        return function(*args, **kwargs)
+
+    with tracing_lock, _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
+        made: torch.fx.GraphModule = make_fx(flat)(*[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas])
+    made.graph.eliminate_dead_code()
+    return made
+
+
+def on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What was traced on meta tensors, as torch.func's own rules may be: devices compute where they are."""
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type == "meta":
+        return {**kwargs, "device": torch.device("cpu")}
+    return dict(kwargs)
+
+
+def place(builder: Builder, have: Placed, dims: Cuts) -> Placed:
+    """Emit what brings a value to `dims`, pending parts combined; an input that lies nowhere yet is put there."""
+    have = _settled(builder, have, replace(have, dims=dims))
+    return reshard(builder, have, dims)
+
+
+def _settled(builder: Builder, have: Placed, want: Placed) -> Placed:
+    """An input that is not on the devices yet lies where the first op wants it."""
+    if have.number in builder.free and have.number not in builder.wanted:
+        builder.wanted[have.number] = want.dims
+        builder.metas[have.number] = want.local(builder.axes)
+    return replace(have, dims=builder.wanted.get(have.number, have.dims))
+
+
+def bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
+    """Emit what brings an operand to the layout that the op needs."""
+    have = _settled(builder, have, want)
+    x = have if have.pending == want.pending and have.dims == want.dims else None
+    if x is None:
+        x = _keep_pending(builder, have, want) if want.pending else reshard(builder, have, want.dims)
+    if needs_contiguous(op):
+        return Value(builder.emit("aten.contiguous.default", (Value(x.number),), {}, [x.local(builder.axes)])[0])
+    return Value(x.number)
+
+
+def _keep_pending(builder: Builder, have: Placed, want: Placed) -> Placed:
+    """The op wants some axes pending as they are: combine only the others."""
+    rest = replace(have, pending=tuple(p for p in have.pending if p not in want.pending))
+    done = reshard(builder, rest, want.dims, stays_partial=True)
+    return replace(done, pending=want.pending)
+
+
+def apply_unknown(
+    builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+) -> tuple[int, ...]:
+    """Emit an op whose result only running can tell the shape of: every device runs it on whole operands.
+
+    Returns:
+        The numbers of its `count` results.
+    """
+
+    why = "the shape of its result depends on values"
+    planned = Plan(op, args, kwargs, (), (), (), why)
+
+    def whole(x: Placed) -> Value:
+        return _brought(builder, x, gathered(x), op, planned)
+
+    new_args, new_kwargs = tree_map_only(Placed, whole, (args, kwargs))
+    return builder.emit(str(op), new_args, new_kwargs, [None] * count)
+
+
+def finish(builder: Builder, results: Sequence[Placed | None]) -> list[Placed | None]:
+    """Combine what is still pending: only final values leave a program."""
+    return [None if x is None else reduce_pending(builder, x) for x in results]

@@ -1,0 +1,142 @@
+"""A region's graph, written into a program: its ops as they are, its collectives over the program's axes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map, tree_map_only
+
+from tinyshard.arrays.array import meta_of
+from tinyshard.arrays.strided import check_traced
+from tinyshard.compile.intercept import STOP
+from tinyshard.core.collectives import group_positions
+from tinyshard.core.program import Builder, Literal, Meta, Value
+from tinyshard.partition.op_table import AS_RESHAPE, INSTEAD, needs_contiguous
+from tinyshard.partition.reshard import collective
+from tinyshard.primitives.collective import NAMED, Groups, call_of
+from tinyshard.primitives.manual_region import Region
+from tinyshard.primitives.varying import compare_copies
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What the names of a region's mesh mean in a program.
+
+    Attributes:
+        mesh: the size of each axis of the mesh.
+        named: the program's axes for each name, none for an axis of size 1; None if the program's axes cannot say
+            them, as (2, 3) cannot say those of a mesh of (3, 2). Then a collective is over all axes, in groups.
+    """
+
+    mesh: Mapping[str, int]
+    named: Mapping[str, tuple[int, ...]] | None
+
+    def of(
+        self, over: Sequence[str], within: Groups | None, axes: Sequence[int]
+    ) -> tuple[tuple[int, ...], Groups | None]:
+        """The axes of a program with these `axes` along which a collective goes, and its groups along them."""
+        if self.named is not None:
+            return tuple(a for name in over for a in self.named[name]), within
+        sizes, names = tuple(self.mesh.values()), list(self.mesh)
+        along = [names.index(name) for name in over]
+        if all(sizes[a] == 1 for a in along):
+            return (), None
+        count = range(math.prod(sizes))
+        groups = dict.fromkeys(tuple(group_positions(sizes, along, p, within)) for p in count)
+        return tuple(range(len(axes))), tuple(groups)
+
+
+def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) -> list[int]:
+    """Write a region into a program.
+
+    Args:
+        builder: the program.
+        region: the region.
+        axes: what the names of the region's mesh mean in the program.
+        inputs: the numbers of its inputs, on their shards.
+
+    Returns:
+        The numbers of its results, on their shards.
+    """
+    values: dict[torch.fx.Node, Any] = {}
+    given = iter(inputs)
+    for node in region.traced.graph.graph.nodes:
+        if node.op == "placeholder":
+            values[node] = Value(next(given))
+        elif node.op == "get_attr":
+            held = getattr(region.traced.graph, str(node.target)).detach()
+            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [meta_of(held)])[0])
+        elif node.op == "output":
+            made = [values[x].number for x in node.args[0]]
+            compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), made)
+            return made
+        else:
+            args, kwargs = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
+            values[node] = _step(builder, axes, node, args, kwargs)
+    raise AssertionError("a graph ends with its output")
+
+
+def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
+    op: Any = node.target
+    if op is operator.getitem:
+        return args[0][args[1]]
+    if op in (aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default, STOP):
+        return args[0]
+    # gradients recompute what their region computes: in one program a step with the same operands is the same step
+    named = op is NAMED
+    # of two meshes one name may mean different axes
+    call = call_of(args[1]) if named else None
+    over = axes.of(call.axes, call.groups, builder.axes) if call is not None else None
+    key = ("step", str(op), repr(args), repr(sorted(kwargs.items())), over)
+    if key not in builder.copies:
+        builder.copies[key] = _collective(builder, axes, *args) if named else _local(builder, node, op, args, kwargs)
+    return builder.copies[key]
+
+
+def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
+    call = call_of(number)
+    over, groups = axes.of(call.axes, call.groups, builder.axes)
+    params = call.arguments
+    if not over:  # a group of one: only a permutation without a pair changes anything
+        if call.kind == "own_index" or params.get("pairs") == ():
+            meta = Meta((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
+            assert meta is not None
+            return Value(builder.emit("aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta])[0])
+        return x
+    if groups is not None:
+        params["groups"] = groups
+    return Value(collective(builder, call.kind, x.number, over, **params))
+
+
+def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    if op is aten.as_strided.default:
+        check_traced(node.args, node.kwargs)
+    op = INSTEAD.get(op, op)
+    made = node.meta.get("val")
+    if needs_contiguous(op):
+        args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
+    if op in AS_RESHAPE:
+        op, args = aten.reshape.default, (args[0], list(meta_of(node.meta["val"]).shape))
+    if "device" in kwargs and kwargs["device"] is not None:
+        kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
+    if made is None:  # called for what it does: `_linalg_check_errors` raises where a matrix is singular
+        builder.emit(str(op), args, kwargs)
+        return None
+    leaves = made if isinstance(made, list | tuple) else [made]
+    metas = [meta_of(x) for x in leaves if isinstance(x, torch.Tensor)]
+    numbers = iter(builder.emit(str(op), args, kwargs, metas))
+    if isinstance(made, list | tuple):
+        return [Value(next(numbers)) if isinstance(x, torch.Tensor) else None for x in made]
+    return tree_map(lambda _: Value(next(numbers)), made)
+
+
+def _contiguous(builder: Builder, x: Value) -> Value:
+    meta = builder.metas[x.number]
+    return Value(builder.emit("aten.contiguous.default", (x,), {}, [meta])[0])

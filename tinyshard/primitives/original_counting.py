@@ -1,0 +1,192 @@
+"""JAX's original way of counting, `threefry_partitionable` False: it depends on how many numbers are drawn.
+
+The counters 0 .. n-1 are cut into two halves, counter i goes in together with counter i + n/2, and the two words that
+come out are elements i and i + n/2. An odd n is filled up with a zero.
+
+    n = 6     words of (0, 3), (1, 4), (2, 5)     elements 0 and 3, 1 and 4, 2 and 5
+
+So a pair of words belongs to two places of the tensor, n/2 apart. Where the tensor is cut, one of the two devices
+computes the pair and sends the other word: there is no way around communication, except to compute everything twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.partition.op_table import BATCHED, Batch
+from tinyshard.primitives.random_bits import made_of, width
+from tinyshard.primitives.threefry import words
+
+_library = torch.library.Library("tinyshard", "FRAGMENT")
+_library.define("draw_original(Tensor key, int[] shape, str kind, ScalarType dtype, float low, float high) -> Tensor")
+_library.define("pair_words(Tensor key, int count, int parts, Tensor[] at) -> Tensor")
+_library.define("of_words(Tensor words, int[] shape, str kind, ScalarType dtype, float low, float high) -> Tensor")
+_library.define("draw_pairs(Tensor key, int count, int parts, Tensor at, str kind, ScalarType dtype, float low, "
+                "float high) -> (Tensor, Tensor)")  # fmt: skip
+_library.define("join_pairs(Tensor own, Tensor got, int parts, Tensor at, int[] shape) -> Tensor")
+
+MOST_WORDS = 2**32 - 1  # a counter is one word here
+
+
+def word_count(shape: Sequence[int], kind: str, dtype: torch.dtype) -> int:
+    """How many words the elements are made of: elements of 8 or 16 bits share one."""
+    return -(-math.prod(shape) * width(kind, dtype) // 32)
+
+
+def hashed_pairs(key: Tensor, count: int, first: int, last: int) -> tuple[Tensor, Tensor]:
+    """Pairs number `first` to `last` - 1 of `count` words.
+
+    Args:
+        key: int32[..., 2].
+
+    Returns:
+        int32[..., last - first], twice: words i and words i + half.
+    """
+    half = -(-count // 2)
+    low = torch.arange(first, last, device=key.device)
+    high = low + half
+    counters = ((torch.where(c < count, c, 0)).to(torch.int32) for c in (low, high))
+    batch = key.reshape(-1, 2)
+    given = (c.expand(len(batch), -1).clone() for c in counters)
+    pair = words(batch[:, :1], batch[:, 1:], *given)
+    return tuple(w.reshape(*key.shape[:-1], last - first) for w in pair)  # type: ignore[return-value]
+
+
+def of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
+    """Elements made of words.
+
+    Args:
+        made: int32[..., n]; words beyond those that are needed are left over.
+        shape: of the elements, for each leading index of `made`.
+    """
+    batch, size, bits = made.shape[:-1], math.prod(shape), width(kind, dtype)
+    made = made[..., : word_count(shape, kind, dtype)]
+    if kind == "words":
+        return made.reshape(*batch, *shape, 2)
+    if bits == 64:
+        raw = (made[..., :size].long() << 32) | (made[..., size:].long() & 0xFFFFFFFF)
+    elif bits == 32:
+        raw = made
+    else:
+        packed = made.clone(memory_format=torch.contiguous_format)
+        narrow = packed.view(torch.int16 if bits == 16 else torch.int8)  # lowest bits first
+        raw = narrow[..., :size].to(torch.int32)
+    return made_of(raw.reshape([*batch, *shape]), kind, dtype, low, high)
+
+
+@torch.library.impl(_library, "draw_original", "CompositeExplicitAutograd")
+def _draw_original(key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
+    count = word_count(shape, kind, dtype)
+    both = torch.cat(hashed_pairs(key, count, 0, -(-count // 2)), -1)
+    return of_words(both, shape, kind, dtype, low, high)
+
+
+@torch.library.impl(_library, "draw_original", "Meta")
+def _draw_original_on_meta(
+    key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
+) -> Tensor:
+    inner = (2,) if kind == "words" else ()
+    return key.new_empty([*key.shape[:-1], *shape, *inner], dtype=dtype)
+
+
+@torch.library.register_vmap("tinyshard::draw_original", lib=_library)
+def _draw_original_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    return DRAW_ORIGINAL(key.movedim(in_dims[0], 0), *rest), 0
+
+
+# ---- on many devices: any layout --------------------------------------------------------------------------------
+
+
+def pairs_each(count: int, parts: int) -> int:
+    """How many pairs each of `parts` devices computes; the last ones may be left over."""
+    half = -(-count // 2)
+    return -(-half // parts)
+
+
+@torch.library.impl(_library, "pair_words", "CompositeExplicitAutograd")
+def _pair_words(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Tensor:
+    """Each device's share of the pairs, int32[..., 2, share]."""
+    share = pairs_each(count, parts)
+    place = int(at[0]) if at else 0
+    return torch.stack(hashed_pairs(key, count, place * share, (place + 1) * share), -2)
+
+
+@torch.library.impl(_library, "pair_words", "Meta")
+def _pair_words_on_meta(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Tensor:
+    return key.new_empty([*key.shape[:-1], 2, pairs_each(count, parts)])
+
+
+@torch.library.impl(_library, "of_words", "CompositeExplicitAutograd")
+def _of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
+    """The whole tensor, of the gathered pairs int32[..., 2, n]."""
+    half = -(-word_count(shape, kind, dtype) // 2)
+    return of_words(made[..., :half].flatten(-2), shape, kind, dtype, low, high)
+
+
+@torch.library.impl(_library, "of_words", "Meta")
+def _of_words_on_meta(
+    made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
+) -> Tensor:
+    inner = (2,) if kind == "words" else ()
+    return made.new_empty([*made.shape[:-2], *shape, *inner], dtype=dtype)
+
+
+# ---- on many devices: rows of an even number of elements, on an even number of devices ------------------------------
+#
+# Device b of p needs elements b * m .. (b + 1) * m. The same pairs are needed by device b + p/2: each of the two
+# computes a half of them, and sends the words that the other needs.
+
+
+def fits_pairs(shape: Sequence[int], parts: Sequence[int], kind: str, dtype: torch.dtype) -> bool:
+    """Whether devices can compute half of their pairs and exchange."""
+    plain = width(kind, dtype) == 32 and bool(parts) and parts[0] % 2 == 0
+    return plain and all(p == 1 for p in parts[1:]) and math.prod(shape) > 0
+
+
+def _half_of_block(count: int, parts: int) -> int:
+    return -(-(count // parts) // 2)
+
+
+@torch.library.impl(_library, "draw_pairs", "CompositeExplicitAutograd")
+def _draw_pairs(
+    key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    """What this device keeps, and what it sends to its partner."""
+    block, share = count // parts, _half_of_block(count, parts)
+    upper, place = divmod(int(at), parts // 2)
+    first = place * block + upper * share
+    pair = hashed_pairs(key, count, first, first + share)
+    own, sent = (made_of(w, kind, dtype, low, high) for w in (pair[upper], pair[1 - upper]))
+    return own, sent
+
+
+@torch.library.impl(_library, "draw_pairs", "Meta")
+def _draw_pairs_on_meta(
+    key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
+) -> tuple[Tensor, Tensor]:
+    made = key.new_empty([_half_of_block(count, parts)], dtype=dtype)
+    return made, made.clone()
+
+
+@torch.library.impl(_library, "join_pairs", "CompositeExplicitAutograd")
+def _join_pairs(own: Tensor, got: Tensor, parts: int, at: Tensor, shape: Sequence[int]) -> Tensor:
+    upper = int(at) >= parts // 2
+    both = torch.cat((got, own) if upper else (own, got))
+    return both[: math.prod(shape)].reshape(shape).clone()
+
+
+@torch.library.impl(_library, "join_pairs", "Meta")
+def _join_pairs_on_meta(own: Tensor, got: Tensor, parts: int, at: Tensor, shape: Sequence[int]) -> Tensor:
+    return own.new_empty(shape)
+
+
+_ops = torch.ops.tinyshard
+DRAW_ORIGINAL = _ops.draw_original.default
+PAIR_WORDS, OF_WORDS = _ops.pair_words.default, _ops.of_words.default
+BATCHED[DRAW_ORIGINAL] = Batch(-1)
+DRAW_PAIRS, JOIN_PAIRS = _ops.draw_pairs.default, _ops.join_pairs.default

@@ -1,0 +1,117 @@
+"""Whether the results of a region are what out_specs say: the same along the axes that a spec leaves out.
+
+    in_specs P("x"), out_specs P()      the graph                       along "x" the result
+    v.sum()                             cut along "x", then local ops   differs: an error
+    psum(v.sum(), "x")                  ... then all_reduce over "x"    is the same
+
+The graph tells along which axes a value can differ; with the flag `check_replicated` the devices compare their blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from tinyshard.core import config
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.leaves import named_leaves
+from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.partition.reshard import collective
+from tinyshard.primitives.collective import NAMED, Groups, call_of
+from tinyshard.primitives.manual_region import Region
+
+Names = frozenset[str]
+
+
+def varying(region: Region) -> list[Names]:
+    """The axes along which each result may differ from device to device; axes of size 1 are left out."""
+    found: dict[torch.fx.Node, Names] = {}
+    cuts = iter(region.all_in_cuts)
+    for node in region.traced.graph.graph.nodes:
+        if node.op == "placeholder":
+            found[node] = frozenset(name for names in next(cuts) for name in names)
+        elif node.op == "output":
+            several = {name for name, size in region.mesh.shape.items() if size > 1}
+            return [found[x] & several for x in node.args[0]]
+        else:
+            given = frozenset().union(*(found[x] for x in node.all_input_nodes))
+            found[node] = _after_collective(given, node.args[1]) if node.target is NAMED else given
+    raise AssertionError("a graph ends with its output")
+
+
+def _after_collective(given: Names, number: int) -> Names:
+    """Along which axes the result of a collective differs, from those along which its operand does."""
+    call = call_of(number)
+    own = frozenset(call.axes)
+    if call.kind == "own_index":
+        return own
+    if call.kind in ("all_reduce", "all_gather"):
+        return given - own if call.groups is None else given
+    if call.kind == "collective_permute" and len(call.arguments["pairs"]) == call.size:
+        return given  # everyone gets a value of another one; equal ones stay equal
+    return given | own
+
+
+def check_specs(region: Region, name: str) -> None:
+    """Compare what out_specs leave out with what the graph shows.
+
+    Raises:
+        ShardingError: a result may differ along an axis that its spec leaves out.
+    """
+    ways = [way for way, i in named_leaves(region.traced.tree_of_results) if i is not None]
+    for way, axes, cut in zip(ways, varying(region), region.out_cuts, strict=True):
+        wrong = sorted(axes & set(region.unmentioned(cut)))
+        if wrong:
+            axis = ", ".join(map(repr, wrong))
+            raise ShardingError(
+                message(
+                    f"out_specs leave mesh axis {axis} out, along which the result may differ between devices",
+                    got=f"{name}, result{way}, {region.sharding(cut).spec!r}: it depends on an argument that is cut\n"
+                    f"along {axis}, or on its axis_index, and no psum, pmean, pmax, pmin or all_gather over it follows",
+                    rule="along an axis that its spec leaves out, the value of one device stands for all",
+                    try_=f"a reduction over {axis} in the function, or {axis} in out_specs;\n"
+                    "check_vma=False if the devices do compute the same values",
+                )
+            )
+
+
+Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
+
+
+def compare_copies(builder: Builder, region: Region, along: Along, made: Sequence[int]) -> None:
+    """With the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
+
+    On a GPU the comparison that fails is an assertion of CUDA, after which its worker has to be started again.
+
+    Args:
+        builder: the program, to which the comparison is added.
+        region: the region.
+        along: the program's axes for names of the region's mesh, none for axes of size 1, and the groups along them.
+        made: the numbers of its results, on their shards.
+
+    Communication: two all_reduces of each result whose spec leaves an axis out.
+    """
+    if not config.read("check_replicated"):
+        return
+    for place, (number, cut) in enumerate(zip(made, region.out_cuts, strict=True)):
+        left_out = region.unmentioned(cut)
+        over, groups = along(left_out)
+        meta = builder.metas[number]
+        if not over or meta is None or not meta.nbytes:
+            continue
+        flat = Meta((meta.nbytes // meta.dtype.itemsize,), meta.dtype)
+        bits = Meta((meta.nbytes,), torch.uint8)
+        row = builder.emit("aten.reshape.default", (Value(number), [-1]), {}, [flat])[0]
+        row = builder.emit("aten.view.dtype", (Value(row), torch.uint8), {}, [bits])[0]
+        grouped = {} if groups is None else {"groups": groups}
+        most, least = (collective(builder, "all_reduce", row, over, op=op, **grouped) for op in ("max", "min"))
+        same = builder.emit("aten.eq.Tensor", (Value(most), Value(least)), {}, [Meta(bits.shape, torch.bool)])[0]
+        same = builder.emit("aten.all.default", (Value(same),), {}, [Meta((), torch.bool)])[0]
+        said = message(
+            "the blocks of a result differ where out_specs or out_axes say that they are the same",
+            got=f"result {place} of a mapped function: its blocks differ along {', '.join(map(repr, left_out))}",
+            rule="along an axis that its spec leaves out, the value of one device stands for all",
+            try_="a psum or pmean over the axis, or the axis in out_specs",
+        )
+        builder.emit("aten._assert_async.msg", (Value(same), said), {}, [])

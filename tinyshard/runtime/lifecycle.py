@@ -1,0 +1,274 @@
+"""Which devices there are: starting them, listing them, ending them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import warnings
+from platform import machine
+from typing import TYPE_CHECKING, Any
+
+from tinyshard.core import collector
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import RuntimeStateError, message
+
+if TYPE_CHECKING:
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.local import LocalRuntime
+
+RUNTIMES = ("process", "local")
+PLATFORMS = ("cpu", "gpu")
+COLLECTIVES = ("shared", "gloo", "nccl")
+DEFAULT_DEVICES = 8
+
+_runtime: ProcessPool | LocalRuntime | None = None
+_choosing = threading.RLock()  # two threads that use the devices first start one runtime
+
+
+def init(
+    devices: int | None = None,
+    platform: str | None = None,
+    runtime: str | None = None,
+    collectives: str | None = None,
+    hosts: str | None = None,
+) -> None:
+    """Start the devices, or start them afresh; arrays made before are gone. First use calls it with the defaults.
+
+    Args:
+        devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their workers;
+            on GPUs, one for each.
+        platform: "cpu", or "gpu", CUDA; by default TINYSHARD_PLATFORM, or "cpu".
+        runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
+            TINYSHARD_RUNTIME, or "process" ("local" on Windows).
+        collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default
+            TINYSHARD_COLLECTIVES, or "shared" where it works, else "gloo", and a warning. With hosts: "gloo".
+            With "shared", and both numbers powers of two, devices that outnumber the cores each keep to one of them.
+            GPUs: "nccl" where each device has one of its own, else "gloo", through the memory of the host.
+        hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
+            srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for
+            the secret by which they know each other). It waits for them, says what to type if nobody comes, and gives
+            up after the flag "hosts_timeout_s". By default TINYSHARD_HOSTS, or none: all devices on this machine.
+
+    Raises:
+        RuntimeStateError: no such platform, runtime or collectives here, or a device count below 1; or the workers of
+            other machines have not all come: the message says who has.
+
+    Communication: none; it returns before the workers are up, and whoever first needs a value waits. With hosts, TCP
+        to their workers, once each has proved that it knows the secret.
+
+    In JAX: they are there at first use, as many as `jax_num_cpu_devices`, or formerly XLA_FLAGS, says.
+
+    Example:
+        >>> init(devices=2, runtime="local")
+        >>> devices()
+        [CPU 0, CPU 1]
+    """
+    global _runtime
+    kind = runtime or os.environ.get("TINYSHARD_RUNTIME") or ("local" if sys.platform == "win32" else "process")
+    where = platform or (os.environ.get("TINYSHARD_PLATFORM") if kind == "process" else None) or "cpu"
+    _check_one_of("runtime", kind, RUNTIMES)
+    _check_one_of("platform", where, PLATFORMS)
+    if hosts is not None and kind == "local":
+        raise RuntimeStateError(message("the local runtime has no workers on other machines", try_="leave hosts out"))
+    address = (hosts or os.environ.get("TINYSHARD_HOSTS")) if kind == "process" else None
+    wanted = _count(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
+    if kind == "local":
+        _check_one_of("platform of the local runtime", where, ("cpu",))
+    if address:
+        _check_address(address)
+        between = "gloo" if where == "cpu" else collectives
+        _check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
+        with _choosing:
+            _end_runtime()
+            _runtime = _pool_on_hosts(address, wanted, where, between)
+    elif where == "gpu":
+        from tinyshard.runtime.controller.pool import ProcessPool
+
+        joined, seats = _on_gpus(wanted, collectives)
+        with _choosing:
+            _end_runtime()
+            _runtime = ProcessPool(len(seats), where, joined, gpus=seats)
+    else:
+        count = wanted or DEFAULT_DEVICES
+        way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
+        if kind == "local":
+            from tinyshard.runtime.local import LocalRuntime
+
+            _check_one_of("collectives", way or "gloo", COLLECTIVES[:2])
+            with _choosing:
+                _end_runtime()
+                _runtime = LocalRuntime(count, where)
+        else:
+            from tinyshard.runtime.controller.pool import ProcessPool
+
+            joined = _collectives(way, count)
+            with _choosing:
+                _end_runtime()
+                _runtime = ProcessPool(count, where, joined)
+    _load_rules()
+
+
+def _check_address(address: str) -> None:
+    from tinyshard.runtime.launch import connect
+
+    connect.parse(address)
+
+
+def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
+    from tinyshard.core import config
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch import gpus, hosts
+    from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
+
+    agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
+    seats: tuple[int, ...] = ()
+    if platform == "gpu":
+        machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
+        collectives, seats = gpus.deal(machines, collectives)
+    between = collectives or "gloo"
+    return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
+
+
+def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[int, ...]]:
+    """What joins the devices, and the GPU of each."""
+    import torch
+
+    from tinyshard.runtime.launch import gpus
+
+    there = torch.cuda.device_count()
+    machines = [("this machine", there)] * (devices or there or 1)
+    return gpus.deal(machines, collectives)
+
+
+def _load_rules() -> None:
+    """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
+    with collector.paused():
+        from tinyshard.partition import dtensor
+
+        dtensor.warm_up()
+
+
+def _count(devices: int | None) -> int:
+    given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
+    try:
+        count = int(given)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1 or isinstance(devices, bool) or count != float(given):
+        raise RuntimeStateError(
+            message("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
+        )
+    return count
+
+
+def _collectives(given: str | None, count: int) -> str:
+    """What joins so many processes."""
+    from tinyshard.runtime.shm import probe
+
+    _check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
+    reason = probe.why_not(count) if given != "gloo" else ""
+    if not reason:
+        return given or "shared"
+    if not given:
+        words = f"the devices exchange data over gloo, which is slower, for they cannot share memory here: {reason}"
+        warnings.warn(f"{words}. TINYSHARD_COLLECTIVES=gloo chooses gloo without this warning", stacklevel=3)
+        return "gloo"
+    raise RuntimeStateError(
+        message(
+            "the workers cannot share memory here",
+            got=f"collectives='shared' on {sys.platform}, {machine()}",
+            rule=reason,
+            try_='ts.init(collectives="gloo")',
+        )
+    )
+
+
+def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise RuntimeStateError(
+            message(f"there is no {what} {value!r}", rule=f"{what} is one of {', '.join(map(repr, legal))}")
+        )
+
+
+def shutdown() -> None:
+    """End the devices, and the processes that they were forked from, also on other machines: no process is left.
+
+    Arrays that lived there say so when touched; the next use starts fresh devices.
+
+    Communication: none.
+    """
+    from tinyshard.runtime.launch import forkserver
+
+    with _choosing:
+        _end_runtime()
+        forkserver.stop()
+        if "tinyshard.runtime.launch.hosts" in sys.modules:
+            sys.modules["tinyshard.runtime.launch.hosts"].leave()
+
+
+def _end_runtime() -> None:
+    """End the devices; the helper stays warm, so that the next ones start at once."""
+    global _runtime
+    ending, _runtime = _runtime, None
+    if ending is not None:
+        ending.shutdown()
+
+
+def current() -> ProcessPool | LocalRuntime:
+    """The runtime in use; started with the defaults if there is none."""
+    runtime = _runtime
+    if runtime is None:
+        with _choosing:
+            if _runtime is None:
+                init()
+            runtime = _runtime
+    assert runtime is not None
+    return runtime
+
+
+def _start_afresh() -> None:
+    """In a process that user code has forked from this one: the devices are the other process's."""
+    global _runtime, _choosing
+    _choosing = threading.RLock()
+    if _runtime is not None and _runtime.kind == "process":
+        _runtime = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_afresh)
+
+
+def devices() -> list[Device]:
+    """All devices, ids ascending. Starts them if they are not there.
+
+    Communication: none.
+
+    Example:
+        >>> init(devices=2, runtime="local")
+        >>> devices()[0].id
+        0
+    """
+    return list(current().devices)
+
+
+def local_devices() -> list[Device]:
+    """The devices that this process drives: all of them, on whichever machine they are."""
+    return devices()
+
+
+def device_count() -> int:
+    """How many devices there are."""
+    return len(current().devices)
+
+
+def worker_host(device: int) -> str | None:
+    """The address of the machine on which a device's worker runs; None where that is this one."""
+    return _runtime.host(device) if _runtime is not None and device < len(_runtime.devices) else None
+
+
+def worker_pid(device: int) -> int | None:
+    """The process id of a device's worker, or None where it has no process."""
+    if _runtime is None or device >= len(_runtime.devices):
+        return None
+    return _runtime.pid(device)

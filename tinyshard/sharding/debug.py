@@ -1,0 +1,121 @@
+"""Look at where things are: the pictures that a learner prints."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.layout import Layout
+from tinyshard.draw.text import sharding_text
+from tinyshard.sharding import Sharding
+
+__all__ = ["visualize_array_sharding", "visualize_sharding"]
+
+
+def visualize_array_sharding(x: Any) -> None:
+    """Print which device holds which block of an array.
+
+    Args:
+        x: an Array of any rank and dtype. A plain torch.Tensor is shown on device 0, where an uncommitted
+            value lives.
+
+    Raises:
+        DtypeError: `x` is neither, or a traced value: only a call gives it a place.
+
+    Communication: none; the values are not needed, so it does not wait for them either.
+
+    In JAX: rank 1 and 2 only; colours where the terminal has them. Inside jit it draws when the program runs.
+
+    Example:
+        >>> visualize_array_sharding(torch.zeros(8))
+        ┌───────┐
+        │ CPU 0 │
+        └───────┘
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    sharding = getattr(x, "sharding", None)
+    if isinstance(sharding, Sharding):
+        visualize_sharding(tuple(x.shape), sharding)
+    elif isinstance(x, torch.Tensor):
+        if isinstance(x, FunctionalTensor) or torch._C._functorch.is_functorch_wrapped_tensor(x):
+            raise DtypeError(
+                message(
+                    "a traced value has no place yet",
+                    got=f"a value of shape {tuple(x.shape)} inside jit, vmap, grad or a mapped function",
+                    rule="where it lives is decided when the traced function is compiled",
+                    try_="return it, and draw the result; or jit(f).lower(...).compile().output_shardings",
+                )
+            )
+        print(sharding_text(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
+    else:
+        raise DtypeError(
+            message(
+                "only an array can be shown",
+                got=f"{_short(x)}, a {type(x).__name__}",
+                rule="visualize_array_sharding takes an Array or a torch.Tensor",
+                try_="ts.debug.visualize_array_sharding(ts.array(x)), or one leaf at a time of a tree",
+            )
+        )
+
+
+def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
+    """Print which device would hold which block of an array of this shape.
+
+    Args:
+        shape: the global shape, of any rank; each dim a multiple of the number of its parts.
+        sharding: any Sharding.
+
+    Raises:
+        DtypeError: `sharding` is not a Sharding, or `shape` is not a sequence of ints.
+        ShardingError: the sharding does not fit the shape.
+
+    Communication: none; works on abstract meshes.
+
+    In JAX: rank 1 and 2 only; more arguments for colours and sizes.
+
+    Example:
+        >>> from tinyshard.sharding.mesh import AbstractMesh
+        >>> from tinyshard.sharding import NamedSharding, P
+        >>> visualize_sharding((8,), NamedSharding(AbstractMesh(2, "i"), P("i")))
+        ┌───────┬───────┐
+        │ CPU 0 │ CPU 1 │
+        └───────┴───────┘
+    """
+    if not isinstance(sharding, Sharding):
+        raise DtypeError(
+            message(
+                "not a sharding",
+                got=f"{_short(sharding)}, a {type(sharding).__name__}",
+                rule="visualize_sharding takes a shape and a Sharding",
+                try_="NamedSharding(mesh, P('x')), or ts.debug.visualize_array_sharding(x) for an array",
+            )
+        )
+    global_shape = _checked_shape(shape)
+    print(sharding_text(sharding.checked_layout(global_shape), global_shape))
+
+
+def _checked_shape(shape: Any) -> tuple[int, ...]:
+    try:
+        sizes = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        sizes = (-1,)
+    if min(sizes, default=0) < 0:
+        raise DtypeError(
+            message(
+                "not a shape",
+                got=f"{_short(shape)}, a {type(shape).__name__}",
+                rule="a shape is a tuple of ints that are 0 or more",
+                try_="ts.debug.visualize_sharding((8, 8), sharding), the shape first",
+            )
+        )
+    return sizes
+
+
+def _short(value: Any) -> str:
+    words = repr(value)
+    return words if len(words) <= 60 else words[:57] + "..."

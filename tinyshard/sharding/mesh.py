@@ -1,0 +1,252 @@
+"""Meshes: devices arranged in a grid whose axes have names."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tinyshard.core.absent import check_arguments
+from tinyshard.core.devices import Device, check_distinct
+from tinyshard.core.errors import MeshError, message
+
+# a plain global, not a ContextVar: a notebook may run each cell in a context of its own
+_current: list[Mesh | None] = [None]
+
+
+class Mesh:
+    """A grid of devices with a name for each axis.
+
+    Args:
+        devices: an array (or nested list) of distinct `Device`s, one dim for each name.
+        axis_names: a name for each axis, or one name for a 1-d mesh.
+
+    Raises:
+        MeshError: duplicate names, duplicate devices, or a name count that is not the array's rank.
+
+    Communication: none.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> mesh = ts.AbstractMesh((4, 2), ("a", "b"))
+        >>> mesh.shape, mesh.size
+        ({'a': 4, 'b': 2}, 8)
+    """
+
+    def __init__(self, devices: Any, axis_names: str | Sequence[str]) -> None:
+        grid = np.array(devices, dtype=object)
+        names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+        _check_names(names, grid.shape)
+        for device in grid.flat:
+            if not isinstance(device, Device):
+                raise MeshError(
+                    message(
+                        "a mesh is made of devices",
+                        got=f"{device!r} ({type(device).__name__})",
+                        rule="every element of `devices` is a Device",
+                        try_="ts.make_mesh((4, 2), ('a', 'b'))",
+                    )
+                )
+        if grid.size == 0:
+            raise MeshError(message("a mesh needs at least one device", got=f"shape {grid.shape}"))
+        check_distinct(list(grid.flat), "the mesh")
+        grid.setflags(write=False)
+        self.devices = grid
+        self.axis_names = names
+        self._device_ids = tuple(d.id for d in grid.flat)
+        self._key = (type(self), self.axis_sizes, names, self._device_ids, self.platform)
+
+    @property
+    def shape(self) -> dict[str, int]:
+        """Axis name -> size, in axis order."""
+        return dict(zip(self.axis_names, self.axis_sizes, strict=True))
+
+    @property
+    def axis_sizes(self) -> tuple[int, ...]:
+        """The size of each axis."""
+        return tuple(self.devices.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of devices."""
+        return math.prod(self.axis_sizes)
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """Ids in mesh order (row-major)."""
+        return self._device_ids
+
+    @property
+    def platform(self) -> str:
+        """What the devices are: "cpu" or "gpu"."""
+        return str(self.devices.flat[0].platform)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{n!r}: {s}' for n, s in self.shape.items())})"
+
+    def _repr_html_(self) -> str:
+        from tinyshard.draw.html import mesh_html
+
+        return mesh_html(self.axis_sizes, self.device_ids, self.axis_names, self.platform)
+
+
+class AbstractMesh(Mesh):
+    """A mesh without workers: planning, drawing and byte counts work on it, for thousands of devices.
+
+    Args:
+        axis_sizes: size of each axis.
+        axis_names: a name for each axis.
+
+    Communication: none; no process is started.
+
+    Example:
+        >>> AbstractMesh((64, 64), ("x", "y")).size
+        4096
+    """
+
+    def __init__(self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str]) -> None:
+        sizes = checked_sizes(axis_sizes, "axis sizes")
+        grid = np.empty(math.prod(sizes), dtype=object)
+        grid[:] = [Device(i) for i in range(grid.size)]
+        super().__init__(grid.reshape(sizes), axis_names)
+
+
+def _check_names(names: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    if any(not isinstance(n, str) for n in names):
+        raise MeshError(message("an axis name is a string", got=f"axis names {names}"))
+    if len(set(names)) < len(names):
+        raise MeshError(
+            message(
+                "a mesh has a duplicate axis name",
+                got=f"axis names {names}",
+                rule="each axis has a name of its own",
+                try_="rename one of them",
+            )
+        )
+    if len(names) != len(shape):
+        raise MeshError(
+            message(
+                "the mesh needs a name for each axis",
+                got=f"{len(names)} names {names} for a device grid of shape {tuple(shape)}",
+                rule="as many names as the grid has dims",
+                try_="Mesh(devices.reshape(...), names) with as many sizes as names",
+            )
+        )
+
+
+def make_mesh(
+    axis_shapes: int | Sequence[int],
+    axis_names: str | Sequence[str],
+    devices: Sequence[Device] | None = None,
+    **others: Any,
+) -> Mesh:
+    """Arrange devices in a grid with named axes.
+
+    Args:
+        axis_shapes: size of each axis.
+        axis_names: a name for each axis.
+        devices: the devices to use, in order; by default the first of `ts.devices()` (this starts the pool).
+        others: JAX's axis_types may be None.
+
+    Raises:
+        MeshError: more devices asked for than there are, or names that do not fit.
+        DtypeError: an argument that make_mesh does not have.
+
+    Communication: none.
+    """
+    check_arguments("make_mesh", others, ("axis_shapes", "axis_names", "devices"))
+    sizes = checked_sizes(axis_shapes, "mesh shape")
+    names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
+    _check_names(names, sizes)
+    return Mesh(device_grid(sizes, devices), names)
+
+
+def checked_sizes(sizes: Any, what: str) -> tuple[int, ...]:
+    """One size or several, Python's or NumPy's ints, as a tuple of ints.
+
+    Raises:
+        MeshError: anything but positive ints.
+
+    Example:
+        >>> checked_sizes(np.array([4, 2]), "mesh shape")
+        (4, 2)
+    """
+    given = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
+    if any(not isinstance(n, Integral) or n < 1 for n in given):
+        raise MeshError(message("an axis size is a positive int", got=f"{what} {given}"))
+    return tuple(map(int, given))
+
+
+def device_grid(
+    shape: int | Sequence[int], devices: Sequence[Device] | None = None, *, whole: bool = False
+) -> np.ndarray:
+    """An array of devices of the given shape: the first ones of `devices`, row-major.
+
+    Args:
+        whole: demand that every device finds a place.
+    """
+    if devices is None:
+        from tinyshard.runtime import lifecycle
+
+        devices = lifecycle.devices()
+    shape = checked_sizes(shape, "mesh shape")
+    count = math.prod(shape)
+    if count > len(devices) or (whole and count != len(devices)):
+        raise MeshError(
+            message(
+                "the mesh shape does not fit the number of devices",
+                got=f"mesh shape {shape} ({count} devices), {len(devices)} devices are there",
+                rule="the product of the axis sizes is the number of devices used",
+                try_=f"ts.init(devices={count}), or a smaller mesh; AbstractMesh needs no devices",
+            )
+        )
+    grid = np.empty(count, dtype=object)
+    grid[:] = list(devices)[:count]
+    return grid.reshape(shape)
+
+
+class set_mesh:
+    """Make `mesh` the current one, so that a bare PartitionSpec can stand for a sharding.
+
+    Call it for the rest of the program, or use it as a context manager.
+
+    Args:
+        mesh: the mesh, or None to unset it.
+
+    Communication: none.
+
+    Example:
+        >>> with set_mesh(AbstractMesh((2,), "x")):
+        ...     current_mesh()
+        AbstractMesh('x': 2)
+    """
+
+    def __init__(self, mesh: Mesh | None) -> None:
+        if mesh is not None and not isinstance(mesh, Mesh):
+            raise MeshError(message("set_mesh takes a mesh", got=f"{mesh!r} ({type(mesh).__name__})"))
+        self._mesh = mesh
+        self._before = _current[0]
+        _current[0] = mesh
+
+    def __enter__(self) -> Mesh | None:
+        return self._mesh
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _current[0] = self._before
+
+
+def current_mesh() -> Mesh | None:
+    """The mesh that `set_mesh` made current, or None."""
+    return _current[0]

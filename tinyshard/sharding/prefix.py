@@ -1,0 +1,74 @@
+"""A tree of shardings, or of axes, that is a prefix of a tree of values: one entry may stand for a whole subtree.
+
+prefix (rows, None)  ·  tree (x, {"w": w, "b": b})   ->   [rows, None, None]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils._pytree import tree_leaves
+
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.sharding import PartitionSpec
+
+
+def spread(prefix: Any, tree: Any) -> list[Any]:
+    """One entry of the prefix for each leaf of the tree, leaves that are None left out.
+
+    Raises:
+        ShardingError: the prefix has other containers than the tree.
+
+    Example:
+        >>> spread(("rows", None), (1, {"w": 2, "b": 3}))
+        ['rows', None, None]
+    """
+    return [
+        place for place, part in paired(prefix, tree, _is_place, _misfit) for x in tree_leaves(part) if x is not None
+    ]
+
+
+def paired(
+    prefix: Any, tree: Any, is_entry: Callable[[Any], bool], misfit: Callable[[Any, Any], Exception]
+) -> Iterator[tuple[Any, Any]]:
+    """Each entry of a prefix with the subtree that it stands for.
+
+    Args:
+        prefix: a tree of entries.
+        tree: the tree of values.
+        is_entry: what of the prefix is an entry, and no container.
+        misfit: the error for a part of the prefix that has not the containers of its subtree.
+
+    Example:
+        >>> list(paired((0, {"w": 1}), (2, {"w": (3, 4)}), lambda x: isinstance(x, int), lambda p, t: ValueError()))
+        [(0, 2), (1, (3, 4))]
+    """
+    if is_entry(prefix):
+        yield prefix, tree
+    elif isinstance(prefix, dict) and isinstance(tree, dict) and set(prefix) == set(tree):
+        for key in tree:
+            yield from paired(prefix[key], tree[key], is_entry, misfit)
+    elif isinstance(prefix, list | tuple) and isinstance(tree, list | tuple) and len(prefix) == len(tree):
+        for part, subtree in zip(prefix, tree, strict=True):
+            yield from paired(part, subtree, is_entry, misfit)
+    else:
+        raise misfit(prefix, tree)
+
+
+def _is_place(x: Any) -> bool:
+    return isinstance(x, PartitionSpec) or not isinstance(x, list | tuple | dict)
+
+
+def _misfit(prefix: Any, tree: Any) -> ShardingError:
+    return ShardingError(
+        message(
+            "the tree of shardings does not fit the arguments or results",
+            got=f"{_sized(prefix)} for {_sized(tree)}",
+            rule="it has the same containers, or one sharding in place of a whole subtree",
+        )
+    )
+
+
+def _sized(tree: Any) -> str:
+    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple | dict) else type(tree).__name__

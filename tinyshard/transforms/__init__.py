@@ -1,0 +1,13 @@
+"""Functions of functions.
+
+jit           traced once for each signature, partitioned once for each layout of the operands, then called
+applied       a jitted function as one op of a transformation: its gradient, tangent and vmapped form
+vmap          a function of one example becomes a function of many
+vmap_errors   what torch.func.vmap refuses, in the form of tinyshard's errors
+over_devices  what pmap and shard_map share: a function of one shard, run by every device on its own
+pmap          one row of the arguments for each device
+shard_map     one block of the arguments for each device of a mesh
+axes          in_axes and out_axes, checked against the arguments
+autodiff      grad value_and_grad vjp jvp jacfwd jacrev hessian
+tangents      numbers and NumPy arrays as tensors, and tangents that fit their values
+"""

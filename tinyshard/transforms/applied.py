@@ -1,0 +1,161 @@
+"""A jitted function as one op of a transformation: its gradient, tangent and vmapped form are programs too.
+
+    jit(f)(x)                f's program
+    grad(jit(f))(x)          f's program, and one for its gradient, which computes f again and then backwards
+    vmap(jit(f))(xs)         one program for all examples
+    jit(f)(w).backward()     likewise: results have a `grad_fn` where an operand requires a gradient
+
+Each is made from f's graph, and kept with it. The op runs on the operands that no transformation wraps any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from tinyshard.arrays.array import one_call
+from tinyshard.compile.capture import has_effect
+from tinyshard.compile.intercept import STOP
+from tinyshard.compile.tracing import Traced
+from tinyshard.primitives.manual_region_rules import replayed
+from tinyshard.transforms.vmap import vmap
+
+Function = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(eq=False)
+class Derived:
+    """A traced function, and the programs for its derivatives.
+
+    Attributes:
+        traced: the graph.
+        jit: compiles a function of tensors.
+        made: what is derived from it, by what it is.
+    """
+
+    traced: Traced
+    jit: Callable[[Function], Function]
+    made: dict[Any, Function] = field(default_factory=dict)
+
+    @cached_property
+    def function(self) -> Function:
+        """The graph as a function of all its inputs."""
+        return replayed(self.traced)
+
+    @cached_property
+    def differentiable(self) -> tuple[int, ...]:
+        """The results that a gradient may flow from."""
+        reached: dict[torch.fx.Node, bool] = {}
+        for node in self.traced.graph.graph.nodes:
+            if node.op == "placeholder":
+                reached[node] = _is_continuous(node.meta["val"])
+            elif node.op == "call_function":
+                passes = node.target is not STOP and any(reached.get(x, False) for x in node.all_input_nodes)
+                made = [] if has_effect(node.target) else tree_leaves(node.meta["val"])
+                reached[node] = passes and any(_is_continuous(x) for x in made)
+        return tuple(
+            i for i, x in enumerate(self.traced.results) if reached.get(x, False) and _is_continuous(x.meta["val"])
+        )
+
+    def gradient(self, wanted: tuple[int, ...], count: int) -> Function:
+        """From `count` inputs and the gradients of the differentiable results: the gradients of the `wanted` inputs."""
+
+        def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            alone, chosen = self._of(wanted, given[:count])
+            back: Any = torch.func.vjp(alone, *chosen)[1]
+            return tuple(back(tuple(given[count:])))
+
+        return self._kept(("gradient", wanted), pull)
+
+    def tangent(self, moved: tuple[int, ...], count: int) -> Function:
+        """From `count` inputs and the tangents of the `moved` ones: the tangents of the differentiable results."""
+
+        def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            alone, chosen = self._of(moved, given[:count])
+            return tuple(torch.func.jvp(alone, tuple(chosen), tuple(given[count:]))[1])
+
+        return self._kept(("tangent", moved), push)
+
+    def batched(self, mapped: tuple[bool, ...], size: int) -> Function:
+        """The function of inputs of which some have a leading dim of examples; so have all results."""
+        in_axes = tuple(0 if m else None for m in mapped)
+        return self._kept(("vmap", mapped, size), vmap(self.function, in_axes=in_axes, axis_size=size))
+
+    def _of(self, numbers: Sequence[int], inputs: Sequence[torch.Tensor]) -> tuple[Function, list[torch.Tensor]]:
+        """The function of some inputs alone, up to its differentiable results; and these inputs."""
+
+        def alone(*chosen: torch.Tensor) -> Sequence[torch.Tensor]:
+            xs = list(inputs)
+            for i, x in zip(numbers, chosen, strict=True):
+                xs[i] = x
+            made = self.function(*xs)
+            return tuple(made[i] for i in self.differentiable)
+
+        return alone, [inputs[i] for i in numbers]
+
+    def _kept(self, key: Any, function: Function) -> Function:
+        if key not in self.made:
+            self.made[key] = self.jit(function)
+        return self.made[key]
+
+
+def _is_continuous(x: Any) -> bool:
+    return isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())
+
+
+def apply(derived: Derived, run: Function, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """Apply a traced function to tensors that transformations may wrap.
+
+    Args:
+        derived: the function.
+        run: runs its program on tensors that none wraps.
+        inputs: its operands, and what it closes over.
+    """
+    with one_call():
+        made: Any = _Applied.apply(derived, run, *inputs) if inputs else run()
+    return tuple(made)
+
+
+class _Applied(torch.autograd.Function):
+    """The op with its rules."""
+
+    @staticmethod
+    def forward(derived: Derived, run: Function, *xs: torch.Tensor) -> Any:
+        return tuple(run(*xs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.derived = inputs[0]
+        ctx.save_for_backward(*inputs[2:])
+        ctx.save_for_forward(*inputs[2:])
+        flowing = ctx.derived.differentiable
+        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i not in flowing))
+        ctx.count = len(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        derived: Derived = ctx.derived
+        xs = ctx.saved_tensors
+        wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
+        made = iter(derived.gradient(wanted, len(xs))(*xs, *(gradients[i] for i in derived.differentiable)))
+        return None, None, *(next(made) if i in wanted else None for i in range(len(xs)))
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Any:
+        derived: Derived = ctx.derived
+        xs = ctx.saved_tensors
+        moved = tuple(i for i, t in enumerate(tangents) if t is not None)
+        made = iter(derived.tangent(moved, len(xs))(*xs, *(tangents[i] for i in moved)))
+        return tuple(next(made) if i in derived.differentiable else None for i in range(ctx.count))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, derived: Derived, run: Function, *xs: torch.Tensor) -> Any:
+        dims = in_dims[2:]
+        fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
+        made = derived.batched(tuple(d is not None for d in dims), info.batch_size)(*fronted)
+        return tuple(made), (0,) * len(made)

@@ -1,0 +1,377 @@
+"""Derivatives under JAX's names and signatures; they are torch.func's, so they compose with vmap and jit.
+
+grad  value_and_grad      reverse, of a function with a scalar result
+vjp   jvp                 one vector with the Jacobian, from either side
+jacrev jacfwd hessian     whole Jacobians
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.placement import array
+from tinyshard.arrays.views import one_transform
+from tinyshard.compile.capture import lift_arguments
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.transforms.tangents import as_tensors, checked_values, fitted
+
+Function = Callable[..., Any]
+
+
+def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The gradient of a function with a real scalar result.
+
+    Args:
+        fun: a function of trees of floating-point tensors.
+        argnums: the arguments to differentiate by, an int or a tuple of ints. A float among them is a 0-d tensor of
+            float32, and a NumPy array a tensor of its dtype.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        A function that returns the gradient, a tree as the argument (a tuple of trees for a tuple of argnums); with
+        has_aux (gradient, anything else).
+
+    Raises:
+        DtypeError: an argument that is not real floating-point, or a result that is no scalar.
+
+    Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
+
+    In JAX: also holomorphic= and allow_int=. Here the derivative of a function of complex numbers is asked of `vjp`.
+
+    Example:
+        >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
+        tensor([2., 4.])
+    """
+    both = value_and_grad(fun, argnums, has_aux)
+
+    @functools.wraps(fun)
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, derivative = both(*args, **kwargs)
+        return (derivative, value[1]) if has_aux else derivative
+
+    return gradient
+
+
+def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The result of a function together with its gradient; arguments and errors as for `grad`.
+
+    Returns:
+        A function that returns (result, gradient); with has_aux ((result, anything else), gradient).
+
+    Communication: as `grad`.
+
+    Example:
+        >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
+        (tensor(5.), tensor([2., 4.]))
+    """
+    _check_function(fun, "grad")
+    numbers = argnums if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(fun)
+    def both(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = lift_arguments((args, kwargs))
+        args = _with_tensors(args, numbers)
+        alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
+        with one_transform():
+            derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
+        return ((value[0], whole(value[1])) if has_aux else value), derivative
+
+    return both
+
+
+def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """The result of a function, and the function that multiplies a cotangent with its Jacobian from the left.
+
+    Args:
+        fun: a function of the primals.
+        primals: trees of floating-point or complex tensors, floats and NumPy arrays.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        (result, vjp_fun), with has_aux (result, vjp_fun, anything else). `vjp_fun(cotangent)` returns a tuple with one
+        entry for each primal; the cotangent has the containers, shapes and dtypes of the result.
+
+    Raises:
+        DtypeError: a primal of integers, or when called, a cotangent that does not fit the result.
+
+    Communication: that of the function and its transpose.
+
+    In JAX: integers have cotangents of dtype float0. Cotangents of complex numbers are the conjugates of these.
+
+    Example:
+        >>> value, back = vjp(lambda x: x * 3, torch.tensor(2.0))
+        >>> back(torch.tensor(1.0))
+        (tensor(3.),)
+    """
+    _check_function(fun, "vjp")
+    alone, whole = _aux_apart(fun, has_aux)
+    primals = checked_values("vjp", lift_arguments(primals))
+    with one_transform():
+        found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
+    value, back = found[0], found[1]
+    one = len(primals) == 1
+
+    def pull(cotangent: Any) -> tuple[Any, ...]:
+        out = back(fitted("vjp", "cotangent", lift_arguments(cotangent), value))
+        return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
+
+    return (value, pull, whole(found[2])) if has_aux else (value, pull)
+
+
+def _is_tuple_of_one(out: Any, primals: Sequence[Any]) -> bool:
+    """torch.func gives the bare cotangent or a tuple of one, as the primal is a tensor or a tree."""
+    return isinstance(out, tuple) and tree_flatten(out)[1] == tree_flatten(tuple(primals))[1]
+
+
+def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
+    """The result of a function, and its Jacobian multiplied with a tangent from the right.
+
+    Args:
+        fun: a function of the primals.
+        primals: its arguments, a tuple or list.
+        tangents: a tangent for each, of the same containers, shapes and dtypes.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        (result, tangent of the result), with has_aux also anything else.
+
+    Raises:
+        DtypeError: tangents that do not fit the primals, or a primal of integers.
+
+    Communication: that of the function.
+
+    In JAX: integers have tangents of dtype float0.
+
+    Example:
+        >>> jvp(lambda x: x**2, (torch.tensor(3.0),), (torch.tensor(1.0),))
+        (tensor(9.), tensor(6.))
+    """
+    _load_jvp_rules()
+    _check_function(fun, "jvp")
+    if not isinstance(primals, list | tuple) or not isinstance(tangents, list | tuple):
+        got = f"{type(primals).__name__} and {type(tangents).__name__}"
+        raise DtypeError(message("jvp takes primals and tangents as tuples", got=got, try_="ts.jvp(f, (x,), (t,))"))
+    if len(primals) != len(tangents):
+        raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
+    alone, whole = _aux_apart(fun, has_aux)
+    primals, tangents = lift_arguments((primals, tangents))
+    primals = checked_values("jvp", primals)
+    tangents = tuple(fitted("jvp", "tangent", tangents, primals))
+    primals = tuple(primals)
+    with one_transform():
+        found: Any = torch.func.jvp(alone, primals, tangents, has_aux=has_aux)
+    return (found[0], found[1], whole(found[2])) if has_aux else found
+
+
+def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, row by row in reverse: for functions with few results. Arguments as for `grad`.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+        tensor([[2., 0.],
+                [0., 4.]])
+    """
+    _check_function(fun, "jacrev")
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        tensors, whole = _aux_apart(fun, has_aux)
+        args, kwargs = lift_arguments((args, kwargs))
+        alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
+        with one_transform():
+            found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
+        basis, join = _basis(found[0])
+        with one_transform():
+            (columns,) = torch.func.vmap(found[1])(basis)
+        blocks = join(columns)
+        return (blocks, whole(found[2])) if has_aux else blocks
+
+    return jacobian
+
+
+def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, column by column forwards: for functions with few arguments. Arguments as for `grad`.
+
+    Communication: that of the function.
+
+    Example:
+        >>> jacfwd(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+        tensor([[2., 0.],
+                [0., 4.]])
+    """
+    _check_function(fun, "jacfwd")
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        _load_jvp_rules()
+        tensors, whole = _aux_apart(fun, has_aux)
+        args, kwargs = lift_arguments((args, kwargs))
+        alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
+        basis, _ = _basis(chosen)
+
+        def push(tangent: Any) -> Any:
+            return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
+
+        out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
+        with one_transform():
+            out = torch.func.vmap(push, out_dims=out_dims)(basis)
+        blocks = tree_map(lambda columns: _apart(chosen, columns.movedim(0, -1)), out[0])
+        return (blocks, whole(out[1])) if has_aux else blocks
+
+    return jacobian
+
+
+def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The matrix of second derivatives, forwards over reverse. Arguments as for `grad`.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> hessian(lambda x: (x**3).sum())(torch.tensor([1.0, 2.0]))
+        tensor([[ 6.,  0.],
+                [ 0., 12.]])
+    """
+    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+
+
+@functools.cache
+def _load_jvp_rules() -> None:
+    """torch loads some rules of forward mode when it first needs them, and warns of its own use of jit.script."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        import torch._decomp.decompositions_for_jvp  # noqa: F401
+
+
+def _aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], Any]]:
+    """torch.func takes only tensors as aux: the function with these alone, and how to put the whole together again."""
+    if not has_aux:
+        return fun, lambda aux: aux
+    kept: list[Any] = []
+
+    def alone(*args: Any, **kwargs: Any) -> Any:
+        value, aux = fun(*args, **kwargs)
+        kept[:] = tree_flatten(aux)
+        return value, [x for x in kept[0] if isinstance(x, torch.Tensor)]
+
+    def whole(tensors: Any) -> Any:
+        given = iter(tensors)
+        return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in kept[0]], kept[1])
+
+    return alone, whole
+
+
+def _by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Sequence[int]) -> tuple[Function, Any]:
+    """The function of the chosen arguments alone, and their values: one value, or a tuple for a tuple of argnums."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    args = _with_tensors(args, numbers)
+
+    def alone(chosen: Any) -> Any:
+        full = list(args)
+        for number, value in zip(numbers, (chosen,) if isinstance(argnums, int) else chosen, strict=True):
+            full[number] = value
+        return fun(*full, **kwargs)
+
+    chosen = args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in numbers)
+    return alone, chosen
+
+
+def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """All unit vectors of a tree of tensors, and how to put together what a linear function makes of them.
+
+    Returns:
+        The tree with a new first dim that counts its elements; a function from a tree whose leaves have that first dim
+        to the tree, each leaf of it a tree of blocks.
+    """
+    leaves, form = tree_flatten(tree)
+    sizes = [x.numel() for x in leaves]
+    total = sum(sizes)
+    unit = torch.eye(total)
+    if any(isinstance(x, Array) for x in leaves):
+        unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
+    rows = unit.split(sizes, 1)
+    vectors = [r.to(x.dtype).reshape((total, *x.shape)) for r, x in zip(rows, leaves, strict=True)]
+
+    def join(columns: Any) -> Any:
+        def block(k: int) -> Any:
+            start = sum(sizes[:k])
+            return tree_map(lambda c: c[start : start + sizes[k]].reshape((*leaves[k].shape, *c.shape[1:])), columns)
+
+        return tree_unflatten([block(k) for k in range(len(leaves))], form)
+
+    return tree_unflatten(vectors, form), join
+
+
+def _apart(tree: Any, rows: torch.Tensor) -> Any:
+    """Split the last dim of `rows`, which counts the elements of a tree, into that tree."""
+    leaves, form = tree_flatten(tree)
+    parts = rows.split([x.numel() for x in leaves], -1)
+    return tree_unflatten([p.reshape((*rows.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)], form)
+
+
+def _check_function(fun: Any, name: str) -> None:
+    if not callable(fun):
+        raise DtypeError(
+            message(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")
+        )
+
+
+def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
+    """The arguments, those of argnums as trees of tensors. Raises DtypeError if they cannot be differentiated by."""
+    args = list(args)
+    for number in (argnums,) if isinstance(argnums, int) else argnums:
+        if not isinstance(number, int) or not -len(args) <= number < len(args):
+            raise DtypeError(
+                message(
+                    "grad is asked for an argument that is not there",
+                    got=f"argnums={argnums!r}, {len(args)} positional arguments",
+                    try_="pass the argument by position",
+                )
+            )
+        args[number] = as_tensors(args[number])
+        for leaf in tree_leaves(args[number]):
+            if not isinstance(leaf, torch.Tensor) or not leaf.dtype.is_floating_point:
+                kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
+                is_complex = isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex
+                instead = "argnums to choose another argument"
+                raise DtypeError(
+                    message(
+                        "grad needs real floating-point tensors to differentiate by",
+                        got=f"argument {number}: {kind}",
+                        try_=f"ts.vjp, whose cotangents are complex; {instead}"
+                        if is_complex
+                        else f"x.float(); {instead}",
+                    )
+                )
+    return tuple(args)
+
+
+def _scalar(fun: Function, has_aux: bool) -> Function:
+    @functools.wraps(fun)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        out = fun(*args, **kwargs)
+        if has_aux and not (isinstance(out, tuple) and len(out) == 2):
+            got = f"{getattr(fun, '__name__', 'the function')} returns {type(out).__name__}"
+            raise DtypeError(message("with has_aux a function returns (result, anything else)", got=got))
+        value = out[0] if has_aux else out
+        if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
+            is_tensor = isinstance(value, torch.Tensor)
+            got = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else type(value).__name__
+            raise DtypeError(
+                message(
+                    "grad needs a function with a real scalar result",
+                    got=f"{getattr(fun, '__name__', 'the function')} returns {got}",
+                    try_=".sum() or .mean() at its end; jacrev for the whole Jacobian",
+                )
+            )
+        return out
+
+    return checked

@@ -1,0 +1,157 @@
+"""in_axes and out_axes: trees that are prefixes of the arguments and the results, checked against them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils._pytree import tree_leaves
+
+from tinyshard.arrays.placement import as_tensor
+from tinyshard.core.errors import MappingError, message
+from tinyshard.core.leaves import is_leaf, named_leaves
+from tinyshard.sharding.prefix import paired
+
+
+def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
+    """One axis for each leaf of the tree, None leaves included.
+
+    Raises:
+        MappingError: the prefix has other containers than the tree, or holds something that is no axis.
+
+    Example:
+        >>> spread_axes("in_axes", (0, {"w": None, "b": 1}), (1, {"w": (2, 3), "b": 4}))
+        [0, None, None, 1]
+    """
+
+    def misfit(prefix: Any, tree: Any) -> MappingError:
+        if not isinstance(prefix, list | tuple | dict):
+            rule = "an axis is an int or None"
+            return MappingError(message(f"{what} holds something that is no axis", got=repr(prefix), rule=rule))
+        return MappingError(
+            message(
+                f"{what} does not fit",
+                got=f"{_told(prefix)} for {_told(tree)}",
+                rule="it has the same containers, or one axis in place of a whole subtree",
+            )
+        )
+
+    pairs = paired(prefix, tree, _is_axis, misfit)
+    return [axis for axis, part in pairs for _ in tree_leaves(part, is_leaf=lambda x: x is None)]
+
+
+def _is_axis(x: Any) -> bool:
+    return x is None or (isinstance(x, int) and not isinstance(x, bool))
+
+
+def _told(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return f"{type(tree).__name__} of {', '.join(map(repr, tree))}"
+    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple) else type(tree).__name__
+
+
+def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
+    """The mapped dim of each leaf of (args, kwargs), counted from the front; None for one that is not mapped.
+
+    Raises:
+        MappingError: in_axes do not fit, or name a dim that an argument does not have.
+        DtypeError: an argument that is to be mapped is no tensor.
+    """
+    if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
+        raise MappingError(
+            message(
+                f"{what}'s in_axes do not fit the arguments",
+                got=f"{len(in_axes)} entries for {len(args)} positional arguments",
+                rule="one entry for each positional argument, or one int for all",
+            )
+        )
+    axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
+    leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
+    dims: list[int | None] = []
+    for name, leaf, axis in zip(leaf_names(fun, args, kwargs), leaves, axes, strict=True):
+        if leaf is None or axis is None:
+            dims.append(None)
+            continue
+        shape = tuple(leaf.shape if hasattr(leaf, "shape") else as_tensor(leaf).shape)
+        ndim = len(shape)
+        if not -ndim <= axis < ndim:
+            raise MappingError(
+                message(
+                    f"{what} is to map an argument over a dim that it does not have",
+                    got=f"axis {axis} of {name}, shape {shape}",
+                    rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
+                    try_="in_axes=None for an argument that all share",
+                )
+            )
+        dims.append(axis % ndim)
+    return dims
+
+
+def checked_out_axes(what: str, out_axes: Any, out: Any) -> list[int | None]:
+    """The mapped dim of each leaf of the result. Raises MappingError as `spread_axes`."""
+    return spread_axes(f"{what}'s out_axes", out_axes, out)
+
+
+def placed_dim(axis: int, ndim: int) -> int:
+    """Where out_axes puts the mapped dim among those of a result of `ndim` dims, counted from the front.
+
+    Raises:
+        MappingError: there is no such place.
+    """
+    if not -ndim - 1 <= axis <= ndim:
+        raise MappingError(
+            message("out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims")
+        )
+    return axis % (ndim + 1)
+
+
+def axis_length(
+    what: str, fun: Any, args: Sequence[Any], kwargs: dict[str, Any], dims: Sequence[int | None], asked: int | None
+) -> int:
+    """The size of the mapped axis.
+
+    Raises:
+        MappingError: arguments disagree, or nothing says it.
+    """
+    leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
+    sizes: dict[int, str] = {}
+    for name, leaf, dim in zip(leaf_names(fun, args, kwargs), leaves, dims, strict=True):
+        if dim is not None:
+            sizes.setdefault(
+                leaf.shape[dim], f"axis {dim} of {name}, shape {tuple(leaf.shape)}, has size {leaf.shape[dim]}"
+            )
+    if len(sizes) > 1:
+        raise MappingError(
+            message(
+                f"{what} got inconsistent sizes for the axes to be mapped",
+                got="\n".join(sizes.values()),
+                rule="all mapped axes are of one size",
+                try_="in_axes to choose other dims, None for an argument that all share",
+            )
+        )
+    size = next(iter(sizes), None)
+    if size is None and asked is None:
+        raise MappingError(
+            message(
+                f"{what} finds no mapped argument",
+                got=f"in_axes is None for all {len(leaves)} of them" if leaves else "no argument",
+                rule="at least one argument is mapped, or axis_size says how many there are",
+            )
+        )
+    if asked is not None and size is not None and asked != size:
+        raise MappingError(message(f"{what}'s axis_size differs from the arguments'", got=f"{asked} and {size}"))
+    return int(size if size is not None else asked or 0)
+
+
+def leaf_names(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+    """What a learner would call each leaf of the arguments."""
+    try:
+        plain = [p.name for p in inspect.signature(fun).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        plain = []
+    bases = [*(plain[i] if i < len(plain) else f"args[{i}]" for i in range(len(args))), *kwargs]
+    found = []
+    for base, tree in zip(bases, [*args, *kwargs.values()], strict=True):
+        found += [base + path for path, _ in named_leaves(tree, is_leaf)]
+    return found

@@ -1,0 +1,177 @@
+"""pmap and shard_map: a function of one shard, run by every device on its own.
+
+    pmap        one row of the arguments a device; the function sees the row without the mapped dim
+    shard_map   one block a device, cut as in_specs say over a mesh; the function sees the block
+
+Both trace the function on shards (a `Region`), once for each signature, and apply it as one op; `jit`'s machinery does
+the rest, so that a call is one message.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tinyshard.arrays.array import meta_of
+from tinyshard.arrays.placement import as_tensor, device_put
+from tinyshard.compile.capture import lift_outer
+from tinyshard.compile.executable import Home
+from tinyshard.compile.signature import Bound, bind, static_both_ways
+from tinyshard.compile.tracing import trace
+from tinyshard.core import axis_names
+from tinyshard.core.errors import MappingError, message
+from tinyshard.core.program import Meta
+from tinyshard.primitives.manual_region import Cut, Region, regions_in
+from tinyshard.primitives.manual_region_rules import apply_region
+from tinyshard.runtime.cache import Recent
+from tinyshard.sharding.mesh import Mesh
+from tinyshard.transforms.jit import MOST_ALIKE, MOST_TRACES, Entry, Jitted
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a call's operands go to the devices.
+
+    Attributes:
+        mesh: the devices.
+        cuts: how each operand is cut.
+        dims: the mapped dim that the function does not see, for each operand.
+    """
+
+    mesh: Mesh
+    cuts: tuple[Cut, ...]
+    dims: tuple[int | None, ...]
+
+
+class OverDevices(Jitted):
+    """A function that every device runs on its own shard. Made by `pmap` and `shard_map`."""
+
+    what = ""
+
+    def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
+        numbers, by_name = static_both_ways(function, tuple(static_numbers), ())
+
+        @functools.wraps(function, updated=())
+        def inline(*args: Any, **kwargs: Any) -> Any:
+            return self._inline(args, kwargs)
+
+        super().__init__(inline, None, None, numbers, by_name)
+        self.__wrapped__ = function
+        self._shard_function = function
+        self._traces: Recent[Any, list[tuple[Region, tuple[Meta, ...]]]] = Recent(MOST_TRACES)
+
+    def __repr__(self) -> str:
+        return f"<{self.what} of {self._name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the devices; returns at once. Inside a transformation it is one op of it."""
+        return self._inline(args, kwargs) if axis_names.in_scope() else super().__call__(*args, **kwargs)
+
+    def _applied(self, bound: Bound, entry: Entry, everything: Sequence[torch.Tensor]) -> Any:
+        return bound.call(everything[: len(bound.operands)])
+
+    # ---- what pmap and shard_map tell -------------------------------------------------------------------------
+
+    @abstractmethod
+    def _split(self, bound: Bound) -> Split:
+        """How the operands of a call go to the devices. Raises MappingError."""
+
+    @abstractmethod
+    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+        """For each leaf of the function's result how it is cut, and where the mapped dim is to be put in."""
+
+    def _check(self, region: Region) -> None:
+        """Refuse a region whose results are not what the user says of them."""
+
+    # ---- tracing ----------------------------------------------------------------------------------------------
+
+    def _inline(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Apply the region: within a trace it is recorded as one op, within a transformation it has its rules."""
+        if axis_names.device_names():
+            raise MappingError(
+                message(
+                    f"{self.what} inside a function that is mapped over devices already",
+                    got=f"{self.what} of {self._name} "
+                    f"where {', '.join(map(repr, axis_names.device_names()))} is mapped",
+                    rule="a device cannot be split again",
+                    try_="shard_map over a mesh of two axes; or vmap for the inner one",
+                )
+            )
+        bound = bind(self._shard_function, self._static_now(args), self._static_argnames, args, kwargs)
+        operands, split = [lift_outer(x) for x in bound.operands], self._split(bound)
+        if not operands:  # transformations find an op by what it takes
+            operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
+        region, closed = self._region(bound, split, operands)
+        made = apply_region(region, [*operands, *closed]) if region.out_cuts else ()
+        leaves = [made[x] if is_tensor else x for is_tensor, x in region.traced.outputs]
+        return tree_unflatten(leaves, region.traced.out_tree)
+
+    def _region(
+        self, bound: Bound, split: Split, operands: Sequence[torch.Tensor]
+    ) -> tuple[Region, list[torch.Tensor]]:
+        """The region that fits, and what it closes over as it is now."""
+        roots = (self._shard_function, *bound.statics)
+        scope = tuple((n.name, n.size) for n in axis_names.in_scope())
+        key = (bound.signature, split.mesh, scope)
+        known = self._traces.get(key)
+        known = self._traces.put(key, []) if known is None else known
+        for region, metas in known:
+            now = [c.look_up(roots) if c.paths else None for c in region.traced.closed]
+            found = [x for x in now if x is not None]
+            if len(found) == len(now) and tuple(map(meta_of, found)) == metas:
+                return region, [lift_outer(x) for x in found]
+        out_cuts: list[Cut] = []
+
+        def call(shards: Sequence[torch.Tensor]) -> Any:
+            rows = [x if d is None else x.squeeze(d) for x, d in zip(shards, split.dims, strict=True)]
+            out = bound.call(rows)
+            leaves, form = tree_flatten(out)
+            leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
+            cuts = self._out_cuts(split.mesh, tree_unflatten(leaves, form))
+            out_cuts[:] = [cut for x, (cut, _) in zip(leaves, cuts, strict=True) if x is not None]
+            put_in = [
+                x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, cuts, strict=True)
+            ]
+            return tree_unflatten(put_in, form)
+
+        shards = [
+            Meta(_shard_shape(x.shape, cut, split.mesh), x.dtype) for x, cut in zip(operands, split.cuts, strict=True)
+        ]
+        with axis_names.mapped_to_devices(split.mesh.shape):
+            traced = trace(roots, call, shards, bound.names)
+        region = Region(traced, split.mesh, split.cuts, tuple(out_cuts))
+        self._check(region)
+        closed = [c.value for c in traced.closed]
+        known.append((region, tuple(map(meta_of, closed))))
+        del known[: len(known) - MOST_ALIKE]
+        return region, [lift_outer(x) for x in closed]
+
+    # ---- where it runs ----------------------------------------------------------------------------------------
+
+    def _home(self, entry: Entry, operands: Sequence[Any], names: Callable[[], list[str]]) -> Home:
+        home, regions = super()._home(entry, operands, names), regions_in(entry.traced)
+        # a function that returns no tensor leaves no region
+        return Home(home.devices, home.platform, regions[0].mesh, True) if regions else home
+
+
+def _shard_shape(whole: Sequence[int], cut: Cut, mesh: Mesh) -> tuple[int, ...]:
+    sizes = mesh.shape
+    return tuple(n // math.prod(sizes[name] for name in by) for n, by in zip(whole, cut, strict=True))
+
+
+def moved_to(mesh: Mesh, operands: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+    """Operands that are committed to other devices, put on those of the mesh."""
+    out = []
+    for x, sharding in zip(operands, shardings, strict=True):
+        layout = getattr(x, "_layout", None)
+        if layout is not None and x.committed and layout.devices != mesh.device_ids:
+            x = device_put(x, sharding)
+        out.append(x)
+    return out

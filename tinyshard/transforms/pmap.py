@@ -1,0 +1,171 @@
+"""pmap: one row of the arguments for each device."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from tinyshard.compile.signature import Bound
+from tinyshard.core.absent import check_arguments
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.leaves import shapes_of
+from tinyshard.primitives.manual_region import Cut
+from tinyshard.runtime import lifecycle
+from tinyshard.sharding import NamedSharding, P
+from tinyshard.sharding.mesh import Mesh
+from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
+from tinyshard.transforms.over_devices import OverDevices, Split, moved_to
+
+UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
+
+
+class Pmapped(OverDevices):
+    """A function under pmap. Made by `pmap`."""
+
+    what = "pmap"
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        axis_name: str | None,
+        in_axes: Any,
+        out_axes: Any,
+        static_numbers: Sequence[int],
+        devices: Sequence[Device] | None,
+        axis_size: int | None,
+    ) -> None:
+        super().__init__(function, static_numbers)
+        self._axis_name = axis_name or UNNAMED
+        self._in_axes = in_axes
+        self._out_axes = out_axes
+        self._devices = devices
+        self._axis_size = axis_size
+
+    def _split(self, bound: Bound) -> Split:
+        traced = iter(bound.operands)
+        leaves = [None if none else next(traced) for none in bound.signature.nones]
+        args, kwargs = tree_unflatten(leaves, bound.signature.tree)
+        every = checked_in_axes("pmap", self._shard_function, self._axes(bound, args), args, kwargs)
+        size = axis_length("pmap", self._shard_function, args, kwargs, every, self._axis_size)
+        all_leaves = tree_leaves((tuple(args), kwargs))
+        dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
+        cuts = tuple(_cut(x.dim(), d, self._axis_name) for x, d in zip(bound.operands, dims, strict=True))
+        return Split(self._mesh(size), cuts, tuple(dims))
+
+    def _axes(self, bound: Bound, args: Sequence[Any]) -> Any:
+        """in_axes of the traced arguments: those of static ones left out, if they are there."""
+        static = {k for k, _, _ in bound.signature.static if isinstance(k, int)}
+        whole = isinstance(self._in_axes, list | tuple) and len(self._in_axes) == len(args) + len(static)
+        return tuple(a for i, a in enumerate(self._in_axes) if i not in static) if whole else self._in_axes
+
+    def _mesh(self, size: int) -> Mesh:
+        if not size:
+            raise MappingError(message("pmap over an axis of size 0", got="no row", rule="each device takes one row"))
+        devices = list(self._devices) if self._devices is not None else list(lifecycle.devices())
+        if size > len(devices):
+            raise MappingError(
+                message(
+                    "pmap has more rows than devices",
+                    got=f"a mapped axis of size {size}, {len(devices)} devices",
+                    rule="each device takes one row",
+                    try_=f"pmap(vmap(f)) on rows of shape ({len(devices)}, n, ...); or ts.init(devices={size})",
+                )
+            )
+        if self._devices is not None and size != len(devices):
+            raise MappingError(
+                message("pmap's devices do not fit the mapped axis", got=f"{len(devices)} devices for size {size}")
+            )
+        return Mesh(np.array(devices[:size], dtype=object), (self._axis_name,))
+
+    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+        axes = checked_out_axes("pmap", self._out_axes, out)
+        found: list[tuple[Cut, int | None]] = []
+        for x, shape, axis in zip(tree_leaves(out), shapes_of(out), axes, strict=True):
+            if x is None or axis is None:
+                found.append((((),) * (0 if x is None else x.dim()), None))
+                continue
+            dim = placed_dim(axis, len(shape))
+            found.append((_cut(x.dim() + 1, dim, self._axis_name), dim))
+        return found
+
+    def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
+        split = self._split(bound)
+        shardings = [NamedSharding(split.mesh, P(*(names or None for names in cut))) for cut in split.cuts]
+        return moved_to(split.mesh, bound.operands, shardings)
+
+
+def _cut(ndim: int, dim: int | None, name: str) -> Cut:
+    return tuple((name,) if i == dim else () for i in range(ndim))
+
+
+_TAKEN = ("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "devices", "axis_size")
+
+
+def pmap(
+    fun: Callable[..., Any] | None = None,
+    axis_name: str | None = None,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    static_broadcasted_argnums: int | Sequence[int] = (),
+    devices: Sequence[Device] | None = None,
+    axis_size: int | None = None,
+    **others: Any,
+) -> Any:
+    """Map a function over devices: each runs it on one row of the arguments.
+
+    Traced once for each signature, as by jit: one program, one message a call. Also a decorator.
+
+    Args:
+        fun: a function of trees of tensors and numbers that returns a tree of tensors. Tensors that it closes over go
+            to every device, and are looked up at each call.
+        axis_name: what collectives inside `fun` call the axis of devices.
+        in_axes: the dim of each argument whose rows go to the devices; None for one that goes to all as a whole.
+            An int, or a tuple with an entry for each positional argument, each a tree that is a prefix of it.
+        out_axes: likewise the dim of the results that counts the devices; None takes the value of one device.
+        static_broadcasted_argnums: positions of arguments that are Python values.
+        devices: which devices, as many as rows; by default the first ones of `ts.devices()`.
+        axis_size: the number of rows, where no argument is mapped.
+        others: JAX's donate_argnums is taken, and has no effect.
+
+    Returns:
+        A function of the stacked arguments, whose results are Arrays cut over the mapped dim. It has `lower`.
+
+    Raises:
+        MappingError: sizes that differ, more rows than devices, in_axes that do not fit, a pmap inside another.
+        StaticArgumentError: a static argument that cannot be hashed.
+        TracedValueError: the function branches in Python on a traced value.
+
+    Communication: arguments that are not in place are put there; then the function's collectives.
+
+    In JAX: today a wrapper of shard_map. axis_size alone does not suffice there. A pmap inside a pmap is an error there
+    too. A name that vmap outside of it binds as well means vmap's axis there; here the inner binding counts.
+
+    Example:
+        >>> import torch
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> pmap(lambda v: v / ts.lax.psum(v, "i"), axis_name="i")(torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
+    """
+    check_arguments("pmap", others, _TAKEN)
+    if fun is None:
+        return functools.partial(
+            pmap,
+            axis_name=axis_name,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            static_broadcasted_argnums=static_broadcasted_argnums,
+            devices=devices,
+            axis_size=axis_size,
+        )
+    if not callable(fun):
+        raise DtypeError(message("pmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.pmap(f)"))
+    static = static_broadcasted_argnums
+    numbers = (static,) if isinstance(static, int) else tuple(static)
+    return Pmapped(fun, axis_name, in_axes, out_axes, numbers, devices, axis_size)

@@ -1,0 +1,195 @@
+"""shard_map: one block of the arguments for each device of a mesh."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from torch.utils._pytree import tree_leaves, tree_unflatten
+
+from tinyshard.compile.signature import Bound
+from tinyshard.compile.tracing import Traced
+from tinyshard.core.errors import DtypeError, MeshError, message
+from tinyshard.core.leaves import shapes_of
+from tinyshard.primitives.manual_region import Cut, Region, regions_in
+from tinyshard.primitives.varying import check_specs
+from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
+from tinyshard.sharding.mesh import Mesh, current_mesh
+from tinyshard.sharding.prefix import spread
+from tinyshard.transforms.over_devices import OverDevices, Split
+
+
+class ShardMapped(OverDevices):
+    """A function under shard_map. Made by `shard_map`."""
+
+    what = "shard_map"
+
+    def __init__(
+        self, function: Callable[..., Any], mesh: Mesh | None, in_specs: Any, out_specs: Any, check_vma: bool
+    ) -> None:
+        super().__init__(function, ())
+        self._mesh = mesh
+        self._in_specs = in_specs if _is_spec(in_specs) else tuple(in_specs)
+        self._out_specs = out_specs
+        self._check_vma = check_vma
+        passed = () if _is_spec(self._in_specs) else self._in_specs
+        self._static_argnums = tuple(i for i, spec in enumerate(passed) if spec is None)
+
+    def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
+        """Those that in_specs pass through, but for tensors: each device gets these as a whole."""
+
+        def is_traced(x: Any) -> bool:
+            return hasattr(x, "shape")
+
+        return [i for i in self._static_argnums if i < len(args) and not any(map(is_traced, tree_leaves(args[i])))]
+
+    def _check(self, region: Region) -> None:
+        if self._check_vma:
+            check_specs(region, self._name)
+
+    def _split(self, bound: Bound) -> Split:
+        mesh = self._mesh or current_mesh()
+        if mesh is None:
+            raise MeshError(
+                message(
+                    "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
+                )
+            )
+        traced = iter(bound.operands)
+        leaves = [None if none else next(traced) for none in bound.signature.nones]
+        args, kwargs = tree_unflatten(leaves, bound.signature.tree)
+        if kwargs:
+            raise DtypeError(
+                message(
+                    "shard_map's function is called by position",
+                    got=f"arguments by name: {', '.join(kwargs)}",
+                    rule="in_specs say how the positional arguments are cut",
+                )
+            )
+        specs = self._in_specs
+        if not _is_spec(specs):
+            static = {number for number, _, _ in bound.signature.static}
+            specs = tuple(spec for i, spec in enumerate(specs) if i not in static)
+        shapes = [shape for x, shape in zip(leaves, shapes_of((args, kwargs)), strict=True) if x is not None]
+        cuts = [
+            _cut(mesh, P() if spec is None else spec, shape, len(x.shape))
+            for spec, shape, x in zip(spread(specs, tuple(args)), shapes, bound.operands, strict=True)
+        ]
+        return Split(mesh, tuple(cuts), (None,) * len(cuts))
+
+    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+        specs = iter(spread(self._out_specs, out))
+        return [
+            ((), None) if x is None else (_cut(mesh, next(specs), shape, x.dim(), local=True), None)
+            for x, shape in zip(tree_leaves(out), shapes_of(out), strict=True)
+        ]
+
+    def _named(self, traced: Traced) -> list[Sharding | None]:
+        regions = regions_in(traced)
+        if not regions:  # without a tensor among the results
+            return []
+        return [NamedSharding(regions[0].mesh, spec) for spec in spread(self._out_specs, traced.tree_of_results)]
+
+
+def _is_spec(specs: Any) -> bool:
+    return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
+
+
+def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> Cut:
+    """The names of the axes that cut each of `ndim` dims, those of a shape and one that its user does not see.
+
+    Raises:
+        ShardingError: a name that the mesh does not have, more entries than dims, an uneven cut.
+        DtypeError: no PartitionSpec.
+    """
+    if not isinstance(spec, PartitionSpec):
+        raise DtypeError(
+            message("shard_map takes PartitionSpecs", got=f"{spec!r} ({type(spec).__name__})", try_="P('x'), or P()")
+        )
+    sharding = NamedSharding(mesh, spec)
+    layout = sharding.layout(len(shape)) if local else sharding.checked_layout(shape)
+    cut = tuple(tuple(mesh.axis_names[a] for a in axes) for axes in layout.dims)
+    return cut + ((),) * (ndim - len(shape))
+
+
+def shard_map(
+    f: Callable[..., Any] | None = None,
+    *,
+    mesh: Mesh | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    axis_names: Collection[str] = (),
+    check_vma: bool = False,
+) -> Any:
+    """Map a function over the devices of a mesh: each runs it on its block of the arguments.
+
+    Traced once for each signature, as by jit: one program, one message a call. Also a decorator.
+
+    Args:
+        f: a function of blocks; its collectives name the axes of the mesh. Tensors that it closes over go to every
+            device as a whole.
+        mesh: the devices and the names of their axes; by default the one that is set. On an AbstractMesh it can only be
+            lowered.
+        in_specs: a PartitionSpec for each argument, or a tree of them that is a prefix: which axes cut which dims.
+            Along axes that it does not name, every device gets the same block. None for an argument passes a Python
+            value through as it is, and a tensor as a whole.
+        out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
+            of one device stands for all.
+        axis_names: all names of the mesh, or none, which means all.
+        check_vma: refuse a result that may differ along an axis that its spec leaves out, as far as the traced ops
+            tell: it depends on an argument cut along the axis, or on axis_index, and no collective over the axis makes
+            it the same again. `ts.config.update("check_replicated", True)` lets the devices compare the values.
+
+    Returns:
+        A function of whole tensors that returns Arrays. It has `lower`.
+
+    Raises:
+        ShardingError: specs that do not fit the arguments or the results, or with check_vma a result as above.
+        DtypeError: no in_specs.
+        MeshError: no mesh; or axis_names are not those of the mesh.
+
+    Communication: arguments are brought to in_specs; then the function's collectives.
+
+    In JAX: check_vma is True by default; it also types the values inside, and changes gradients: here psum transposes
+    to psum, as there with check_vma=False. axis_names may be a part of the mesh's. Arguments laid out otherwise are
+    moved; in JAX they are moved along Auto axes, and are an error along Explicit ones, which jax.make_mesh makes.
+
+    Example:
+        >>> import torch
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> mesh = ts.make_mesh((2, 2), ("a", "b"))
+        >>> f = shard_map(lambda v: ts.lax.psum(v, "b"), mesh=mesh, in_specs=ts.P("a", "b"), out_specs=ts.P("a"))
+        >>> f(torch.arange(8).reshape(4, 2))
+        Array([[ 1],
+               [ 5],
+               [ 9],
+               [13]], dtype=int64)
+    """
+    if f is None:
+        return functools.partial(
+            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma
+        )
+    if not callable(f):
+        raise DtypeError(message("shard_map takes a function", got=f"{f!r} ({type(f).__name__})"))
+    if in_specs is None:
+        raise DtypeError(
+            message(
+                "shard_map has no in_specs",
+                got="in_specs=None",
+                rule="in_specs say how each argument is cut over the mesh",
+                try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
+            )
+        )
+    whole = mesh or current_mesh()
+    if axis_names and whole is not None and set(axis_names) != set(whole.axis_names):
+        raise MeshError(
+            message(
+                "shard_map maps over all axes of its mesh",
+                got=f"axis_names {sorted(axis_names)}, mesh {whole.shape}",
+                rule="a part of the axes cannot be left to the partitioner here, as it can in JAX",
+                try_="no axis_names; specs that leave the other axes out give every device along them the same block",
+            )
+        )
+    return ShardMapped(f, mesh, in_specs, out_specs, check_vma)

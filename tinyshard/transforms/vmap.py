@@ -1,0 +1,149 @@
+"""vmap: a function of one example becomes a function of many, over torch.func's."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tinyshard.arrays.placement import as_tensor
+from tinyshard.arrays.views import one_transform
+from tinyshard.compile.capture import is_tracing, lift_arguments
+from tinyshard.compile.traced_views import IndexedByExamples
+from tinyshard.core import axis_names
+from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.leaves import shapes_of
+from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
+from tinyshard.transforms.vmap_errors import told_as_ours
+
+
+def vmap(
+    fun: Callable[..., Any],
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    axis_name: str | None = None,
+    axis_size: int | None = None,
+) -> Callable[..., Any]:
+    """Map a function over an axis of its arguments: all examples at once, no loop.
+
+    Args:
+        fun: a function of trees of tensors that returns a tree of tensors; written for one example. What is not mapped
+            and has no shape (a number, a string, a function) it gets as it is.
+        in_axes: the dim of each argument that counts the examples: an int (negative ones count from the end), None for
+            an argument that all examples share, or a tuple with one entry for each positional argument, each a tree
+            that is a prefix of the argument. Arguments by name are mapped over dim 0.
+        out_axes: likewise the dim of the results; None for a result that is the same for all examples.
+        axis_name: what collectives inside `fun` call the axis.
+        axis_size: the number of examples, needed where no argument is mapped.
+
+    Returns:
+        A function of the batched arguments. Plain tensors give plain tensors, which have no `.sharding` and no
+        `.block_until_ready()`; Arrays, as `ts.array` makes them, give Arrays. A cut batch dim stays cut where the ops
+        allow it.
+
+    Raises:
+        MappingError: sizes that differ, a dim that is not there, or in_axes that do not fit the arguments.
+        TracedValueError: `fun` asks for a value that differs between examples, as `if` does.
+        StatefulRandomError: it draws from torch's own generator.
+        DtypeError: `fun` is no function, or a mapped argument no tensor.
+
+    Communication: that of the batched ops; for plain tensors none.
+
+    Example:
+        >>> xs, w = torch.arange(6.0).reshape(2, 3), torch.ones(3)
+        >>> vmap(torch.dot, in_axes=(0, None))(xs, w)
+        tensor([ 3., 12.])
+    """
+    if not callable(fun):
+        raise DtypeError(message("vmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.vmap(f)"))
+
+    if not (axis_name is None or isinstance(axis_name, str)):
+        raise MappingError(message("an axis name is a string", got=f"{axis_name!r} ({type(axis_name).__name__})"))
+    if axis_size is not None and not (type(axis_size) is int and axis_size >= 0):
+        raise MappingError(message("axis_size is a number of examples", got=repr(axis_size)))
+
+    @functools.wraps(fun)
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        leaves, form = tree_flatten((args, kwargs))
+        leaves = [_operand(x) for x in leaves]
+        args, kwargs = tree_unflatten(leaves, form)
+        dims = checked_in_axes("vmap", fun, in_axes, args, kwargs)
+        size = axis_length("vmap", fun, args, kwargs, dims, axis_size)
+        return _run(fun, leaves, form, dims, out_axes, axis_name, size)
+
+    return batched
+
+
+def _operand(x: Any) -> Any:
+    """A leaf of the arguments: tensors as they are known here, anything without a shape as it is."""
+    if isinstance(x, torch.Tensor):
+        return lift_arguments(x)
+    return as_tensor(x) if hasattr(x, "shape") else x
+
+
+def _run(
+    fun: Any, leaves: Sequence[Any], form: Any, dims: Sequence[int | None], out_axes: Any, name: str | None, size: int
+) -> Any:
+    found: list[Any] = []  # how the results are put together, and those that are the same for all examples
+
+    def flat(index: torch.Tensor, *xs: Any) -> tuple[torch.Tensor, ...]:
+        args, kwargs = tree_unflatten(xs, form)
+        if name is None:
+            out = fun(*args, **kwargs)
+        else:
+            with axis_names.mapped_by_vmap(name, size, index):
+                out = fun(*args, **kwargs)
+        results, out_form = tree_flatten(out)
+        results = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in results]
+        axes = _out_dims(out_axes, out)
+        for i, (x, axis) in enumerate(zip(results, axes, strict=True)):
+            if x is not None and axis is None:
+                _check_same_for_all(x, i)
+        found[:] = [results, out_form, axes]
+        return tuple(x for x, axis in zip(results, axes, strict=True) if x is not None and axis is not None)
+
+    if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
+        leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
+    by_examples = contextlib.nullcontext() if is_tracing() else IndexedByExamples()
+    with one_transform(), told_as_ours(), by_examples:
+        index = torch.arange(size or 1, dtype=torch.int32)
+        mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
+    results, out_form, axes = found
+    made = iter(mapped)
+    whole = [
+        x if x is None or axis is None else next(made)[:size].movedim(0, axis)
+        for x, axis in zip(results, axes, strict=True)
+    ]
+    return tree_unflatten(whole, out_form)
+
+
+def _one_example(x: torch.Tensor, dim: int) -> torch.Tensor:
+    return x.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
+
+
+def _out_dims(out_axes: Any, out: Any) -> list[int | None]:
+    """Where the mapped dim of each leaf of the result goes, counted from the front."""
+    dims: list[int | None] = []
+    for axis, shape in zip(checked_out_axes("vmap", out_axes, out), shapes_of(out), strict=True):
+        dims.append(None if axis is None else placed_dim(axis, len(shape)))
+    return dims
+
+
+def _check_same_for_all(x: torch.Tensor, number: int) -> None:
+    functorch = torch._C._functorch
+    level = axis_names.level()
+    below = x
+    while functorch.is_functorch_wrapped_tensor(below):
+        if functorch.is_batchedtensor(below) and functorch.maybe_get_level(below) == level:
+            raise MappingError(
+                message(
+                    "vmap's out_axes is None for a result that differs between examples",
+                    got=f"result {number}, shape {tuple(x.shape)} for each example",
+                    try_="out_axes=0 for it; or reduce it with psum or pmean over axis_name",
+                )
+            )
+        below = functorch.get_unwrapped(below)
