@@ -18,7 +18,8 @@ import torch
 
 from benchmarks.report import time_text
 from benchmarks.serve import timed
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.runtime.worker.executor import find_op, make_ready
 
 Call = Callable[[], object]

@@ -15,7 +15,8 @@ import tinyshard as ts
 from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYERS
 from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 

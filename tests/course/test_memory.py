@@ -3,7 +3,8 @@
 import torch
 
 from course.memory import memory_line
-from tinyshard.core.program import Builder, Meta, Program, Value
+from tinyshard.core.program import Builder, Program, Value
+from tinyshard.core.types import Meta
 
 ROW = Meta((8,), torch.float32)  # 32 bytes
 TALL = Meta((16,), torch.float32)  # 64 bytes

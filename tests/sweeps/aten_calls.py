@@ -23,7 +23,8 @@ import tinyshard as ts
 from tests.sweeps import aten_extra
 from tests.sweeps.op_db import DTYPES, OPS, samples
 from tinyshard.core.layout import Layout
-from tinyshard.core.program import Builder, Meta
+from tinyshard.core.program import Builder
+from tinyshard.core.types import Meta
 from tinyshard.partition import partitioner, strategy
 from tinyshard.partition.reshard import Placed
 

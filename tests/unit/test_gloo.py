@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 

@@ -1,6 +1,8 @@
-"""Imports go one way: notebooks → course → tinyshard.draw → tinyshard → tinyshard.runtime."""
+"""Imports go one way: notebooks → course → tinyshard, and within tinyshard from each folder to those before it."""
 
 import ast
+import functools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,21 +15,71 @@ NOTEBOOK_TOOLS = ("IPython", "ipywidgets", "matplotlib")
 # What may not be imported: (the importer, the imported ones). A module stands for all that lies beneath it.
 FORBIDDEN = [
     ("tinyshard", (*NOTEBOOK_TOOLS, "course", "notebooks", "tests")),
-    ("tinyshard.layout", ("torch.distributed", "tinyshard.runtime")),
-    ("tinyshard.draw", ("torch.distributed", "tinyshard.runtime")),
+    ("tinyshard.core", ("torch.distributed",)),
+    ("tinyshard.draw", ("torch.distributed",)),
     ("course", ("notebooks", "tests")),
 ]
 
-# The runtime runs Programs; of tinyshard it knows the plain data that it is given.
-RUNTIME_MAY_IMPORT = (
-    "tinyshard.runtime",
-    "tinyshard.errors",
-    "tinyshard.program",
-    "tinyshard.layout",
-    "tinyshard.collectives",
-    "tinyshard.config",
-    "tinyshard.devices",
+# The folders of the package: each imports from those before it, and from itself.
+FOLDERS = (
+    "core",
+    "draw",
+    "runtime",
+    "sharding",
+    "partition",
+    "arrays",
+    "compile",
+    "dispatch",
+    "primitives",
+    "transforms",
+    "lax",
+    "random",
 )
+MOST_ENTRIES = 15
+
+# Layouts are drawn, and programs run, by what knows plain data alone.
+KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
+
+# Imports against the order that are left: programs and their text know the primitives by name, as long as these do not
+# bring rules of their own for it; `device_put` in a trace is a constraint; a region is vmapped by `vmap`.
+AGAINST_THE_ORDER = {
+    "tinyshard.arrays.placement": {"tinyshard.primitives.constraint"},
+    "tinyshard.compile.spmd": {
+        "tinyshard.primitives.constraint",
+        "tinyshard.primitives.deferred",
+        "tinyshard.primitives.inlining",
+        "tinyshard.primitives.manual_region",
+    },
+    "tinyshard.compile.text": {
+        "tinyshard.primitives.collective",
+        "tinyshard.primitives.constraint",
+        "tinyshard.primitives.manual_region",
+    },
+    "tinyshard.primitives.manual_region_rules": {"tinyshard.transforms.vmap"},
+}
+
+# Imports inside of functions, all of them for what it costs to load the module: no circle needs one.
+LATE = {
+    "tinyshard.partition.strategy": {"tinyshard.partition.dtensor"},  # DTensor: half a second
+    "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
+    "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
+    "tinyshard.runtime.lifecycle": {
+        "tinyshard.runtime.controller.pool",
+        "tinyshard.runtime.launch.connect",
+        "tinyshard.runtime.launch.forkserver",
+        "tinyshard.runtime.launch.gpus",
+        "tinyshard.runtime.launch.hosts",
+        "tinyshard.runtime.launch.remote_workers",
+        "tinyshard.runtime.local",
+        "tinyshard.runtime.shm.allocator",
+    },
+    "tinyshard.runtime.worker.main": {"tinyshard.runtime.collectives.nccl"},
+    "tinyshard.worker": {
+        "tinyshard.runtime.launch.agent",
+        "tinyshard.runtime.launch.authentication",
+        "tinyshard.runtime.launch.connect",
+    },
+}
 
 
 def is_within(module: str, package: str) -> bool:
@@ -41,12 +93,17 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imports_of(source: str, package: str) -> Iterator[str]:
+def imports_of(source: str, package: str, *, late: bool = False) -> Iterator[str]:
     """All that `source`, a module directly in `package`, imports; also in functions, also for types alone.
 
     `from a import b` counts as a.b: whether b is a module or a name, a.b lies within a.
+
+    Args:
+        late: only what functions import when they are called.
     """
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for node in (inner for function in functions for inner in ast.walk(function)) if late else ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -55,13 +112,30 @@ def imports_of(source: str, package: str) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def imports_by_module() -> dict[str, set[str]]:
+@functools.cache
+def imports_by_module(*, late: bool = False) -> dict[str, set[str]]:
     """Module → what it imports, for each module of tinyshard and course."""
     found = {}
     for path in sorted([*ROOT.glob("tinyshard/**/*.py"), *ROOT.glob("course/**/*.py")]):
         package = ".".join(path.relative_to(ROOT).parent.parts)
-        found[module_name(path)] = set(imports_of(path.read_text("utf-8"), package))
+        found[module_name(path)] = set(imports_of(path.read_text("utf-8"), package, late=late))
     return found
+
+
+@functools.cache
+def modules_imported(*, late: bool = False) -> dict[str, set[str]]:
+    """Module of tinyshard → the other modules of tinyshard that it imports."""
+    imports = {m: names for m, names in imports_by_module(late=late).items() if is_within(m, "tinyshard")}
+
+    def module_of(name: str) -> str:
+        return name if name in imports or not name else module_of(name.rpartition(".")[0])
+
+    return {m: {module_of(name) for name in names} - {m, ""} for m, names in imports.items()}
+
+
+def folder_of(module: str) -> str:
+    """tinyshard.runtime.controller.pool → runtime"""
+    return [*module.split("."), ""][1]
 
 
 def wrong_imports(importer: str, forbidden: tuple[str, ...]) -> list[str]:
@@ -78,15 +152,52 @@ def test_nothing_imports_from_above(importer: str, forbidden: tuple[str, ...]) -
     assert wrong_imports(importer, forbidden) == []
 
 
-def test_the_runtime_knows_of_tinyshard_only_plain_data() -> None:
+def test_the_package_has_few_entries_each_folder_a_part_of_the_house() -> None:
+    entries = [path for path in (ROOT / "tinyshard").iterdir() if path.name != "__pycache__"]
+    assert len(entries) <= MOST_ENTRIES
+    assert {path.name for path in entries if path.is_dir()} == set(FOLDERS)
+
+
+@pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "runtime"])
+def test_the_docstring_of_a_folder_names_each_of_its_files(folder: str) -> None:
+    package = ROOT / "tinyshard" / folder
+    page = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8"))) or ""
+    names = set(re.findall(r"\w+", page))
+    assert [path.stem for path in sorted(package.glob("*.py")) if path.stem not in {*names, "__init__"}] == []
+
+
+def test_a_folder_imports_from_those_before_it() -> None:
+    against: dict[str, set[str]] = {}
+    for module, others in modules_imported().items():
+        later = FOLDERS[FOLDERS.index(folder_of(module)) + 1 :] if folder_of(module) in FOLDERS else ()
+        for other in others:
+            if folder_of(other) in later or (later and other == "tinyshard"):
+                against.setdefault(module, set()).add(other)
+    assert against == AGAINST_THE_ORDER
+
+
+@pytest.mark.parametrize("folder", KNOWS_ONLY)
+def test_what_draws_and_what_runs_knows_only_plain_data(folder: str) -> None:
+    known = (folder, *KNOWS_ONLY[folder])
     assert [
-        f"{module} imports {name}"
-        for module, names in imports_by_module().items()
-        for name in sorted(names)
-        if is_within(module, "tinyshard.runtime")
-        and is_within(name, "tinyshard")
-        and not any(is_within(name, package) for package in RUNTIME_MAY_IMPORT)
+        f"{module} imports {other}"
+        for module, others in modules_imported().items()
+        for other in sorted(others)
+        if folder_of(module) == folder and folder_of(other) not in known
     ] == []
+
+
+def test_only_what_is_costly_to_load_is_imported_inside_of_a_function() -> None:
+    assert {module: others for module, others in modules_imported(late=True).items() if others} == LATE
+
+
+def test_there_is_no_circle_of_imports() -> None:
+    left = dict(modules_imported())
+    while left:
+        free = [module for module, others in left.items() if not others & left.keys()]
+        assert free, f"a circle among {sorted(left)}"
+        for module in free:
+            del left[module]
 
 
 @pytest.mark.parametrize(
@@ -107,15 +218,3 @@ def test_every_way_to_import_is_read(source: str, expected: set[str]) -> None:
 def test_controller_and_worker_import_nothing_of_each_other() -> None:
     assert wrong_imports("tinyshard.runtime.worker", ("tinyshard.runtime.controller",)) == []
     assert wrong_imports("tinyshard.runtime.controller", ("tinyshard.runtime.worker",)) == []
-
-
-def test_the_runtime_has_no_circle_of_imports() -> None:
-    known = {module: names for module, names in imports_by_module().items() if is_within(module, "tinyshard.runtime")}
-    above = {
-        m: {k for k in known if k != m and any(is_within(n, k) and n != k for n in names)} for m, names in known.items()
-    }
-    while above:
-        free = [module for module, others in above.items() if not others & above.keys()]
-        assert free, f"a circle among {sorted(above)}"
-        for module in free:
-            del above[module]

@@ -9,7 +9,8 @@ import torch
 
 import tinyshard as ts
 from benchmarks.kernels import rows
-from tinyshard.core.program import Builder, Meta, Step, Value
+from tinyshard.core.program import Builder, Step, Value
+from tinyshard.core.types import Meta
 from tinyshard.runtime.worker.executor import find_op, make_ready
 from tinyshard.runtime.worker.kernels import KERNELS, kernel_for
 

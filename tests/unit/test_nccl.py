@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.core.program import Meta, Program
+from tinyshard.core.program import Program
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives import nccl
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tinyshard as ts
 from tests.expressions import check_same
-from tinyshard.compile.lowered import program_text
+from tinyshard.compile.text import program_text
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
 from tinyshard.dispatch import eager

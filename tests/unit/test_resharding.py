@@ -251,7 +251,7 @@ def test_the_promised_shape_is_the_shape_that_comes_out(name: str, params: dict[
 
 
 def ts_meta(x: torch.Tensor) -> Any:
-    from tinyshard.core.program import Meta
+    from tinyshard.core.types import Meta
 
     return Meta(tuple(x.shape), x.dtype)
 

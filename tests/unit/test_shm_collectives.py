@@ -8,7 +8,8 @@ import torch
 
 from tests.communicators import communicators_of, of_each
 from tinyshard.core.collectives import COLLECTIVES as TABLE
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.shm import memory_file, monitor
 from tinyshard.runtime.shm.barrier import PeerLostError, exchange_number

@@ -11,7 +11,8 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import JOINED, stopped
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.local import LocalRuntime

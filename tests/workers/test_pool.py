@@ -10,7 +10,8 @@ import torch
 
 import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.runtime.controller import back_pressure
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.launch.cores import core_of

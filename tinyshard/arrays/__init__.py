@@ -4,6 +4,7 @@ array          Array: shape, dtype and sharding are known at once, values are a 
 placement      device_put, device_get, array, block_until_ready
 abstract       ShapeDtypeStruct, typeof: values that are only described
 live           live_arrays: which Arrays are alive, and the memory that they take
+chain          how a view is reached from its root: the ops that make it
 views          which handles share memory in torch
 strided        as_strided, which reads memory, on values
 hidden_writes  functions of torch that change an argument in place, though their names do not say so

@@ -11,7 +11,7 @@ import torch
 from tinyshard.arrays.placement import as_sharding
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh
 

@@ -6,25 +6,24 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import torch
 
 from tinyshard.arrays import strided
+from tinyshard.arrays.chain import View
 from tinyshard.arrays.unchecked import one_hot
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ImmutableError, message
 from tinyshard.core.layout import Layout
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
+from tinyshard.draw.html import array_html
 from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding, express
 from tinyshard.sharding.mesh import Mesh
-
-if TYPE_CHECKING:
-    from tinyshard.arrays.views import View
 
 _DEFAULT_ORIGIN = (0, -1, 0)
 _CPU = torch.device("cpu")
@@ -129,6 +128,8 @@ class Array(torch.Tensor):
     _views: list[weakref.ref[Array]] | None = None  # those that are reached from it
     _is_part: bool
     committed: bool
+    _dispatch: ClassVar[Callable[[Any, Any, Any], Any]]  # an op on Arrays; `dispatch.eager` puts it here
+    _from_values: ClassVar[Callable[[torch.Tensor], torch.Tensor]]  # what unpickling calls; `placement` puts it here
 
     @staticmethod
     def __new__(
@@ -176,9 +177,7 @@ class Array(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        from tinyshard.dispatch.eager import dispatch
-
-        return dispatch(op, args, kwargs or {})
+        return cls._dispatch(op, args, kwargs or {})
 
     # ---- where it lives -----------------------------------------------------------------------------------------
 
@@ -316,7 +315,7 @@ class Array(torch.Tensor):
         return torch.round(self) if digits is None else torch.round(self, decimals=digits)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _from_values, (self._gather(),)
+        return Array._from_values, (self._gather(),)
 
     def __deepcopy__(self, memo: Any) -> Array:
         return self  # immutable: a copy could not be told from the original
@@ -325,8 +324,6 @@ class Array(torch.Tensor):
         return self
 
     def _repr_html_(self) -> str:
-        from tinyshard.draw.html import array_html
-
         shape, item = tuple(self.shape), self.dtype.itemsize
         shard = self._layout.shard_shape(shape)
         name = str(self.dtype).removeprefix("torch.")
@@ -368,16 +365,6 @@ def _printable(values: torch.Tensor) -> np.ndarray:
     """NumPy values to print: dtypes that NumPy lacks are shown in float32."""
     lacking = values.dtype == torch.bfloat16 or (values.is_floating_point() and values.dtype.itemsize == 1)
     return (values.float() if lacking else values).numpy()
-
-
-def _from_values(values: torch.Tensor) -> torch.Tensor:
-    """What unpickling gives: the values, on the default device of whoever loads them."""
-    from tinyshard.arrays.placement import array
-
-    return array(values)
-
-
-torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
 
 
 def _augmented_operator(symbol: str, name: str) -> Any:

@@ -9,14 +9,15 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from tinyshard.arrays.array import Array
-from tinyshard.compile.capture import is_tracing
 from tinyshard.core.axis_names import device_names
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.leaves import is_whole
-from tinyshard.core.program import Builder, Meta, Program, Value
+from tinyshard.core.program import Builder, Program, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition.reshard import Placed, reshard
 from tinyshard.primitives.constraint import Target, is_transformed, placed_at
 from tinyshard.runtime import lifecycle
@@ -391,3 +392,12 @@ def block_until_ready(tree: Any) -> Any:
         if isinstance(leaf, Array):
             leaf.block_until_ready()
     return tree
+
+
+def _from_values(values: torch.Tensor) -> torch.Tensor:
+    """What unpickling gives: the values, on the default device of whoever loads them."""
+    return array(values)
+
+
+torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
+Array._from_values = staticmethod(_from_values)

@@ -16,49 +16,20 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from tinyshard.arrays.array import _DEFAULT_ORIGIN, Array, _remembered, innermost, one_call
+from tinyshard.arrays.chain import Link, View
 from tinyshard.arrays.host_draws import refuse_host_draw
-from tinyshard.compile.capture import is_tracing
-from tinyshard.core.program import Meta
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.types import Meta
 from tinyshard.partition.op_table import AS_RESHAPE
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One op that makes a view.
-
-    Attributes:
-        op: the op.
-        args, kwargs: its arguments after the tensor.
-        which: which of its results it is; None if it has one.
-    """
-
-    op: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    which: int | None
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """The view of `x`."""
-        made = self.op(x, *self.args, **self.kwargs)
-        view: torch.Tensor = made if self.which is None else made[self.which]
-        return view
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """How a handle is reached from the one whose memory it shares in torch."""
-
-    root: Array
-    chain: tuple[Link, ...]
 
 
 def follow(chain: Sequence[Link], x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,8 @@ cond             torch.cond on Arrays
 spmd             a graph on whole tensors becomes a Program: each node in order is partitioned
 executable       a Program with the layouts of its inputs and results, and the call of it
 compiled         Compiled: the program of one signature, to be read and called
-lowered          Lowered: a traced function, to be read; the text of a graph and of a program
+lowered          Lowered: a traced function, to be read
+text             the text of a graph and of a program
 cost             floating-point operations and bytes, counted from a program's steps
 explain          why a jitted function is traced again, in words
 explain_gathers  which op gathers an operand, on whose line, and why

@@ -9,11 +9,9 @@ a change of a tensor from outside       an error: the function runs once, and wh
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -24,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.partition.op_table import BATCH_NORMS, is_random
@@ -109,15 +108,6 @@ class Recorder:
         return known[1]
 
 
-tracing_lock = threading.RLock()  # torch's tracer is one for the process
-_state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
-
-
-def current_recorder() -> Recorder | None:
-    """The trace of this thread; None outside of one."""
-    return getattr(_state, "recorder", None)
-
-
 @functools.cache
 def _ended_stand_in() -> type:
     """What a stand-in becomes when its trace is over."""
@@ -141,29 +131,6 @@ def _ended_stand_in() -> type:
             )
 
     return EndedStandIn
-
-
-@contextlib.contextmanager
-def recording(recorder: Recorder) -> Iterator[None]:
-    """In this block this thread traces, alone in the process."""
-    with tracing_lock:
-        before, _state.recorder = current_recorder(), recorder
-        try:
-            yield
-        finally:
-            _state.recorder = before
-
-
-def is_tracing() -> bool:
-    """Whether a function is being traced now."""
-    return current_recorder() is not None
-
-
-def keep(thing: Any) -> None:
-    """During a trace: let an object that an op's number stands for live as long as what is traced."""
-    recorder = current_recorder()
-    assert recorder is not None
-    recorder.kept.append(thing)
 
 
 def lift_arrays(tree: Any) -> Any:

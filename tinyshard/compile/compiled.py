@@ -11,12 +11,12 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import meta_of
-from tinyshard.compile.capture import is_tracing
 from tinyshard.compile.cost import Cost, cost_of
 from tinyshard.compile.executable import Home, Recipe, call
-from tinyshard.compile.lowered import axis_names, program_text
 from tinyshard.compile.signature import Bound, as_operand, spelled_call
+from tinyshard.compile.text import axis_names, program_text
 from tinyshard.compile.tracing import Traced
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program

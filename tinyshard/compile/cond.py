@@ -15,7 +15,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.arrays.array import Array, innermost
-from tinyshard.compile.capture import is_tracing
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, message
 
 _cond_of_torch = torch.cond

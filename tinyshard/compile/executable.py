@@ -20,7 +20,8 @@ from tinyshard.arrays.array import Array, meta_of
 from tinyshard.arrays.placement import move, put_tensor
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
-from tinyshard.core.program import Builder, Meta, Program
+from tinyshard.core.program import Builder, Program
+from tinyshard.core.types import Meta
 from tinyshard.partition.reshard import Placed
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line

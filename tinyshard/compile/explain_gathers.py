@@ -6,7 +6,7 @@ import sys
 
 from tinyshard.compile.cost import bytes_sent
 from tinyshard.compile.executable import Home, Recipe
-from tinyshard.compile.lowered import axis_names
+from tinyshard.compile.text import axis_names
 from tinyshard.core import config
 from tinyshard.core.program import Value
 from tinyshard.runtime.controller.lineage import Where, users_line

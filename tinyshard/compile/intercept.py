@@ -22,11 +22,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
-from tinyshard.compile.capture import current_recorder, is_tracing, lift_outer, traced_value_error
+from tinyshard.compile.capture import lift_outer, traced_value_error
 from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
+from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.controller.lineage import users_line
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")

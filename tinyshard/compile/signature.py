@@ -21,7 +21,7 @@ from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, StaticArgumentError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import named_leaves
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.sharding.mesh import current_mesh
 
 _PYTHON_NUMBERS = (bool, int, float, complex)

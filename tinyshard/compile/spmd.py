@@ -18,7 +18,8 @@ from tinyshard.compile.intercept import STOP
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout, coarsest
-from tinyshard.core.program import Builder, Literal, Meta, Value
+from tinyshard.core.program import Builder, Literal, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition import partitioner
 from tinyshard.partition.reshard import Placed, reduce_pending
 from tinyshard.primitives import deferred

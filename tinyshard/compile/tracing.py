@@ -23,18 +23,12 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.arrays.hidden_writes import max_norm_error, statistics_error
-from tinyshard.compile.capture import (
-    Recorder,
-    Watch,
-    closed_over_changed,
-    has_effect,
-    recording,
-    traced_value_error,
-)
+from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import Step, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, methods_replaced
+from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import ImmutableError, message
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.controller.lineage import Where
 
 

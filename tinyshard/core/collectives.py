@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda stacked: stacked.sum(0, dtype=stacked.dtype),

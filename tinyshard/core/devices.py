@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tinyshard.core.errors import MeshError, message
 
@@ -24,6 +25,9 @@ class Device:
 
     id: int
     platform: str = "cpu"
+    # the process and the machine of the worker with this id; `runtime.lifecycle`, which knows them, puts these here
+    _worker_pid: ClassVar[Callable[[int], int | None]]
+    _worker_host: ClassVar[Callable[[int], str | None]]
 
     @property
     def process_index(self) -> int:
@@ -33,16 +37,12 @@ class Device:
     @property
     def pid(self) -> int | None:
         """The worker's process id; None on the local runtime and on abstract devices, which have no process."""
-        from tinyshard.runtime import lifecycle
-
-        return lifecycle.worker_pid(self.id)
+        return Device._worker_pid(self.id)
 
     @property
     def host(self) -> str:
         """The machine that its worker runs on: the address from which it came, or "localhost" for this one."""
-        from tinyshard.runtime import lifecycle
-
-        return lifecycle.worker_host(self.id) or "localhost"
+        return Device._worker_host(self.id) or "localhost"
 
     def __repr__(self) -> str:
         return f"{self.platform.upper()} {self.id}"

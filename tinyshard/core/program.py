@@ -19,39 +19,8 @@ from typing import Any
 
 import torch
 
-SHORT = {
-    torch.float64: "f64",
-    torch.float32: "f32",
-    torch.float16: "f16",
-    torch.bfloat16: "bf16",
-    torch.complex64: "c64",
-    torch.complex128: "c128",
-    torch.int64: "i64",
-    torch.int32: "i32",
-    torch.int16: "i16",
-    torch.int8: "i8",
-    torch.uint64: "u64",
-    torch.uint32: "u32",
-    torch.uint16: "u16",
-    torch.uint8: "u8",
-    torch.bool: "bool",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Meta:
-    """Shape and dtype of one value."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes it takes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def __str__(self) -> str:
-        return f"{SHORT.get(self.dtype, str(self.dtype))}[{', '.join(map(str, self.shape))}]"
+from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.types import Meta
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +104,6 @@ class Program:
     largest_nbytes: float = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        from tinyshard.core.collectives import COLLECTIVES
-
         crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
         object.__setattr__(self, "communicates", any(step.op in crossing for step in self.steps))
         sizes = (math.inf if meta is None else meta.nbytes for meta in self.metas)

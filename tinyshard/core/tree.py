@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_unflatten as unflatten
 
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.random.keys import Key
+from tinyshard.core.leaves import is_whole
 
 IsLeaf = Callable[[Any], bool] | None
 
@@ -29,7 +29,7 @@ _NOTHING = _Nothing()
 
 
 def _is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:
-    return lambda x: x is not _NOTHING and (isinstance(x, Key) or (is_leaf is not None and is_leaf(x)))
+    return lambda x: x is not _NOTHING and (is_whole(x) or (is_leaf is not None and is_leaf(x)))
 
 
 def _with_nothing(tree: Any, is_leaf: IsLeaf) -> Any:

@@ -20,9 +20,10 @@ from tinyshard.arrays.hidden_writes import with_new_statistics, writes_statistic
 from tinyshard.arrays.placement import device_get
 from tinyshard.arrays.strided import is_part
 from tinyshard.arrays.views import remember
-from tinyshard.compile.capture import is_tracing, lift_arrays
+from tinyshard.compile.capture import lift_arrays
 from tinyshard.compile.executable import Home, Recipe, call, close_program, home_of, open_program, slot_of
 from tinyshard.compile.explain_gathers import explain_gathers
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, StatefulRandomError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.dispatch.inplace import rebind
@@ -186,3 +187,6 @@ def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor]
     made = [r for r in results if r is not None]
     gaps = tuple(i for i, r in enumerate(results) if r is None)
     return replace(close_program(builder, home, placed, made, [r.number for r in made]), gaps=gaps)
+
+
+Array._dispatch = staticmethod(dispatch)

@@ -23,11 +23,14 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, _refuse, is_own
+from tinyshard.arrays.chain import Link
 from tinyshard.arrays.hidden_writes import max_norm_error, runs_in_batch_norm, statistics_error
-from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
+from tinyshard.arrays.views import chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import written
 from tinyshard.compile.executable import Recipe, call, home_of, slot_of
-from tinyshard.core.program import Meta
+from tinyshard.compile.spmd import partition_graph
+from tinyshard.compile.tracing import trace
+from tinyshard.core.types import Meta
 from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
@@ -152,9 +155,6 @@ def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
 
 def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Array]:
     """Call a function of tensors as one program: kept for this key and these operands, or made now."""
-    from tinyshard.compile.spmd import partition_graph
-    from tinyshard.compile.tracing import trace
-
     home = home_of(operands)
     slots = tuple(slot_of(x, home) for x in operands)
     key = (key, home.devices, slots)

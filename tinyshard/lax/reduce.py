@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.leaves import is_whole
 from tinyshard.primitives.collective import axes_of, collective, groups_of, on_leaves, one_by_one
@@ -112,8 +113,6 @@ def _reduce(x: torch.Tensor, axes: tuple[str, ...], groups: Any, op: str) -> tor
 
 def axis_total(axes: tuple[str, ...], groups: Any = None) -> int:
     """How many take part."""
-    from tinyshard.core import axis_names
-
     if groups:
         return len(groups[0])
     total = 1

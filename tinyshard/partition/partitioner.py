@@ -14,8 +14,9 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from tinyshard.compile.capture import tracing_lock
-from tinyshard.core.program import Builder, Meta, Reason, Value
+from tinyshard.core.current_trace import tracing_lock
+from tinyshard.core.program import Builder, Reason, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
 from tinyshard.partition.reshard import Cuts, Placed, reduce_pending, reshard

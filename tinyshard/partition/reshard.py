@@ -16,7 +16,8 @@ import torch
 
 from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.layout import Axes, Layout
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 
 Cuts = tuple[Axes, ...]
 

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tinyshard.core import collector
 from tinyshard.core.holdable import check_makes_holdable, check_result
 from tinyshard.core.layout import Axes
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
     BATCHED,
@@ -36,12 +37,22 @@ from tinyshard.partition.op_table import (
 from tinyshard.partition.planning_axes import planning_axes
 from tinyshard.partition.reshard import Cuts, Placed
 from tinyshard.partition.verified import RULES
+from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
 
 
 class UnknownShape(Exception):
     """The shape of the result depends on values (nonzero, boolean masks): only running the op tells it."""
+
+
+@lifecycle.at_start
+def _load_rules() -> None:
+    """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
+    with collector.paused():
+        from tinyshard.partition import dtensor
+
+        dtensor.warm_up()
 
 
 @dataclass(frozen=True, slots=True)

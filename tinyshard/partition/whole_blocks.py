@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from tinyshard.core.layout import Axes
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition.reshard import Placed
 
 aten = torch.ops.aten

@@ -19,13 +19,13 @@ import torch
 from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.compile.capture import is_tracing, keep
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
+from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.errors import DtypeError, MappingError, message
 from tinyshard.core.handles import Handles
 from tinyshard.core.leaves import is_whole
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 
 Groups = tuple[tuple[int, ...], ...]
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.array import Array
-from tinyshard.compile.capture import is_tracing, keep
+from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.handles import Handles
 from tinyshard.sharding import Sharding
 

@@ -18,7 +18,8 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.core.layout import Axes
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition import partitioner
 from tinyshard.partition.reshard import Cuts, Placed, collective, reshard
 from tinyshard.primitives import original_counting

@@ -15,7 +15,8 @@ from tinyshard.arrays.array import meta_of
 from tinyshard.arrays.strided import check_traced
 from tinyshard.compile.intercept import STOP
 from tinyshard.core.collectives import group_positions
-from tinyshard.core.program import Builder, Literal, Meta, Value
+from tinyshard.core.program import Builder, Literal, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition.op_table import AS_RESHAPE, INSTEAD, needs_contiguous
 from tinyshard.partition.reshard import collective
 from tinyshard.primitives.collective import NAMED, Groups, call_of

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from tinyshard.compile.capture import is_tracing
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.program import Meta
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.types import Meta
 from tinyshard.sharding import NamedSharding, P
 from tinyshard.sharding.mesh import Mesh
 
@@ -44,6 +44,7 @@ class Region:
     in_cuts: tuple[Cut, ...]
     out_cuts: tuple[Cut, ...]
     number: int = field(default_factory=itertools.count(1).__next__)
+    _jit: ClassVar[Callable[[Any], Any]]  # `transforms.jit`, which is built on regions, puts it here
 
     def __post_init__(self) -> None:
         _regions[self.number] = self
@@ -96,10 +97,8 @@ class Region:
     @cached_property
     def jitted(self) -> Any:
         """The op alone as a program, for calls that no trace records."""
-        from tinyshard.transforms.jit import jit
-
         number = self.number
-        return jit(lambda *xs: MAPPED(list(xs), number))
+        return Region._jit(lambda *xs: MAPPED(list(xs), number))
 
 
 _regions: weakref.WeakValueDictionary[int, Region] = weakref.WeakValueDictionary()

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.placement import put_plain
-from tinyshard.compile.capture import is_tracing, keep
 from tinyshard.compile.intercept import STOP
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names
+from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.primitives.collective import NAMED, call_of, collective, lifted, perform
 from tinyshard.primitives.constraint import CONSTRAIN, Target, constraint, placed_at
 from tinyshard.primitives.manual_region import MAPPED, Cut, Region, region_of
 from tinyshard.sharding.mesh import Mesh
+from tinyshard.transforms.vmap import vmap
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
@@ -230,8 +231,6 @@ def _tangent(region: Region, moved: tuple[int, ...]) -> Region:
 
 
 def _vmapped(region: Region, mapped: tuple[bool, ...], size: int, name: str | None) -> Region:
-    from tinyshard.transforms.vmap import vmap
-
     ins = _metas(region.inputs)
     in_axes = tuple(0 if m else None for m in mapped)
     function = vmap(_function(region), in_axes=in_axes, axis_name=name, axis_size=size)

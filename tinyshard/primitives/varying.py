@@ -16,7 +16,8 @@ import torch
 from tinyshard.core import config
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.leaves import named_leaves
-from tinyshard.core.program import Builder, Meta, Value
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import Meta
 from tinyshard.partition.reshard import collective
 from tinyshard.primitives.collective import NAMED, Groups, call_of
 from tinyshard.primitives.manual_region import Region

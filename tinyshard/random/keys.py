@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from tinyshard.arrays.array import Array
-from tinyshard.compile.capture import is_tracing
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, TinyshardError, message
 from tinyshard.random import reuse
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tinyshard.compile.capture import is_tracing
 from tinyshard.core import config
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import TinyshardError, message
 from tinyshard.runtime.controller.lineage import users_line
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from tinyshard.arrays.array import Array
-from tinyshard.compile.capture import is_tracing
 from tinyshard.core import config
 from tinyshard.core.absent import check_arguments
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.dispatch import eager
 from tinyshard.primitives.floats import FLOATS, rounded

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 
 # with it a device ends that has no memory for its part of an exchange which others wait in
 NO_MEMORY = errno.ENOMEM

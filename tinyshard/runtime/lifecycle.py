@@ -6,10 +6,11 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Callable
 from platform import machine
 from typing import TYPE_CHECKING, Any
 
-from tinyshard.core import collector
+from tinyshard.core import config
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
 
@@ -23,6 +24,7 @@ COLLECTIVES = ("shared", "gloo", "nccl")
 DEFAULT_DEVICES = 8
 
 _runtime: ProcessPool | LocalRuntime | None = None
+_at_start: list[Callable[[], None]] = []
 _choosing = threading.RLock()  # two threads that use the devices first start one runtime
 
 
@@ -106,7 +108,8 @@ def init(
             with _choosing:
                 _end_runtime()
                 _runtime = ProcessPool(count, where, joined)
-    _load_rules()
+    for prepare in _at_start:
+        prepare()
 
 
 def _check_address(address: str) -> None:
@@ -116,7 +119,6 @@ def _check_address(address: str) -> None:
 
 
 def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
-    from tinyshard.core import config
     from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.launch import gpus, hosts
     from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
@@ -141,12 +143,10 @@ def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[i
     return gpus.deal(machines, collectives)
 
 
-def _load_rules() -> None:
-    """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
-    with collector.paused():
-        from tinyshard.partition import dtensor
-
-        dtensor.warm_up()
+def at_start(function: Callable[[], None]) -> Callable[[], None]:
+    """Call a function whenever devices have been started, while their workers get ready."""
+    _at_start.append(function)
+    return function
 
 
 def _count(devices: int | None) -> int:
@@ -272,3 +272,7 @@ def worker_pid(device: int) -> int | None:
     if _runtime is None or device >= len(_runtime.devices):
         return None
     return _runtime.pid(device)
+
+
+Device._worker_pid = staticmethod(worker_pid)
+Device._worker_host = staticmethod(worker_host)

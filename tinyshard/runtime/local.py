@@ -17,7 +17,8 @@ from torch import Tensor
 from tinyshard.core.collectives import COLLECTIVES, group_positions
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
-from tinyshard.core.program import Meta, Program
+from tinyshard.core.program import Program
+from tinyshard.core.types import Meta
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import Layout, is_same_placement
+from tinyshard.draw.html import sharding_html
 
 
 class Sharding(ABC):
@@ -96,8 +97,6 @@ class Sharding(ABC):
     def _own_layout(self) -> Layout: ...
 
     def _repr_html_(self) -> str:
-        from tinyshard.draw.html import sharding_html
-
         return sharding_html(self._own_layout(), repr(self))
 
 

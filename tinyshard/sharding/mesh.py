@@ -13,6 +13,8 @@ import numpy as np
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import MeshError, message
+from tinyshard.draw.html import mesh_html
+from tinyshard.runtime import lifecycle
 
 # a plain global, not a ContextVar: a notebook may run each cell in a context of its own
 _current: list[Mesh | None] = [None]
@@ -95,8 +97,6 @@ class Mesh:
         return f"{type(self).__name__}({', '.join(f'{n!r}: {s}' for n, s in self.shape.items())})"
 
     def _repr_html_(self) -> str:
-        from tinyshard.draw.html import mesh_html
-
         return mesh_html(self.axis_sizes, self.device_ids, self.axis_names, self.platform)
 
 
@@ -196,8 +196,6 @@ def device_grid(
         whole: demand that every device finds a place.
     """
     if devices is None:
-        from tinyshard.runtime import lifecycle
-
         devices = lifecycle.devices()
     shape = checked_sizes(shape, "mesh shape")
     count = math.prod(shape)

@@ -22,21 +22,22 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array, meta_of
 from tinyshard.arrays.placement import array, as_sharding, device_put
-from tinyshard.compile.capture import is_tracing
 from tinyshard.compile.compiled import Closure, Compiled
 from tinyshard.compile.executable import Home, Recipe, Slot, call, home_of, slot_of
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.explain_gathers import explain_gathers
-from tinyshard.compile.lowered import GraphText, Lowered
+from tinyshard.compile.lowered import Lowered
 from tinyshard.compile.signature import Bound, Signature, bind, static_both_ways
 from tinyshard.compile.spmd import constraints_of, partition_graph
+from tinyshard.compile.text import GraphText
 from tinyshard.compile.tracing import Traced, closed_names, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.absent import check_arguments
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.layout import is_same_placement
-from tinyshard.core.program import Meta
-from tinyshard.primitives.manual_region import regions_in
+from tinyshard.core.types import Meta
+from tinyshard.primitives.manual_region import Region, regions_in
 from tinyshard.runtime.cache import Recent, forget_released, release
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
@@ -551,3 +552,6 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
     """
     jitted = jit(fun, static_argnums=static_argnums)
     return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())
+
+
+Region._jit = staticmethod(jit)

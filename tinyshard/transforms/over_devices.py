@@ -27,7 +27,7 @@ from tinyshard.compile.signature import Bound, bind, static_both_ways
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import MappingError, message
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.primitives.manual_region import Cut, Region, regions_in
 from tinyshard.primitives.manual_region_rules import apply_region
 from tinyshard.runtime.cache import Recent

@@ -12,9 +12,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.arrays.views import one_transform
-from tinyshard.compile.capture import is_tracing, lift_arguments
+from tinyshard.compile.capture import lift_arguments
 from tinyshard.compile.traced_views import IndexedByExamples
 from tinyshard.core import axis_names
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, MappingError, message
 from tinyshard.core.leaves import shapes_of
 from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim

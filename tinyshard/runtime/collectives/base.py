@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 
 # what a device remembers of its exchanges, for tests
 MOST_HANDED = 1000

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, own_block, reduce_stack
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives.base import Group, Perform
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number

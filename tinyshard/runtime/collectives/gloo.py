@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, group_positions, reduced
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, group_positions, own_block
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
 from tinyshard.runtime.collectives.eager import Eager, from_all
 from tinyshard.runtime.collectives.reduction import combine

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.failure import Failure
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep

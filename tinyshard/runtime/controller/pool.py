@@ -13,7 +13,8 @@ import torch
 
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RemoteError, RuntimeStateError, message
-from tinyshard.core.program import Meta, Program
+from tinyshard.core.program import Program
+from tinyshard.core.types import Meta
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.connection import Request

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.program import Meta
+from tinyshard.core.types import Meta
 from tinyshard.runtime.controller.lineage import Buffer, Run
 
 _MOST_SHOWN = 5

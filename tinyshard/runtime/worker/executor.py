@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Meta, Program, Step, Value, values_in
+from tinyshard.core.program import Program, Step, Value, values_in
+from tinyshard.core.types import Meta
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, with_tensors_for_numbers

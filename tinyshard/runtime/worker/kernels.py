@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.program import Meta, Step, Value, values_in
+from tinyshard.core.program import Step, Value, values_in
+from tinyshard.core.types import Meta
 
 # of fewer elements a call takes as long either way
 _MANY = 1 << 15

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.program import Meta, Program
+from tinyshard.core.program import Program
+from tinyshard.core.types import Meta
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short

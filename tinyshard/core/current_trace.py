@@ -1,0 +1,43 @@
+"""The trace that is in progress in this thread, if one is.
+
+with recording(recorder):     traces take turns: torch's tracer is one for the process
+    is_tracing()              True
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+tracing_lock = threading.RLock()  # torch's tracer is one for the process
+_state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
+
+
+def current_recorder() -> Any:
+    """The trace of this thread; None outside of one."""
+    return getattr(_state, "recorder", None)
+
+
+@contextlib.contextmanager
+def recording(recorder: Any) -> Iterator[None]:
+    """In this block this thread traces, alone in the process."""
+    with tracing_lock:
+        before, _state.recorder = current_recorder(), recorder
+        try:
+            yield
+        finally:
+            _state.recorder = before
+
+
+def is_tracing() -> bool:
+    """Whether a function is being traced now."""
+    return current_recorder() is not None
+
+
+def keep(thing: Any) -> None:
+    """During a trace: let an object that an op's number stands for live as long as what is traced."""
+    recorder = current_recorder()
+    assert recorder is not None
+    recorder.kept.append(thing)
