@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.operators import has_mask
+from tinyshard.partition.op_table import has_mask
 
 aten = torch.ops.aten
 Function = Callable[..., Any]

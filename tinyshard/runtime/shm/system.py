@@ -1,7 +1,7 @@
 """What differs between systems, for memory that processes share: the file, the size of its pages, the flags of `mmap`.
 
-Linux on x86-64 is measured; on aarch64 part of the tests ran under an emulator. The lines for macOS follow its headers and
-manuals and are unmeasured: no Mac was at hand. So the pool tries them out before it trusts them (`shm.probe`).
+Linux on x86-64 is measured; on aarch64 part of the tests ran under an emulator. The lines for macOS follow its headers
+and manuals and are unmeasured: no Mac was at hand. So the pool tries them out before it trusts them (`shm.probe`).
 """
 
 from __future__ import annotations
