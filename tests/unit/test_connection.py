@@ -29,18 +29,18 @@ def test_what_the_control_line_has_no_room_for_is_said_later_whole_and_in_order(
     link, theirs = line
     said = [("cancel", number, "x" * 700) for number in range(200)]
     for words in said:
-        link.tell(*words)
-    assert link.words, "it is longer than the line takes"
+        link.send_control(*words)
+    assert link.control_output, "it is longer than the line takes"
     heard, reader = [], wire.Reader(theirs)
     while len(heard) < len(said):
         heard += [head for head, _ in reader.read()]
-        link.write_words()
+        link.write_control()
     assert heard == said
-    assert not link.words
+    assert not link.control_output
 
 
 def test_what_is_said_to_a_worker_that_is_gone_is_dropped(line):
     link, theirs = line
     theirs.close()
-    link.tell("look")
-    assert not link.words
+    link.send_control("look")
+    assert not link.control_output

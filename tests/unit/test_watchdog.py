@@ -1,4 +1,4 @@
-"""Who got on, and who reached a collective: as plain data."""
+"""Which devices make progress, and which reached a collective: as plain data."""
 
 import time
 from types import SimpleNamespace
@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 import tinyshard as ts
-from tinyshard.runtime.controller.watchdog import Sight, check_progress, look_again, stalled, who_reached
+from tinyshard.runtime.controller.watchdog import Sight, check_progress, look_again, stalled, stuck_collective
 
 REDUCE = (7, 3, "all_reduce", (0, 1, 2))
 PAIR = (5, 1, "all_gather", (2, 3))
@@ -38,10 +38,10 @@ def test_a_wait_is_given_up_only_if_none_that_it_depends_on_gets_on():
 
 def test_the_first_collective_is_the_one_that_holds_up_the_others():
     sights = [seen(0, current=REDUCE), seen(1, current=REDUCE), seen(2, current=PAIR), seen(3, done=4)]
-    assert who_reached(sights) == (PAIR, [2], [3])
-    assert who_reached(sights[:2]) == (REDUCE, [0, 1], [2])
-    assert who_reached([seen(3)]) is None
-    assert who_reached([seen(2, current=PAIR), seen(3, done=5)]) == (PAIR, [2, 3], [])
+    assert stuck_collective(sights) == (PAIR, [2], [3])
+    assert stuck_collective(sights[:2]) == (REDUCE, [0, 1], [2])
+    assert stuck_collective([seen(3)]) is None
+    assert stuck_collective([seen(2, current=PAIR), seen(3, done=5)]) == (PAIR, [2, 3], [])
 
 
 def test_who_was_asked_a_moment_ago_is_not_said_to_be_silent():

@@ -215,7 +215,7 @@ def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_me
     peak = [0] * 9
     for _ in range(3):
         with stopped(ts.devices()[3].pid):
-            wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop is held back")
+            wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop is held back")
             peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     assert end() == 16 * 20_001.0
     peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]

@@ -95,7 +95,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
     thread = threading.Thread(target=dispatch)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop waits")
+        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
         assert count <= back_pressure.MAX_RUNS_AHEAD + 1
     thread.join()
@@ -117,7 +117,7 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
     thread = threading.Thread(target=dispatch)
     with stopped(slow.pid):
         thread.start()
-        wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop waits")
+        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop waits")
         assert count <= back_pressure.MAX_RUNS_AHEAD + 1
     thread.join()
     assert a.tolist() == b.tolist() == [2 * back_pressure.MAX_RUNS_AHEAD + 1.0] * 2
@@ -135,7 +135,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     thread = threading.Thread(target=send)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: pool._dispatcher.back_pressure.is_holding, "the loop waits")
+        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop waits")
         count = len(made)
         assert count <= 6
         assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
@@ -150,10 +150,10 @@ def test_bytes_in_the_queue_and_bytes_for_a_device_count_together(pool, monkeypa
     with stopped(ts.devices()[2].pid):
         handles = [ts.device_put(torch.ones(1 << 18), ts.devices()[2]) for _ in range(3)]
         wait_until(lambda: not dispatcher_._queue, "all is handed out")
-        assert not dispatcher_.back_pressure.has_too_much([2])
+        assert not dispatcher_.back_pressure.is_full([2])
         with dispatcher_.calls.lock:  # nobody hands it out meanwhile
             dispatcher_._queue.append(("forget", 2 << 20, -1))
-            assert dispatcher_.back_pressure.has_too_much([2])
+            assert dispatcher_.back_pressure.is_full([2])
     assert [x[0].item() for x in handles] == [1.0] * 3
 
 
@@ -164,7 +164,7 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_device(pool, monke
 
     def look_then_send(delivery, send=dispatcher_._deliveries.send, **options):
         if delivery.item[0] == "put":
-            seen.append(dispatcher_.back_pressure.has_too_much([2]))
+            seen.append(dispatcher_.back_pressure.is_full([2]))
         send(delivery, **options)
 
     monkeypatch.setattr(dispatcher_._deliveries, "send", look_then_send)
@@ -178,7 +178,7 @@ def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
     for _ in range(3):
         handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(back_pressure.MAX_RUNS_AHEAD)]
         del handles
-    assert not pool._dispatcher.back_pressure.has_too_much(range(8))
+    assert not pool._dispatcher.back_pressure.is_full(range(8))
     assert (x + 1).sum().item() == 32
 
 

@@ -1,1 +1,1 @@
-"""The notebook's kernel: it plans, dispatches, waits and tells of errors, and never computes on shards."""
+"""The notebook's kernel: it plans, dispatches, waits and raises errors, and never computes on shards."""

@@ -1,4 +1,4 @@
-"""The calls that were handed out, and how far the devices are with them."""
+"""The calls that were sent to devices, and which of them each device has finished."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Calls:
     """What the threads of the controller share about the devices. It is changed with `lock` held.
 
     Attributes:
-        lock: guards all of this. Its own thread may take it again.
-        links: to all devices; those that have been started.
-        unsettled: the calls that were handed out and are not known to be over, the oldest first.
-        newest: number of the last call that was handed out.
-        has_lost: some device is gone.
+        lock: guards all of this; reentrant.
+        links: the links to all devices that have been started.
+        unsettled: the calls that were sent and are not known to be finished, the oldest first.
+        newest: number of the last call that was sent.
+        has_lost: a device is lost.
     """
 
     def __init__(self) -> None:
@@ -30,21 +30,21 @@ class Calls:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread has the lock."""
+        """Whether the calling thread holds the lock."""
         return bool(self.lock._is_owned())  # type: ignore[attr-defined]
 
-    def has_ahead(self, link: Link, most: int) -> bool:
-        """Whether more calls than that are before a device."""
+    def has_more_unfinished(self, link: Link, most: int) -> bool:
+        """Whether a device has more than `most` unfinished calls."""
         calls = list(self.unsettled)  # one step, in C
         return sum(run.number > link.done and link.device in run.devices for run in calls) > most
 
     def has_all_failures(self, seen: Seen) -> bool:
-        """Whether all failures that devices have sent, up to what was seen of them, have come."""
+        """Whether all failures that the devices had sent when they were `seen` have been received."""
         received = [link.failures for link in self.links]
         return seen.failures == received or all(s in (-1, r) for s, r in zip(seen.failures, received, strict=True))
 
-    def note_progress(self, seen: Seen) -> None:
-        """Note how far devices are, where all failures that they have sent before have come."""
+    def record_progress(self, seen: Seen) -> None:
+        """Note what devices have finished, for each device all of whose failures have been received."""
         with self.lock:
             for link, number, failures in zip(self.links, *seen, strict=True):
                 if failures == link.failures and number > link.done:
@@ -52,7 +52,7 @@ class Calls:
             self.settle()
 
     def settle(self) -> None:
-        """Settle the calls that are over on all their devices, in order."""
+        """Settle the calls that all their devices have finished, in order."""
         with self.lock:
             while self.unsettled:
                 run = self.unsettled[0]

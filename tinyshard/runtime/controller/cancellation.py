@@ -1,15 +1,15 @@
-"""What Ctrl-C leaves out: cells that it ends, the devices that are asked to hold still, and the calls that they drop.
+"""Cancellation by Ctrl-C: the busy devices are frozen, each gets the calls that it is to skip, and goes on.
 
-A call whose devices exchange data is left out by all of them or by none: one that has started it waits for the others.
+A call whose devices communicate is skipped by all of them or by none: a device that has started it waits in it.
 
-    started: device 0 call 7, device 1 call 5          all of 6..9 are to be cancelled
-    6 on device 1 alone        left out on 1           (on 0 it is not)
-    7 on 0 and 1, exchanging   left out nowhere        0 has started it: both run it, with zeros
-    8 on 0 and 1, exchanging   left out on 0 and 1
-    9 on device 0 alone        left out on 0
+    started: device 0 call 7, device 1 call 5          calls 6..9 are to be cancelled
+    6 on device 1 alone           skipped on 1
+    7 on 0 and 1, communicating   skipped nowhere      0 has started it: both run it, with zeros
+    8 on 0 and 1, communicating   skipped on 0 and 1
+    9 on device 0 alone           skipped on 0
 
-Interrupts go one after the other: the devices are asked how far they are, and hold still until all have answered. Then
-each is told what to leave out, and goes on.
+One interrupt is handled at a time. A frozen device answers with the last call that it started, and starts no other
+until it is sent the calls to skip, once all frozen devices have answered.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from tinyshard.runtime.failure import interrupted
 
 
 def left_out(runs: Iterable[Run], started: Mapping[int, int]) -> dict[int, set[int]]:
-    """The numbers of the calls that each device is not to start.
+    """The numbers of the calls that each device is to skip.
 
     Args:
         runs: the calls to be cancelled.
-        started: by device, the last call that it has started; it starts no other meanwhile.
+        started: by device, the last call that it has started; it is frozen.
     """
     out: dict[int, set[int]] = {device: set() for device in started}
     for run in runs:
@@ -44,13 +44,13 @@ def left_out(runs: Iterable[Run], started: Mapping[int, int]) -> dict[int, set[i
 
 @dataclass
 class Cancelling:
-    """An interrupt of which the devices have heard.
+    """An interrupt that is being handled: the devices have been sent `freeze`.
 
     Attributes:
         upto: calls up to this one are to be cancelled.
         by: the interrupted line.
         waiting: devices that have not answered.
-        started: by device, the last call that it has started.
+        started: by device that has answered, the last call that it has started.
     """
 
     upto: int
@@ -60,13 +60,13 @@ class Cancelling:
 
 
 class Interrupts:
-    """Belongs to the I/O thread.
+    """The queue of interrupts. The I/O thread alone uses it.
 
     Args:
-        calls: those that were handed out, and the links to the devices.
+        calls: the calls that were sent, and the links to the devices.
 
     Attributes:
-        now: the one on its way.
+        now: the interrupt that is being handled; None if there is none.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -78,7 +78,7 @@ class Interrupts:
         self._next: collections.deque[tuple[int, str]] = collections.deque()
 
     def add(self, upto: int, by: str) -> None:
-        """Cancel calls up to this one, for an interrupt at this line."""
+        """Cancel calls up to number `upto`, for an interrupt at line `by`."""
         self._next.append((upto, by))
         self._begin()
 
@@ -91,10 +91,10 @@ class Interrupts:
             if busy and upto > self._upto:
                 self.now = Cancelling(upto, by, busy)
                 for device in sorted(busy):
-                    self._links[device].tell("freeze")
+                    self._links[device].send_control("freeze")
 
     def note_frozen(self, device: int, started: int) -> None:
-        """A device holds still, or is gone. When all do, what each leaves out can be said.
+        """Note that a device is frozen, or lost. After the last one, each frozen device is sent the calls to skip.
 
         Args:
             device: its id.
@@ -109,7 +109,7 @@ class Interrupts:
             return
         frozen = list(now.started)
         started_by = {link.device: now.started.get(link.device, link.done) for link in self._links}
-        with self._lock:  # a thread that waits may settle runs, too
+        with self._lock:  # a waiting thread may settle runs, too
             runs = [r for r in self._unsettled if r.computes and self._upto < r.number <= now.upto]
             skip = left_out(runs, started_by)
             for run in runs:
@@ -117,7 +117,7 @@ class Interrupts:
                     if run.number in skip[d]:
                         run.failures.setdefault(d, (interrupted(d, now.by), run.where))
         for d in frozen:
-            self._links[d].tell("cancel", now.upto, frozenset(skip[d]), now.by)
+            self._links[d].send_control("cancel", now.upto, frozenset(skip[d]), now.by)
         self._upto, self.now = now.upto, None
         self._begin()
 
@@ -125,11 +125,11 @@ class Interrupts:
 def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]:
     """Call `call` with the interrupted line of every cell that Ctrl-C ended, before IPython shows the traceback.
 
-    To show it takes processor time, half a second where it leads through libraries; and as long as nobody has cancelled
-    what is queued, every device competes for the processors. IPython has no event so early: post_run_cell is after it.
+    Formatting the traceback takes up to half a second of processor time, for which every device competes until its
+    queued calls are cancelled. IPython has no event so early: post_run_cell comes after the traceback.
 
     Returns:
-        A function that ends this. Outside of IPython neither does anything.
+        A function that removes the hook. Outside of IPython neither does anything.
     """
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if shell is None:
@@ -140,7 +140,7 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
     def cancel_and_show(*args: Any, **options: Any) -> None:
         error = sys.exc_info()[1]
         if isinstance(error, KeyboardInterrupt) and not is_ended:
-            # between two statements of a cell IPython compiles the next one: no line of the cell runs then
+            # between two statements of a cell IPython compiles the next one: then no line of the cell is in the trace
             call(users_line_of(error) or Where(f"In[{shell.execution_count}]", 0))
         show(*args, **options)
 
@@ -148,7 +148,7 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
 
     def end() -> None:
         nonlocal is_ended
-        is_ended = True  # somebody may have put his own around it since, and it must stay
+        is_ended = True  # another library may have wrapped it since: then it cannot be removed, and does nothing
         if shell.showtraceback is cancel_and_show:
             shell.showtraceback = show
 

@@ -1,7 +1,7 @@
-"""The connection to one worker: what is still to be written, what has come, and how far the worker is.
+"""The connection to one worker: bytes to write, messages received, and how far the worker is.
 
-What several threads use of a Link is changed with the dispatcher's lock held; `done`, `lost`, `nbytes`, `lent_nbytes`
-and `sight` are also read without it.
+A Link is changed with the dispatcher's lock held; `done`, `lost`, `nbytes`, `lent_nbytes` and `sight` are also read
+without it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tinyshard.runtime.forks import abandon_in_child
 
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
-# over sockets a device is asked how far it is after so many calls
+# over sockets the controller asks a device how far it is after so many calls
 _RUNS_BETWEEN_REPORTS = 64
 
 
 @dataclass(eq=False)
 class Request:
-    """A question to some devices, and their answers so far.
+    """A request to some devices, and their answers so far.
 
     Attributes:
-        waiting: those that have not answered.
+        waiting: the devices that have not answered.
         number: its place in the order of all calls; 0 until the dispatcher gives it one.
-        over: opens when all have answered, or one of them cannot.
+        over: opens when all have answered, or one of them is lost.
     """
 
     waiting: set[int]
@@ -48,17 +48,17 @@ class Link:
 
     Attributes:
         control: the control line.
-        output: descriptor on which what the worker prints arrives; -1 after its end.
+        output: descriptor of the pipe with what the worker prints; -1 after its end.
         nbytes: size of what is still to be written to the socket.
-        asked: questions that it has not yet answered, by number.
-        done: number of the last call that it has finished, as far as it has told.
-        failures: how many failures have come from it.
-        is_up: it has met the other workers and takes calls.
-        is_watched: the I/O thread waits for room in its socket.
-        lost: why it is gone; empty while it lives.
-        sight: what was last seen of it, for whoever waits.
-        words: what is still to be written to the control line.
-        is_control_watched: the I/O thread waits for room in it.
+        asked: requests that the worker has not answered, by number.
+        done: number of the last call that the worker is known to have finished.
+        failures: how many failures have been received from the worker.
+        is_up: the worker is connected to the other workers and takes calls.
+        is_watched: the I/O thread waits until the socket is writable.
+        lost: how the worker ended; empty while it lives.
+        sight: what the controller last saw of the worker, for the watchdog.
+        control_output: bytes that are still to be written to the control line.
+        is_control_watched: the I/O thread waits until the control line is writable.
     """
 
     device: int
@@ -75,7 +75,7 @@ class Link:
     is_watched: bool = False
     lost: str = ""
     sight: Sight | None = None
-    words: bytearray = field(default_factory=bytearray)
+    control_output: bytearray = field(default_factory=bytearray)
     is_control_watched: bool = False
 
     def __post_init__(self) -> None:
@@ -86,48 +86,48 @@ class Link:
         self._reader = wire.Reader(self.sock)
         self._out: collections.deque[memoryview] = collections.deque()
         self._line = b""
-        self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and how much was lent up to each
-        self._told_nbytes = 0
+        self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and the bytes lent up to each
+        self._ever_lent_nbytes = 0
         self._taken_nbytes = 0
         abandon_in_child(self)
 
     @property
     def has_output(self) -> bool:
-        """Whether something is still to be written."""
+        """Whether bytes are still to be written to the socket."""
         return bool(self._out)
 
     @property
     def lent_nbytes(self) -> int:
-        """Size of the shared blocks that it has been told of and may not have taken yet."""
+        """Size of the shared blocks that are lent to the worker by unfinished calls."""
         taken_nbytes = self._taken_nbytes
-        for number, nbytes in list(self._lent):  # made in one step
+        for number, nbytes in list(self._lent):  # one atomic step
             if number > self.done:
                 break
             taken_nbytes = nbytes
-        return self._told_nbytes - taken_nbytes
+        return self._ever_lent_nbytes - taken_nbytes
 
     def queue(self, pieces: list[memoryview]) -> None:
-        """Append a message to what is to be written to the socket."""
+        """Queue a message for the socket."""
         if self.lost:
             return
         self._out.extend(pieces)
         self.nbytes += sum(piece.nbytes for piece in pieces)
 
     def ask_now_and_then(self) -> None:
-        """After a call that was written to the socket: ask how far it is, if it was not asked for some time."""
+        """After a call that was written to the socket: now and then ask the worker how far it is."""
         self.since_report += 1
         if self.since_report >= _RUNS_BETWEEN_REPORTS:
             self.since_report = 0
             self.queue(wire.frame(("sync", 0, None)))
 
     def write(self) -> None:
-        """Write what the socket takes, many messages at a time."""
+        """Write as much as the socket takes, many messages at a time."""
         while self._out:
             try:
                 sent = self.sock.sendmsg(itertools.islice(self._out, _PIECES_AT_ONCE))
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:  # the worker is gone; what it has still said is read before the end is seen
+            except OSError:  # the worker is lost; its last messages are read before the end of the stream
                 self.drop()
                 return
             self.nbytes -= sent
@@ -137,71 +137,71 @@ class Link:
                     self._out.appendleft(piece[sent:])
                 sent = max(0, sent - piece.nbytes)
 
-    def tell(self, *words: Any) -> None:
-        """Write to the control line; what it has no room for now stays in `words` until `write_words`."""
+    def send_control(self, *head: Any) -> None:
+        """Write a message to the control line; what it does not take now is left to `write_control`."""
         if not self.lost:
-            self.words += b"".join(wire.frame(words))
-            self.write_words()
+            self.control_output += b"".join(wire.frame(head))
+            self.write_control()
 
-    def write_words(self) -> None:
-        """Write what the control line takes of what is still to be said there."""
+    def write_control(self) -> None:
+        """Write as much of `control_output` as the control line takes."""
         try:
-            while self.words:
-                del self.words[: self.control.send(self.words)]
+            while self.control_output:
+                del self.control_output[: self.control.send(self.control_output)]
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:  # the worker is gone: the channel says so
-            self.words.clear()
+        except OSError:  # the worker is lost: the end of its channel is noticed soon
+            self.control_output.clear()
 
     def read_control(self) -> list[wire.Message] | None:
-        """What has come on the control line; None at the end."""
+        """The messages received on the control line; None at its end."""
         return self._control_reader.read()
 
     def look(self, now_s: float) -> None:
-        """Ask how far it is, unless it has not answered yet."""
+        """Ask the worker on the control line how far it is, unless an answer is still due."""
         if self.sight is None or (now_s - self.sight.seen_s > FORGET_S and not self.sight.is_silent):
             self.sight = Sight(self.device, now_s, now_s, is_silent=False)
         if not self.sight.is_silent:
             self.sight = replace(self.sight, is_silent=True)
-            self.tell("look")
+            self.send_control("look")
 
     def fail_asked(self) -> None:
-        """Let go all who wait for an answer of it: there will be none."""
+        """Wake the threads that wait for answers of this worker: none will come."""
         while self.asked:
             self.asked.popitem()[1].over.open()
 
     def drop(self) -> None:
-        """Forget what is still to be written."""
+        """Drop what is still to be written to the socket."""
         self._out.clear()
         self.nbytes = 0
 
     def read(self) -> list[wire.Message] | None:
-        """Messages that have come; None at the end."""
+        """The messages received on the socket; None at its end."""
         return self._reader.read()
 
     def lend(self, number: int, nbytes: int) -> None:
-        """Note that a call hands it a shared block. To do it again changes nothing."""
+        """Note that a call lends the worker a shared block. Idempotent."""
         while self._lent and self._lent[0][0] <= self.done:
             self._taken_nbytes = self._lent[0][1]
             self._lent.popleft()
         if not self._lent or self._lent[-1][0] != number:
-            self._told_nbytes += nbytes
-            self._lent.append((number, self._told_nbytes))
+            self._ever_lent_nbytes += nbytes
+            self._lent.append((number, self._ever_lent_nbytes))
 
     def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
-        """Whole lines that the worker has printed.
+        """The complete lines received on the output pipe.
 
         Args:
-            at_end: called before the descriptor is closed, if there will be no more.
+            at_end: called at the end of the pipe, before its descriptor is closed.
         """
         while self.output >= 0:
             try:
                 received = os.read(self.output, _OUTPUT_NBYTES)
             except (BlockingIOError, InterruptedError):
                 break
-            except OSError:  # it comes over a network, and the connection broke
+            except OSError:  # the output comes over a network, and the connection broke
                 received = b""
-            self._line += received or (b"\n" if self._line else b"")  # the end also ends a line
+            self._line += received or (b"\n" if self._line else b"")  # the end of the pipe ends a line
             if not received:
                 at_end()
                 self._close_output()

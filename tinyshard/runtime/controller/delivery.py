@@ -1,4 +1,4 @@
-"""What is sent for an item of the queue: prepared first, so that Ctrl-C leaves nothing of it, or all to be done."""
+"""Sending an item of the queue: first prepared, then sent in steps that may be repeated after a Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Sends = list[tuple[Sequence[int], list[memoryview]]]
 
 @dataclass(slots=True)
 class Delivery:
-    """An item on its way.
+    """A prepared item: its messages and where they go.
 
     Attributes:
-        item: of the queue; it stays there until all else is done.
-        sends: devices, and the frame that they are to have.
-        placement: where these stand in the log, if there is one.
-        released: the values that nobody holds any more of which it tells the devices.
+        item: the item; it stays in the queue until all else is done.
+        sends: for each message, its devices and its frame.
+        placement: where the messages go in the log, if there is one.
+        released: the values that no Buffer refers to any more, which the messages free.
     """
 
     item: tuple[Any, ...]
@@ -40,10 +40,10 @@ class Deliveries:
     """Prepares items and sends them. One thread at a time may use it.
 
     Args:
-        calls: the links, and the calls that were handed out.
-        buffers: tells which values nobody holds any more.
-        log: by which devices that share memory with this process get their messages; None where they come by sockets.
-        lend: called with a block of shared memory and a device, before that is told of the block.
+        calls: the links, and the calls that were sent.
+        buffers: the values that are in use or released.
+        log: carries messages to devices that share memory with this process; None where sockets carry them.
+        lend: called with a block of shared memory and a device, before the device is sent the block.
     """
 
     def __init__(self, calls: Calls, buffers: Buffers, log: CallLog | None, lend: Callable[[Any, int], object]) -> None:
@@ -54,17 +54,17 @@ class Deliveries:
         self._known: dict[int, set[int]] = {}  # by program, the devices that have it
 
     def prepare(self, item: tuple[Any, ...], is_last: Callable[[], bool], *, is_receiver: bool) -> Delivery | None:
-        """What is to be sent for an item, noted in the links before a device can be done with it; None if not now.
+        """Make the messages of an item, and note in the links what they do; None if they cannot be sent now.
 
-        No device sees anything of it, so it may be done again.
+        Nothing is sent yet, and it is idempotent.
 
         Args:
-            item: as the dispatcher's `post` has it.
+            item: the arguments of the dispatcher's `post`.
             is_last: whether no later item has been posted.
             is_receiver: this is the I/O thread, which alone writes to sockets.
         """
         kind, _, *facts = item
-        released = self._buffers.released()  # first: what was let go of after its last use was posted
+        released = self._buffers.released()  # before `is_last`: then all posts that use these values are in the queue
         if not is_last():
             released = []  # a later item may use it
         free = by_devices(released)
@@ -95,13 +95,13 @@ class Deliveries:
         self, run: Run, program: Any, inputs: Any, outputs: Any, *, free: dict[tuple[int, ...], list[int]]
     ) -> Sends:
         if run.communicates and self._calls.has_lost:
-            # nobody starts it, also without the lost device among them: those left are no longer connected
+            # no device starts it, even if the lost one takes no part: the others are no longer connected
             return []
         sends: Sends = []
         known = self._known.get(program.number, set())
         if not known.issuperset(run.devices):
             sends.append(([d for d in run.devices if d not in known], wire.frame(("program", program.number, program))))
-        # what nobody holds any more goes with the call: its operands may be among that, and end with their last use
+        # the call frees what was released: its own operands may be among that, and are freed at their last use
         call = ("run", run.number, program.number, inputs, outputs, free.pop(run.devices, ()))
         return [*sends, (run.devices, wire.frame(call))]
 
@@ -113,7 +113,7 @@ class Deliveries:
         return sends
 
     def _note(self, kind: str, facts: Sequence[Any]) -> None:
-        """Note what a device is about to be given. Each step may be repeated until it is."""
+        """Note what is about to be sent. Idempotent until it is sent."""
         if kind in ("run", "put"):
             run = facts[0]
             self._calls.newest = run.number
@@ -150,10 +150,10 @@ class Deliveries:
                 link.fail_asked()
 
     def send(self, delivery: Delivery, *, is_receiver: bool) -> None:
-        """Send it. To do it again changes nothing, but in the I/O thread, where no Ctrl-C strikes."""
+        """Send the messages. Idempotent, except in the I/O thread, which Ctrl-C does not interrupt."""
         if delivery.placement is not None and self._log is not None:
             self._log.publish(delivery.placement)
-        if is_receiver:  # elsewhere there is a log, and no frame is too long for it
+        if is_receiver:  # another thread has a log, and no frame that is too long for it
             for devices, pieces in delivery.sends:
                 if self._log is None or _nbytes(pieces) > LARGEST_RECORD_NBYTES:
                     for device in devices:
@@ -164,30 +164,30 @@ class Deliveries:
         self._buffers.drop(delivery.released)
 
     def announce(self) -> bool:
-        """Tell devices what they could not be told before; False if one still cannot."""
+        """Publish to devices whose mutex could not be acquired before; False if one still cannot be."""
         return self._log is None or self._log.announce()
 
     @property
     def has_unrung(self) -> bool:
-        """Whether a device that has been given something may sleep."""
+        """Whether a device that has new messages may be asleep."""
         return self._log is not None and self._log.has_unrung
 
     def ring(self) -> None:
-        """Wake the devices that have been given something."""
+        """Wake the devices that have new messages."""
         if self._log is not None:
             self._log.ring()
 
     def drop(self, device: int) -> None:
-        """A device is gone: what is still to be said to it never will be."""
+        """Drop what is still to be sent to a lost device."""
         self._calls.links[device].drop()
         if self._log is not None:
             self._log.drop(device)
 
 
 def _nbytes(pieces: Iterable[memoryview]) -> int:
-    return sum(map(len, pieces))  # they are bytes
+    return sum(map(len, pieces))  # an item is one byte
 
 
 def _record(pieces: list[memoryview]) -> bytes:
-    """What stands in the log for a frame: the frame, or that it comes by the socket."""
+    """The record in the log for a frame: the frame, or a note that it comes by the socket."""
     return _BY_SOCKET if _nbytes(pieces) > LARGEST_RECORD_NBYTES else b"".join(pieces)

@@ -1,12 +1,12 @@
-"""From the threads that call to the devices: one queue, one order, and one way out for every message.
+"""The dispatcher: one queue of all messages to devices, sent in one order by the threads that post.
 
-Any thread posts an item and hands out what is queued, under one lock, in the order in which the items got their
-numbers. What cannot go out at once (the workers are still starting, the log is full, a socket takes no more) stays in
-the queue, and the I/O thread (`receiver`) goes on with it.
+A thread posts an item, then sends what is queued, holding one lock, in the order of the items' numbers. What cannot be
+sent at once (the workers are still starting, the log is full, it goes by a socket) stays in the queue for the I/O
+thread (`receiver`).
 
-A KeyboardInterrupt may strike the main thread between any two steps. So a message is prepared first, which changes
-nothing that a device sees, and is then written down as the `Delivery` in hand; every step after that may be repeated,
-and the next thread that hands something out repeats them all.
+A KeyboardInterrupt may strike the main thread between any two steps. So a message is first prepared, which no device
+sees, then kept as the current `Delivery`; every step after that is idempotent, and the next thread that dispatches
+repeats them all.
 """
 
 from __future__ import annotations
@@ -35,36 +35,36 @@ from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.shm.completion import Completions, Seen
 from tinyshard.runtime.shm.log import CallLog
 
-# with so many calls out, it is looked how far the devices are
+# with so many unfinished calls the dispatcher looks how far the devices are
 RUNS_BETWEEN_LOOKS = 64
-# to wake a device costs the controller more than a call, and on a busy core the device takes that from it at once. So
-# of a burst of calls the first wakes the devices, and then the I/O thread, or a call, after so long; and who waits
+# waking a device costs the controller more than a call, and on a busy core the device preempts it. So in a burst of
+# calls the first wakes the devices, then a call or the I/O thread after so long; a thread that waits wakes them at once
 RING_EVERY_S = 1e-3
-# what the I/O thread does by itself: Ctrl-C must not strike there, or it concerns no device
+# items that the I/O thread alone sends, on the control lines: Ctrl-C must not strike there
 _FOR_RECEIVER = ("cancel", "look")
 
 
 class Dispatcher:
-    """Hands out messages in one order for all devices. What several threads touch is guarded by `lock`.
+    """Sends messages to all devices in one order. `calls.lock` guards what several threads use.
 
     Args:
-        buffers: tells which values nobody holds any more.
-        completions: how far devices that share memory with this process are.
-        log: by which they get their messages.
-        lend: called with a block of shared memory and a device, before that is told of the block.
+        buffers: the values that are in use or released.
+        completions: what the devices have finished, if they share memory with this process.
+        log: carries messages to those devices.
+        lend: called with a block of shared memory and a device, before the device is sent the block.
 
     Attributes:
-        calls: the links to the devices, what was handed out, and the lock that guards it.
+        calls: the links to the devices, the calls that were sent, and the lock that guards both.
         started: opens when all workers have been started, or none will be.
         ended: opens when the I/O thread has ended.
-        broken: why nothing can be called any more.
+        broken: why the pool takes no calls any more.
         closing: the pool is being shut down.
         printed: what the workers have printed.
         receiving: the I/O thread.
-        interrupts: what Ctrl-C leaves out.
-        back_pressure: holds back threads that call faster than devices compute.
-        ring_by_s: until then the I/O thread is to wake devices that sleep.
-        woken: becomes readable when the I/O thread is to look at the queue.
+        interrupts: cancellation by Ctrl-C.
+        back_pressure: blocks threads that call faster than devices compute.
+        ring_by_s: when the I/O thread must wake sleeping devices.
+        woken: becomes readable when the I/O thread must look at the queue.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Dispatcher:
         self.interrupts = Interrupts(self.calls)
         self._completions = completions
         self._numbers = itertools.count(1)
-        self._posted: collections.deque[tuple[Any, ...]] = collections.deque()  # without a number yet
+        self._posted: collections.deque[tuple[Any, ...]] = collections.deque()  # not numbered yet
         self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
         self._deliveries = Deliveries(self.calls, buffers, log, lend)
         self._delivery: Delivery | None = None
@@ -103,34 +103,33 @@ class Dispatcher:
     # ---- from any thread --------------------------------------------------------------------------------------
 
     def post(self, kind: str, nbytes: int, *item: Any) -> None:
-        """Give a message its number and its place in the queue, and hand out what is queued.
+        """Append an item to the queue, and send what is queued.
 
         Args:
             kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
-                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a question (request, what,
+                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a request (request, what,
                 and a tensor into which the devices write with its block, or None).
             nbytes: size of the tensors in it.
         """
-        self._posted.append((kind, nbytes, *item))  # one step, in C
+        self._posted.append((kind, nbytes, *item))  # atomic
         self.advance()
 
     def advance(self) -> None:
-        """Hand out what is queued, as far as that can be done now."""
-        # a finalizer or a signal's handler may run in the middle of this thread's own call, which the others wait for:
-        # what it posts is handed out after that
+        """Send what is queued, as far as that can be done now."""
+        # a finalizer or a signal handler that interrupted this thread's own dispatch: that sends what it posted
         if self.calls.is_mine or not (self._posted or self._queue):
             return
         with self.calls.lock:
-            is_whole = self.hand_out_all()
-            is_due = self._deliveries.has_unrung and self._ring_or_leave_it()
+            is_whole = self.send_queued()
+            is_due = self._deliveries.has_unrung and self._ring_or_defer()
         if (is_due or not is_whole) and self.started.is_open:
             self.wake()
 
-    def _ring_or_leave_it(self) -> bool:
-        """Wake the devices that sleep, if they have nothing else to do or were last woken long ago.
+    def _ring_or_defer(self) -> bool:
+        """Wake sleeping devices now if they are idle or were last woken long ago; else leave it to the I/O thread.
 
         Returns:
-            Whether the I/O thread is to be woken, for it is to wake them.
+            Whether the I/O thread must be woken for that.
         """
         now_s = time.monotonic()
         if len(self.calls.unsettled) < 2 or now_s - self._rung_s > RING_EVERY_S:
@@ -141,19 +140,19 @@ class Dispatcher:
         return False
 
     def ring(self) -> None:
-        """Wake the devices that have been given something and may sleep. To do it again changes nothing."""
+        """Wake the devices that have new messages and may be asleep. Idempotent."""
         if self._deliveries.has_unrung:
             with self.calls.lock:
                 self._deliveries.ring()
                 self.ring_by_s, self._rung_s = float("inf"), time.monotonic()
 
     def wake(self) -> None:
-        """Let the I/O thread look at once whether there is something to do."""
-        with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one has nobody to wake
+        """Wake the I/O thread."""
+        with contextlib.suppress(OSError):  # a full pipe wakes it as well; a closed one means that it has ended
             self._wakes.send(b"x")
 
     def check_can_wait(self) -> None:
-        """Raise RuntimeStateError if a wait here would keep the very thread that it waits for."""
+        """Raise RuntimeStateError if the calling thread would wait for itself."""
         if self.calls.is_mine or threading.current_thread() is self.receiving:
             raise RuntimeStateError(
                 message(
@@ -166,7 +165,7 @@ class Dispatcher:
 
     def check_open(self) -> None:
         """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
-        if self.closing:  # first: after ts.init(), what broke the old pool is nobody's business any more
+        if self.closing:  # first: after ts.init() it does not matter what broke the old pool
             raise RuntimeStateError(
                 message(
                     "the pool that held this value has been shut down",
@@ -178,22 +177,22 @@ class Dispatcher:
             raise type(self.broken)(str(self.broken))
 
     def take_printed(self) -> list[tuple[int, str]]:
-        """The lines that workers have printed since the last time, each with its device, in device order."""
+        """The lines received from workers since the last call, each with its device, in device order."""
         with self.calls.lock:
             return self.printed.take()
 
     def calls_ahead(self) -> list[Run]:
-        """The calls that were handed out and are not known to be over, the oldest first."""
-        return list(self.calls.unsettled)  # one step, in C
+        """The calls that were sent and are not known to be finished, the oldest first."""
+        return list(self.calls.unsettled)  # atomic
 
     def close(self) -> None:
-        """End the thread and the workers. An interrupt only ends the waiting for it."""
+        """End the I/O thread and the workers, and block until they have ended. Ctrl-C ends the waiting alone."""
         self.closing = True
         self.wake()
         self.ended.wait()
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: let go of what the two share."""
+        """In a process that user code has forked from this one: close what the two share."""
         self.broken = unusable("this process was forked from the one that the pool belongs to")
         self.woken.close()
         self._wakes.close()
@@ -201,22 +200,22 @@ class Dispatcher:
     # ---- how far the devices are ------------------------------------------------------------------------------
 
     def is_all_received(self, seen: Seen) -> bool:
-        """Whether all that devices have sent up to what was `seen`, and all that they have printed, has come."""
+        """Whether all that devices had sent and printed when they were `seen` has been received."""
         with self.calls.lock:
             return self.calls.has_all_failures(seen) and self.printed.is_all_read()
 
     def look_at_progress(self) -> None:
-        """Note how far the devices are, where shared memory shows it."""
+        """Read from shared memory, if there is one, what the devices have finished."""
         if self._completions is not None and self.started.is_open:
-            self.calls.note_progress(self._completions.read())
+            self.calls.record_progress(self._completions.read())
 
-    # ---- with the lock: handing out ---------------------------------------------------------------------------
+    # ---- with the lock held: sending --------------------------------------------------------------------------
 
-    def hand_out_all(self, *, is_receiver: bool = False) -> bool:
-        """Number what was posted and hand out what is queued; False if some of it is for the I/O thread, or for later.
+    def send_queued(self, *, is_receiver: bool = False) -> bool:
+        """Number what was posted and send what is queued; False if some of it is left for the I/O thread, or for later.
 
         Args:
-            is_receiver: this is the I/O thread.
+            is_receiver: the calling thread is the I/O thread.
         """
         self._number()
         if not self.started.is_open or self.closing or self.broken:
@@ -224,13 +223,13 @@ class Dispatcher:
         if len(self.calls.unsettled) >= RUNS_BETWEEN_LOOKS and self._queue:
             self.look_at_progress()
         while self._queue:
-            if not self._hand_out(is_receiver=is_receiver):
+            if not self._send_first(is_receiver=is_receiver):
                 return False
             self._number()
         return self._deliveries.announce()
 
     def _number(self) -> None:
-        """Each step may be repeated."""
+        """Number the posted items and append them to the queue. Idempotent at every step."""
         while self._posted:
             item = self._posted[0]
             numbered = item[2] if len(item) > 2 else None
@@ -240,8 +239,8 @@ class Dispatcher:
                 self._queue.append(item)
             self._posted.popleft()
 
-    def _hand_out(self, *, is_receiver: bool) -> bool:
-        """Hand out the first item; False if that is for the I/O thread, or for later."""
+    def _send_first(self, *, is_receiver: bool) -> bool:
+        """Send the first item; False if it is left for the I/O thread, or for later."""
         item = self._queue[0]
         if self._delivery is None:
             if not is_receiver and (not self._has_log or item[0] in _FOR_RECEIVER):
@@ -266,7 +265,7 @@ class Dispatcher:
 
     def _do(self, kind: str, _: int, *facts: Any) -> None:
         if kind == "cancel":
-            self.interrupts.add(self.calls.newest, facts[0])  # what is handed out from here on is not concerned
+            self.interrupts.add(self.calls.newest, facts[0])  # later calls are not cancelled
         else:
             for link in self.links:
                 if not link.lost:
@@ -275,23 +274,23 @@ class Dispatcher:
     # ---- the I/O thread ---------------------------------------------------------------------------------------
 
     def drop(self, device: int) -> None:
-        """A device is gone: what is still to be said to it never will be. With the lock."""
+        """Drop what is still to be sent to a lost device. Called with the lock held."""
         self._deliveries.drop(device)
 
-    def tell_of_released(self) -> None:
-        """Tell the devices of values that nobody holds any more, when no call has done so. With the lock."""
+    def free_released(self) -> None:
+        """Queue a message that frees released values, if no call is queued to do it. Called with the lock held."""
         if not self._queue and not self._posted and self._buffers.released():
             self._queue.append(("free", 0))
 
     def end(self) -> None:
-        """Nothing goes out any more: wake all who wait."""
+        """At shutdown: wake all threads that wait."""
         with self.calls.lock:
             self._delivery = None
             self.calls.unsettled.clear()
         self.woken.close()
         self._wakes.close()
         self.started.open()
-        self.ended.open()  # who posts from here on sees it; who posted before is found below
+        self.ended.open()  # a thread that posts a request later sees it; earlier requests are opened below
         for link in self.links:
             link.fail_asked()
         for queue in (self._queue, self._posted):

@@ -1,7 +1,7 @@
-"""Waiting that Ctrl-C may interrupt anywhere.
+"""A latch: a one-shot event whose wait Ctrl-C may interrupt at any point.
 
-threading's Condition and Event take their lock inside Python code: a KeyboardInterrupt there leaves it taken for ever.
-A `with` on a plain lock is safe, for it is taken and given back in C.
+threading's Condition and Event acquire a lock in Python code: a KeyboardInterrupt there leaves it acquired for ever.
+A `with` on a plain lock is safe: it is acquired and released in C.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 
 
 class Latch:
-    """Closed until the I/O thread opens it, then open for ever."""
+    """Closed until it is opened, then open for ever."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -18,13 +18,13 @@ class Latch:
         self.is_open = False
 
     def open(self) -> None:
-        """Let all through. Only one thread may call it."""
+        """Wake all waiting threads. Only one thread may call it."""
         if not self.is_open:
             self.is_open = True
             self._lock.release()
 
     def wait(self, timeout_s: float = -1) -> bool:
-        """Wait until it is open; False if that takes longer."""
+        """Block until it is open; False after `timeout_s`."""
         if timeout_s < 0:
             with self._lock:
                 return True

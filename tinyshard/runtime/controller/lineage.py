@@ -1,8 +1,8 @@
-"""Which call made a value, and what became of it.
+"""Lineage: which call made a value, which devices and calls the value depends on, and whose error it has.
 
-A call of a program is a Run. It knows the runs that made its inputs, so when someone asks for a value, it is known
-whose answers matter: a device matters to another only through a program that communicates. An error of a run is an
-error of everything computed from it, and of nothing else. Runs that are over and known to be good forget their parents.
+A call of a program is a Run, which refers to the runs that made its inputs. A value depends on the devices that hold
+it, and on others only through programs that communicate. An error of a run is an error of everything computed from it,
+and of nothing else. Runs that are finished drop their parents.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_THE_USERS = (_PACKAGE, os.path.dirname(os.path.abspath(torch.__file__)) + o
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the user's program; line 0 is no line in particular."""
+    """A line of the user's program; line 0 means that the line is not known."""
 
     file: str
     line: int
@@ -60,17 +60,17 @@ def users_line() -> Where:
 
 
 def users_line_of(error: BaseException) -> Where | None:
-    """The innermost line of the user's own that an error passed, if it passed any."""
+    """The innermost line of the user's code in an error's traceback; None if there is none."""
     passed = [(Where(frame.f_code.co_filename, line), frame) for frame, line in walk_tb(error.__traceback__)]
-    own = [told for told in passed if not told[0].file.startswith((_PACKAGE, *_LIBRARIES)) and _is_written(*told)]
+    own = [p for p in passed if not p[0].file.startswith((_PACKAGE, *_LIBRARIES)) and _is_source(*p)]
     return own[-1][0] if own else None
 
 
-def _is_written(where: Where, frame: FrameType) -> bool:
-    """Whether somebody wrote this line where it says that it stands.
+def _is_source(where: Where, frame: FrameType) -> bool:
+    """Whether this line is in source code that exists here.
 
-    Compiled libraries name their files from folders in which they were built: zmq/backend/cython/_zmq.py. What modules
-    make while they run, such as the methods of dataclasses, is in "<string>"; so is a program given by `python -c`.
+    Compiled libraries name files relative to the folder of their build: zmq/backend/cython/_zmq.py. Generated code,
+    such as the methods of dataclasses, is in "<string>"; so is a program given by `python -c`.
     """
     if where.file == "<string>":
         return frame.f_globals.get("__name__") == "__main__"
@@ -83,14 +83,14 @@ class Run:
 
     Attributes:
         number: its place in the order of all calls; 0 until the dispatcher gives it one.
-        devices: those that took part.
-        communicates: whether data crossed between them.
+        devices: the devices that run it.
+        communicates: whether these devices exchange data in it.
         where: the line that dispatched it.
-        parents: the runs that made its inputs, as far as they are not settled.
-        checks: later runs without results that judge this one's results (as linalg's error checks).
+        parents: the runs that made its inputs and are not settled, or have failed.
+        checks: later runs without results that check this one's results (such as linalg's error checks).
         failures: by device.
-        settled: it is over everywhere, and `failures` is complete, errors of its ancestors included.
-        computes: a program runs; False for values that are only sent, which no interrupt cancels.
+        settled: all devices have finished it, and `failures` is complete, errors of its ancestors included.
+        computes: it runs a program; False for values that are only sent, which no interrupt cancels.
     """
 
     number: int
@@ -108,10 +108,10 @@ class Buffer:
     """The controller's handle on a value: the same number on every device that holds a block of it.
 
     Attributes:
-        number: the value's.
+        number: the value's number.
         run: the call that makes it.
-        runtime: where it lives.
-        block: shape and dtype of each device's block; None where only running tells.
+        runtime: the runtime that holds it.
+        block: shape and dtype of each device's block; None where they are known only after the run.
     """
 
     __slots__ = ("__weakref__", "block", "number", "run", "runtime")
@@ -128,8 +128,8 @@ class Ancestry:
     """What a value depends on.
 
     Attributes:
-        needs: by device whose answer matters: the last call that it must have finished.
-        failures: errors among the runs that matter, by device, of the earliest failing run.
+        needs: by device that it depends on, the last call that the device must have finished.
+        failures: by device, the errors of the earliest run that failed among those that it depends on.
     """
 
     needs: dict[int, int]
@@ -139,7 +139,7 @@ class Ancestry:
 def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
     """Walk from a run, newest first, to all that the blocks on the `wanted` devices depend on."""
     needs = dict.fromkeys(wanted, 0)
-    if not run.parents and not run.checks and tuple(needs) == run.devices:  # as most are: there is no way to walk
+    if not run.parents and not run.checks and tuple(needs) == run.devices:  # most values: nothing to walk
         return Ancestry(dict.fromkeys(needs, run.number), dict(run.failures))
     heap = [(-run.number, id(run), run)]
     seen = {run}
@@ -151,7 +151,7 @@ def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
             if other not in seen:
                 seen.add(other)
                 heapq.heappush(heap, (-other.number, id(other), other))
-        if later:  # a check is newer than what it judges, and may draw in more devices
+        if later:  # a check is newer than the run it checks, and may add devices
             heapq.heappush(heap, (-at.number, id(at), at))
             continue
         if at.communicates and not needs.keys().isdisjoint(at.devices):
@@ -165,7 +165,7 @@ def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
 
 
 def settle(run: Run) -> None:
-    """The run is over on all its devices: fold in its parents' failures and forget them. Parents settle first."""
+    """Mark a run as finished: it inherits the failures of its parents, which settle first, and drops them."""
     for parent in run.parents:
         for device, failure in parent.failures.items():
             run.failures.setdefault(device, failure)
@@ -178,7 +178,7 @@ def settle(run: Run) -> None:
 
 
 def input_runs(inputs: Sequence[Buffer]) -> tuple[Run, ...]:
-    """The distinct runs that made these values and may still fail or have failed."""
+    """The distinct runs that made or check these values and may still fail or have failed."""
     runs: dict[Run, None] = {}
     for buffer in inputs:
         for run in (buffer.run, *buffer.run.checks):

@@ -1,4 +1,4 @@
-"""Worker processes as the controller sees them: calls that return at once, and waiting for what they make."""
+"""The pool of worker processes: calls that return futures, and reads that block until the values are computed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tinyshard.runtime.shm import allocator
 from tinyshard.runtime.shm.completion import Completions
 from tinyshard.runtime.shm.log import CallLog
 
-# an idle device answers in less; what has not answered by then is busy
+# an idle device answers in less: one that has not answered by then is busy
 READY_WITHIN_S = 0.02
 _number_of = attrgetter("number")
 
@@ -44,11 +44,10 @@ class ProcessPool:
         platform: "cpu" or "gpu".
         collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
         starter: starts the workers on other machines; by default they are forked on this one.
-        gpus: by device, the number of its GPU on this machine; none for CPUs.
+        gpus: by device, the number of its GPU on this machine; empty for CPUs.
 
-    Communication: to the workers the log in shared memory (`shm.log`) if they have it, else a socket pair, by which
-    they also answer; between them shared memory, or gloo on the loopback.
-    With a starter: TCP to the workers, gloo between their machines.
+    Communication: calls by the log in shared memory (`shm.log`) or a socket pair, answers by the socket pair; between
+    workers shared memory, or gloo on the loopback. With a starter: TCP to the workers, gloo between their machines.
     """
 
     kind = "process"
@@ -83,8 +82,8 @@ class ProcessPool:
         atexit.register(self.shutdown)
 
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
-        """A copy for `put`, where the devices can see it."""
-        self._dispatcher.check_open()  # a process that the user has forked from this one must not hand out blocks
+        """A copy for `put`, in shared memory if there is some."""
+        self._dispatcher.check_open()  # a forked child of this process must not allocate blocks
         if self._arena is None or not self._arena.is_for(host.nbytes):
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         try:
@@ -102,7 +101,7 @@ class ProcessPool:
         block = next(iter(blocks.values()))
         buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
         dispatcher.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
-        self._waiting.hold_back(run)
+        self._waiting.throttle(run)
         return buffer
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
@@ -112,10 +111,10 @@ class ProcessPool:
             program: what to run; sent only once.
             inputs: a value for each input.
             where: the user's line, for errors.
-            guards: the program has no results that anyone asks for; its errors belong to the makers of its inputs.
+            guards: the program checks its inputs: its errors count as errors of the calls that made them.
 
         Returns:
-            A Buffer for each output, at once: the values are futures.
+            A Buffer for each output, at once: a future.
         """
         dispatcher = self._dispatcher
         dispatcher.check_open()
@@ -126,15 +125,15 @@ class ProcessPool:
                 buffer.run.checks.append(run)
         dispatcher.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
         if not dispatcher.back_pressure.has_few_calls:
-            self._waiting.hold_back(run)
+            self._waiting.throttle(run)
         return made
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Wait for the blocks on these devices and bring them here.
+        """Block until the blocks on these devices are computed, and copy them here.
 
         Raises:
             RemoteError: the value, or one that it was computed from, could not be computed.
-            DeviceLostError: a device that it depends on is gone.
+            DeviceLostError: a device that it depends on is lost.
         """
         others = self._waiting.late(self._known(buffer, device_ids)) - set(device_ids)
         asked = [self._waiting.ask("sync", others)] if others else []
@@ -145,26 +144,26 @@ class ProcessPool:
         return {d: wire.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
 
     def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, Meta]:
-        """Shape and dtype of what each device has brought; raises if one could not."""
+        """Shape and dtype of the block that each device has sent; raises if one could not send it."""
         for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
                 raise self._error({device: (meta, buffer.run.where)})
             if meta is None:
                 problem = f"{self.devices[device]} does not hold the value"
                 raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
-            if is_received and payload is None and math.prod(meta.shape):  # the channel found no room for it
+            if is_received and payload is None and math.prod(meta.shape):  # the reader had no memory for it
                 raise no_room(f"{meta} of {self.devices[device]}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}
 
     def gather(
         self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Wait for blocks and put them together here; raises as `fetch` does.
+        """Block until the blocks are computed, and copy them into one tensor; raises as `fetch` does.
 
         Args:
             buffer: the value.
-            places: by device, where its block is to stand.
-            shape, dtype: of the whole.
+            places: by device, the slices of the tensor that its block fills.
+            shape, dtype: of the tensor.
         """
         nbytes = math.prod(shape) * dtype.itemsize
         if self._arena is None or not self._arena.is_for(nbytes):
@@ -183,19 +182,19 @@ class ProcessPool:
         return out
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
-        """Wait until the blocks on these devices are computed. Raises as `fetch` does."""
+        """Block until the blocks on these devices are computed. Raises as `fetch` does."""
         run = buffer.run
         known = self._known(buffer, device_ids)
         if (not run.settled or run.checks) and not self._waiting.sees_finished(known):
             late = self._waiting.late(known)
             if late:
-                # a device answers after all that was handed to it before, so the looking goes on
+                # a device answers only after all its earlier calls: shared memory may show this one finished before
                 look = None if self._completions is None else lambda: self._waiting.glances(known, GLANCE_FOR_S)
                 self._waiting.wait([self._waiting.ask("sync", late)], seen=look)
         self._raise_failures(buffer, device_ids)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
-        """Whether `wait` would return or raise at once. An idle device answers in time; a busy one is not ready."""
+        """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
         known = self._waiting.ancestry(buffer, device_ids)
         late = self._waiting.late(known)
         if not late or any(link.lost for link in self._waiting.links(late)):
@@ -205,14 +204,14 @@ class ProcessPool:
         return self._waiting.wait([self._waiting.ask("sync", late)], READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
-        """Shapes and dtypes of values that only running could tell. Waits, and raises as `fetch` does."""
+        """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `fetch` does."""
         answers = self._answers("describe", [device], tuple(b.number for b in buffers))
         for buffer in buffers:
             self._raise_failures(buffer, [device])
         return list(answers[device])
 
     def held(self, device: int) -> int:
-        """How many values a device holds, after all that was called and released before."""
+        """How many values a device holds after all earlier calls and frees."""
         self._answers("sync", [device])
         return int(self._answers("held", [device])[device])
 
@@ -221,21 +220,21 @@ class ProcessPool:
         return self._answers("handed", range(len(self.devices)))
 
     def _answers(self, kind: str, device_ids: Iterable[int], what: Any = None) -> dict[int, Any]:
-        """Ask devices something, and wait for what each answers."""
+        """Send a request to devices, and block until all have answered."""
         request = self._waiting.ask(kind, device_ids, what)
         self._waiting.wait([request])
         return {device: answer for device, (answer, _) in request.answers.items()}
 
     def cancel(self, where: Where) -> None:
-        """Cancel all calls that are not finished; values that were sent or are computed stay.
+        """Cancel all unfinished calls; values that were sent or are computed stay.
 
         Args:
-            where: the interrupted line, for the errors of whoever asks for what was cancelled.
+            where: the interrupted line, for the errors of the cancelled values.
         """
         self._dispatcher.post("cancel", 0, str(where))
 
     def forget(self, program: Program) -> None:
-        """Let the workers drop a program that will not be called again."""
+        """Make the workers drop a program that will not be called again."""
         self._dispatcher.post("forget", 0, program.number)
 
     def pid(self, device: int) -> int:
@@ -252,12 +251,12 @@ class ProcessPool:
 
     @property
     def is_alive(self) -> bool:
-        """Whether calls can be made: not shut down, and no device lost."""
+        """Whether calls can be made: the pool is not shut down, and no device is lost."""
         dispatcher = self._dispatcher
         return not dispatcher.closing and not dispatcher.broken and not dispatcher.calls.has_lost
 
     def shutdown(self) -> None:
-        """End all workers; values that lived there are gone. Again, or in a forked process, it does nothing."""
+        """End all workers; their values are lost. Idempotent; in a forked child it does nothing."""
         if os.getpid() != self._owner:
             return
         self._stop_watching_cells()
@@ -270,10 +269,10 @@ class ProcessPool:
         self._waiting.print_output()
 
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        """What a value depends on. Raises at once if a device among that is gone, however long others still compute."""
+        """What a value depends on. Raises at once if a device among that is lost, while others still compute."""
         dispatcher = self._waiting.open_dispatcher()
         dispatcher.check_can_wait()
-        dispatcher.advance()  # an interrupt may have left a call without its number
+        dispatcher.advance()  # an interrupt may have left a call without a number
         with dispatcher.calls.lock:
             known = ancestry(buffer.run, device_ids)
         if known.failures and any(failure.lost for failure, _ in known.failures.values()):

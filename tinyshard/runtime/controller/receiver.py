@@ -1,4 +1,4 @@
-"""The I/O thread: it starts the workers, takes what they send, and sends what no other thread could send at once."""
+"""The I/O thread: it starts the workers, receives what they send, and sends what a posting thread could not."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from tinyshard.runtime.failure import gone
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
 
-# after so long without anything to do what is kept for a next time is given back
+# after so long without anything to do it returns memory that is kept for reuse
 REST_AFTER_S = 5.0
-# until then it looks now and then for values that nobody holds any more: nothing wakes it for them
+# until then it polls for released values: their finalizers do not wake it
 TIDY_EVERY_S = 0.25
-# how often it tries again what could not go out
+# how often it retries what could not be sent
 RETRY_EVERY_S = 1e-3
 
 
 class Receiver:
-    """One thread. It changes what the dispatcher's lock guards with that lock held.
+    """The I/O thread and its event loop.
 
     Args:
-        dispatcher: whose queue it goes on with.
+        dispatcher: has the queue, and the lock that guards all that other threads use.
         starter: starts the workers, and ends them.
-        platform: what they are called.
-        rest: called when there has been nothing to do for a while.
+        platform: "cpu" or "gpu".
+        rest: called when there has been nothing to do for `REST_AFTER_S`.
     """
 
     def __init__(self, dispatcher: Dispatcher, starter: Starter, platform: str, rest: Callable[[], object]) -> None:
@@ -53,10 +53,10 @@ class Receiver:
         dispatcher.receiving.start()
 
     def abandon(self) -> None:
-        """In a process that user code has forked from this one: close what it sleeps on."""
+        """In a process that user code has forked from this one: close the selector."""
         self._selector.close()
 
-    # ---- its life ---------------------------------------------------------------------------------------------
+    # ---- the event loop ---------------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         dispatcher = self._dispatcher
@@ -67,9 +67,9 @@ class Receiver:
                 self._turn()
         except TinyshardError as error:
             dispatcher.broken = error
-        except BaseException:  # the threads that wait are to see it
+        except BaseException:  # waiting threads raise it
             text = traceback.format_exc().strip()
-            dispatcher.broken = unusable("the thread that talks to the workers failed\n" + text)
+            dispatcher.broken = unusable("the I/O thread failed\n" + text)
         finally:
             self._end()
 
@@ -84,16 +84,16 @@ class Receiver:
             self._printed.watch(link)
 
     def _turn(self) -> None:
-        """Hand out what is queued, write, then wait for news and take it in."""
+        """Send what is queued, write to sockets, then block until something is received, and handle it."""
         dispatcher = self._dispatcher
         with self._calls.lock:
-            is_whole = dispatcher.hand_out_all(is_receiver=True)
+            is_whole = dispatcher.send_queued(is_receiver=True)
             for link in self._links:
                 if link.has_output:
                     link.write()
                     self._watch(link)
-                if link.words or link.is_control_watched:
-                    link.write_words()
+                if link.control_output or link.is_control_watched:
+                    link.write_control()
                     self._watch_control(link)
         is_watched = dispatcher.back_pressure.release() or not is_whole or dispatcher.ring_by_s < float("inf")
         pause_s = None if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
@@ -103,24 +103,24 @@ class Receiver:
         elif pause_s is not None:
             self._tidy()
         with self._calls.lock:
-            dispatcher.hand_out_all(is_receiver=True)  # before a device is found to be lost, all that it has is known
+            dispatcher.send_queued(is_receiver=True)  # first: what a device was sent is noted before its loss
             if not events or time.monotonic() >= dispatcher.ring_by_s:
                 dispatcher.ring()
             for key, mask in events:
                 self._take_in(key, mask)
 
     def _tidy(self) -> None:
-        """Nothing has come for a moment."""
+        """Free released values when nothing was received for a moment; return memory after a longer pause."""
         self._dispatcher.look_at_progress()
         with self._calls.lock:
-            self._dispatcher.tell_of_released()
+            self._dispatcher.free_released()
         if time.monotonic() - self._busy_s > REST_AFTER_S:
             self._rest()
 
     def _end(self) -> None:
-        """Kill all workers, close everything, and wake all who wait."""
+        """Kill all workers, close everything, and wake all waiting threads."""
         dispatcher = self._dispatcher
-        with self._calls.lock:  # a thread that hands out sees it, or is done
+        with self._calls.lock:  # a thread that is sending finishes first; a later one sees it
             dispatcher.closing = dispatcher.closing or not dispatcher.broken
             for link in self._links:
                 self._take_lines(link)
@@ -130,7 +130,7 @@ class Receiver:
         self._selector.close()
         dispatcher.end()
 
-    # ---- with the lock: what it writes -------------------------------------------------------------------
+    # ---- with the lock held: what is written ------------------------------------------------------------------
 
     def _watch(self, link: Link) -> None:
         if not link.lost and link.has_output != link.is_watched:
@@ -139,12 +139,12 @@ class Receiver:
             self._selector.modify(link.sock, events, link)
 
     def _watch_control(self, link: Link) -> None:
-        if link.control.fileno() >= 0 and bool(link.words) != link.is_control_watched:
-            link.is_control_watched = bool(link.words)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.words else 0)
+        if link.control.fileno() >= 0 and bool(link.control_output) != link.is_control_watched:
+            link.is_control_watched = bool(link.control_output)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.control_output else 0)
             self._selector.modify(link.control, events, link)
 
-    # ---- with the lock: what comes ----------------------------------------------------------------------------
+    # ---- with the lock held: what is received -----------------------------------------------------------------
 
     def _take_in(self, key: selectors.SelectorKey, mask: int) -> None:
         link = key.data
@@ -164,7 +164,7 @@ class Receiver:
             self._lose(link)
             return
         if messages:
-            self._take_lines(link)  # what a worker printed before it answered is there before the answer
+            self._take_lines(link)  # what a worker printed before its answer is printed before it here
         for head, payload in messages:
             self._take(link, head, payload)
 
@@ -173,7 +173,7 @@ class Receiver:
             link.is_up = True
         elif head[0] == "failed":
             _, number, failure = head
-            # a device that had done its part could not take the result: it tells whoever asks it for that
+            # a settled call has no run here: then the answer to a fetch carries the failure
             run = next((run for run in self._calls.unsettled if run.number == number), None)
             if run is not None:
                 run.failures.setdefault(link.device, (failure, run.where))
@@ -190,7 +190,7 @@ class Receiver:
                     request.over.open()
 
     def _take_control(self, link: Link) -> None:
-        """What has come on the control line."""
+        """Handle what was received on the control line."""
         if link.control.fileno() < 0:
             return
         messages = link.read_control()
@@ -211,7 +211,7 @@ class Receiver:
         self._printed.read(link, self._selector.unregister)
 
     def _lose(self, link: Link) -> None:
-        """The worker is gone: say so to all who wait for it."""
+        """The worker is lost: fail its calls, wake the threads that wait for it, and notify the other devices."""
         dispatcher = self._dispatcher
         self._selector.unregister(link.sock)
         self._close_control(link)
@@ -225,7 +225,7 @@ class Receiver:
         self._calls.settle()
         link.fail_asked()
         for other in self._links:
-            other.tell("lost", link.device, lost)
+            other.send_control("lost", link.device, lost)
         self._dispatcher.interrupts.note_frozen(link.device, link.done)
         if not link.is_up:
-            raise lost_error(link.device, lost, self._platform)  # the others wait for it: no device will start
+            raise lost_error(link.device, lost, self._platform)  # the other workers cannot connect without it

@@ -1,7 +1,7 @@
-"""Noticing that nobody holds a value any more.
+"""Which values are in use, and which are released: a value is released when its last Buffer is collected.
 
-A finalizer may strike anywhere, inside any lock, so it must neither lock nor send; and a Ctrl-C that strikes inside a
-finalizer written in Python is lost. Here it is one call in C: the weak reference appends itself to a deque.
+A finalizer may run anywhere, with any lock held, so it must neither lock nor send; and a Ctrl-C during a finalizer
+written in Python is lost. Here the finalizer is one call in C: the weak reference appends itself to a deque.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _MOST_SHOWN = 5
 
 
 class Watch(weakref.ref[Buffer]):
-    """A weak reference that knows which devices are to be told of which value.
+    """A weak reference to a Buffer, with what is needed to free its value.
 
     Attributes:
-        number: of the value.
-        devices: that hold a block of it; none until it is held in `Buffers`.
+        number: the value's number.
+        devices: the devices that hold a block of it; none until `Buffers.make` sets them.
     """
 
     number = 0
@@ -34,7 +34,7 @@ class Watch(weakref.ref[Buffer]):
 
 
 class Buffers:
-    """The values of one runtime that somebody holds, and those that were let go since the last look."""
+    """The values of one runtime that are in use, and those that were released and are still to be freed."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -50,16 +50,16 @@ class Buffers:
         return buffer
 
     def held_by(self, device: int) -> list[Buffer]:
-        """The values that somebody holds and of which this device has a block."""
+        """The values in use of which this device holds a block."""
         held = (watch() for watch in list(self._held.values()) if device in watch.devices)
         return [buffer for buffer in held if buffer is not None]
 
     def released(self) -> list[Watch]:
-        """What nobody holds any more, as far as it was not taken."""
-        return list(self._released)  # one step, in C
+        """The values that were released and not yet dropped, the oldest first."""
+        return list(self._released)  # atomic
 
     def drop(self, watches: Iterable[Watch]) -> None:
-        """Take the first ones of what `released` gave. To do it again changes nothing; one thread at a time may."""
+        """Forget the first values that `released` gave. Idempotent; one thread at a time may call it."""
         for watch in watches:
             if self._released and self._released[0] is watch:
                 self._held.pop(watch.number, None)
@@ -80,7 +80,7 @@ def put_together(
     shape: tuple[int, ...],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """One tensor of its blocks, each at its place."""
+    """One tensor, put together from its blocks."""
     if len(blocks) == 1:
         return next(iter(blocks.values())).reshape(shape)
     out = torch.empty(shape, dtype=dtype)
@@ -90,18 +90,18 @@ def put_together(
 
 
 def block_nbytes(buffer: Buffer) -> int:
-    """Size of one device's block; 0 where only running tells."""
+    """Size of one device's block; 0 where it is known only after the run."""
     return math.prod(buffer.block.shape) * buffer.block.dtype.itemsize if buffer.block is not None else 0
 
 
 def alive_text(buffers: Iterable[Buffer]) -> str:
-    """What the values of one device take, the largest first, each with the line that made it.
+    """The memory that the values of one device take, the largest first, each with the line that made it.
 
     Returns:
         "12.0 MB in 3 values\n8.0 MB f32[1024, 2048] made by In[2], line 3: y = x + 1 ..."
     """
     held = sorted(buffers, key=block_nbytes, reverse=True)
-    lines = [f"{megabytes(sum(map(block_nbytes, held)))} in {len(held)} values that somebody holds"]
+    lines = [f"{megabytes(sum(map(block_nbytes, held)))} in {len(held)} values"]
     lines += [f"{megabytes(block_nbytes(b))} {b.block} made by {b.run.where}" for b in held[:_MOST_SHOWN]]
     if len(held) > _MOST_SHOWN:
         lines.append(f"and {len(held) - _MOST_SHOWN} more")
@@ -109,7 +109,7 @@ def alive_text(buffers: Iterable[Buffer]) -> str:
 
 
 def megabytes(nbytes: int) -> str:
-    """A size for people.
+    """A size as text.
 
     Example:
         >>> megabytes(1 << 22)

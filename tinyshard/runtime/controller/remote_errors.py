@@ -1,4 +1,4 @@
-"""The one error that the cell sees for all devices."""
+"""The error that the user's cell raises: one for all devices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from tinyshard.runtime.failure import NO_MEMORY, Failure, is_out_of_memory
 
 
 def ending(status: int | None) -> str:
-    """How a process ended, from its wait status; None if nobody could tell."""
+    """How a process ended, as text.
+
+    Args:
+        status: its wait status; None if it is not known.
+    """
     if status is None:
         return "it ended together with the helper process that started it"
     if os.WIFSIGNALED(status):
@@ -32,19 +36,19 @@ def ending(status: int | None) -> str:
 
 
 def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) -> RemoteError:
-    """One error for all devices that failed; equal ones are said once.
+    """One error for all devices that failed; equal failures are merged.
 
     Args:
-        failures: by device that is concerned: what failed, and the line that dispatched it.
+        failures: by device, what failed and the line that dispatched it.
         platform: "cpu".
 
     Returns:
-        DeviceLostError if one of the devices is gone, CancelledError if all were cancelled, else RemoteError.
+        DeviceLostError if one of the devices is lost, CancelledError if all were cancelled, else RemoteError.
     """
     for failure, _ in failures.values():
         if failure.lost:
             return lost_error(failure.device, failure.lost, platform)
-    failures = {d: told for d, told in failures.items() if not told[0].interrupt} or failures
+    failures = {d: f for d, f in failures.items() if not f[0].interrupt} or failures
     failure, where = next(iter(failures.values()))
     if failure.interrupt:
         return CancelledError(
@@ -56,8 +60,8 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
             )
         )
     groups: dict[tuple[Failure, object], set[int]] = {}
-    for told in failures.values():
-        groups.setdefault(told, set()).add(told[0].device)
+    for pair in failures.values():
+        groups.setdefault(pair, set()).add(pair[0].device)
     parts = []
     for (failure, where), ids in groups.items():
         lines = (failure.call + "\n" + failure.frames).strip().replace("\n", "\n    ")
@@ -69,11 +73,11 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
 
 
 def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buffers: Buffers) -> RemoteError:
-    """The same; where memory ran out an OutOfMemoryError that tells what is alive on the first of the devices.
+    """As `remote_error`; where memory ran out, an OutOfMemoryError that lists what is alive on the first such device.
 
     Args:
-        failures, platform: as `remote_error` has them.
-        buffers: the values of these devices.
+        failures, platform: those of `remote_error`.
+        buffers: the values of all devices.
     """
     error = remote_error(failures, platform)
     full = next((device for device, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
@@ -88,7 +92,7 @@ def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buff
 
 
 def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
-    """The error for a device whose process is gone."""
+    """The error for a device whose process has ended."""
     advice = ""
     if "SIGKILL" in lost:
         advice = "; the system kills so when memory runs out: ts.live_arrays() lists what is alive"
@@ -103,11 +107,8 @@ def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
     )
 
 
-_SIGNS = ("MemoryError", "can't allocate memory", "not enough memory", "CUDA out of memory")
-
-
 def unusable(why: str) -> RuntimeStateError:
-    """The error of a pool that is broken."""
+    """The error for a pool that is broken."""
     return RuntimeStateError(
         message(
             "the pool cannot be used any more",
@@ -119,7 +120,7 @@ def unusable(why: str) -> RuntimeStateError:
 
 
 def no_room(got: str) -> OutOfMemoryError:
-    """The error of a value for which this process has no memory."""
+    """The error for a value for which this process has no memory."""
     return OutOfMemoryError(
         message(
             "this process has no memory for the values of an array",

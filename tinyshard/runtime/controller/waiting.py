@@ -1,4 +1,4 @@
-"""Waiting for devices: asking them, looking in shared memory, and noticing that none of them gets on."""
+"""How a thread of the controller waits for devices: requests, shared memory, and the watchdog."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tinyshard.runtime.controller.watchdog import Patience, check_progress
 from tinyshard.runtime.shm import allocator
 from tinyshard.runtime.shm.completion import Completions
 
-# a thread that waits longer than this looks whether the devices get on
+# how often a waiting thread checks whether the devices make progress
 LOOK_EVERY_S = 0.5
-# shared memory shows at once what is over; how long to sleep for that, and how long to look for answers in between
+# how long one wait for shared memory takes, and how long a wait for answers between two of them
 GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
 
 
 class Waiting:
-    """How a thread of the controller waits. Ctrl-C ends each wait, and cancels what is queued.
+    """The waits of the controller's threads. Ctrl-C ends each wait, and cancels the unfinished calls.
 
     Args:
-        dispatcher: by which devices are asked.
-        completions: what they show in shared memory, if they share it with this process.
-        platform: what they are called: "cpu".
+        dispatcher: sends requests to devices.
+        completions: what the devices have finished, if they share memory with this process.
+        platform: "cpu" or "gpu".
     """
 
     def __init__(self, dispatcher: Dispatcher, completions: Completions | None, platform: str) -> None:
@@ -58,11 +58,11 @@ class Waiting:
             return ancestry(buffer.run, device_ids)
 
     def late(self, known: Ancestry) -> set[int]:
-        """The devices that have not yet told that they have finished what matters."""
+        """The devices that are not known to have finished what a value depends on."""
         return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
 
     def sees_finished(self, known: Ancestry) -> bool:
-        """Whether shared memory soon shows that all is over that matters: nobody needs to be asked then."""
+        """As `glances`, for `GLANCE_FOR_S`; then no request is needed. Ctrl-C cancels the unfinished calls."""
         try:
             return self.glances(known, GLANCE_FOR_S)
         except KeyboardInterrupt:
@@ -70,7 +70,7 @@ class Waiting:
             raise
 
     def glances(self, known: Ancestry, within_s: float) -> bool:
-        """Whether shared memory shows within this time that all that matters is over."""
+        """Whether shared memory shows within this time that all that a value depends on is finished."""
         completions, dispatcher = self._completions, self._dispatcher
         if completions is None:
             return False
@@ -78,12 +78,12 @@ class Waiting:
         seen = completions.wait(known.needs, dispatcher.is_all_received, within_s)
         if seen is None:
             return False
-        dispatcher.calls.note_progress(seen)
+        dispatcher.calls.record_progress(seen)
         self.print_output()
         return True
 
     def cancel(self) -> None:
-        """Cancel all calls that are not finished, for an interrupt at this line of the user's."""
+        """Cancel all unfinished calls, for an interrupt at the current line of the user's code."""
         self._dispatcher.post("cancel", 0, str(users_line()))
 
     def ask(
@@ -93,7 +93,7 @@ class Waiting:
         what: Any = None,
         lent: tuple[torch.Tensor, allocator.Block] | None = None,
     ) -> Request:
-        """Ask devices something.
+        """Send a request to devices.
 
         Args:
             lent: a tensor into which they write, and its block.
@@ -104,10 +104,10 @@ class Waiting:
         return request
 
     def wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:
-        """Until all have answered; False if that takes longer. Raises DeviceLostError as soon as one of them cannot.
+        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError once a device is lost.
 
         Args:
-            seen: looks for a moment whether what is waited for is over without an answer.
+            seen: waits a moment for shared memory; whether that makes the answers unnecessary.
         """
         patience = Patience()
         try:
@@ -120,21 +120,21 @@ class Waiting:
                 if seen is not None and not request.over.is_open:
                     return True
                 if request.waiting:
-                    break  # one of them is lost: the others may wait for it, and need not be waited for
+                    break  # a device is lost: other devices may wait for it for ever
         finally:
             self.print_output()
         self._dispatcher.check_open()
         waiting = {d for r in requests for d in r.waiting}
-        if waiting:  # one of them is lost
+        if waiting:
             for link in sorted(self._dispatcher.links, key=lambda link: link.device not in waiting):
                 if link.lost:
                     raise lost_error(link.device, link.lost, self._platform)
         return True
 
-    def hold_back(self, run: Run) -> None:
-        """Wait while too much is before one of the devices of a call."""
+    def throttle(self, run: Run) -> None:
+        """Block while one of the devices of a call has too much before it."""
         patience = Patience()
-        self._dispatcher.back_pressure.hold_back(run.devices, lambda latch: self._watch(latch, run.devices, patience))
+        self._dispatcher.back_pressure.throttle(run.devices, lambda latch: self._watch(latch, run.devices, patience))
 
     def _watch(
         self,
@@ -144,10 +144,10 @@ class Waiting:
         timeout_s: float = -1,
         seen: Callable[[], bool] | None = None,
     ) -> bool:
-        """Wait for a latch that these devices open, or for what `seen` says; False if that takes longer.
+        """Block until a latch is open, which waits for these devices, or `seen` is true; False after `timeout_s`.
 
         Raises:
-            CollectiveTimeoutError: none of the devices that this depends on gets on.
+            CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
         """
         try:
             self._dispatcher.ring()
@@ -170,6 +170,6 @@ class Waiting:
         return True
 
     def print_output(self) -> None:
-        """Print what workers wrote, here in the thread that asks, so that it lands in the asking cell."""
+        """Print what workers printed, in the calling thread, so that it appears in its cell."""
         for device, line in self._dispatcher.take_printed():
             print(f"[{self._platform.upper()} {device}] {line}", file=sys.stderr)

@@ -1,7 +1,7 @@
-"""Telling a device that computes for long from one that will never come: who reached a collective, and who did not.
+"""The watchdog: a wait whose devices make no progress raises an error that names which of them reached a collective.
 
-A device gets on if it finishes calls, reaches another collective, or uses its processor. While one of those that a wait
-depends on gets on, the wait goes on, for hours if need be. Where none does, it ends with an error.
+A device makes progress if it finishes a call, reaches another collective, or uses its processor. While one of the
+devices that a wait depends on makes progress, the wait goes on, for hours if need be.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tinyshard.core.errors import CollectiveTimeoutError, message
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.wire import Current
 
-# a device that computes gets a larger share of a processor even where many compete for it
+# a device that computes gets a larger share of a processor, even where many devices compete
 BUSY_SHARE = 0.01
-# what was seen so long ago belongs to another wait, and who answers after such a silence has woken up
+# a sight so old belongs to another wait; a device that answers after so long a silence was stopped and has resumed
 FORGET_S = 2
 
 
@@ -28,11 +28,11 @@ class Sight:
 
     Attributes:
         device: its id.
-        moved_s: when it was last seen to get on.
+        moved_s: when it was last seen to make progress.
         seen_s: when it last answered.
         is_silent: it has not answered since it was last asked.
         done: the last call that it has finished.
-        current: the collective that it is in, if it is in one: (call, place in it, name, ids of those that take part).
+        current: the collective that it is in, or None: (call, place in it, name, ids of its devices).
         processor_s: processor time that it has used.
     """
 
@@ -47,10 +47,10 @@ class Sight:
 
 @dataclass
 class Patience:
-    """One wait, as far as it has looked.
+    """How long one wait has been looking at the devices.
 
     Attributes:
-        since_s: when it began to look without a pause: what was seen before, or might have been, says nothing.
+        since_s: since when it looks without a pause.
         looked_s: when it last looked.
     """
 
@@ -58,14 +58,14 @@ class Patience:
     looked_s: float = float("-inf")
 
     def look(self, now_s: float) -> None:
-        """Note that it looks now."""
+        """Note that the wait looks now."""
         if now_s - self.looked_s > FORGET_S:
             self.since_s = now_s
         self.looked_s = now_s
 
 
 def look_again(before: Sight, now_s: float, done: int, current: Current | None, processor_s: float) -> Sight:
-    """What is known of a device after an answer."""
+    """The new sight of a device, after an answer."""
     worked = processor_s - before.processor_s > BUSY_SHARE * (now_s - before.seen_s)
     woke = now_s - before.seen_s > FORGET_S
     moved = worked or woke or (done, current) != (before.done, before.current)
@@ -74,13 +74,13 @@ def look_again(before: Sight, now_s: float, done: int, current: Current | None, 
 
 
 def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: float, now_s: float) -> list[Sight]:
-    """The devices that a wait depends on, if none of them has got on for `limit_s`; else none.
+    """The devices that a wait depends on, if none of them has made progress for `limit_s`; else none.
 
     Args:
         sights: by device.
         waited_for: the devices whose answer is missing.
-        limit_s: how long.
-        now_s: the time of the last look.
+        limit_s: the time limit.
+        now_s: the present time.
     """
     found: set[int] = set()
     open_ = set(waited_for)
@@ -93,27 +93,27 @@ def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: flo
     return mine if all(now_s - sight.moved_s >= limit_s for sight in mine) else []
 
 
-def who_reached(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[int]] | None:
-    """The first collective that holds these devices up.
+def stuck_collective(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[int]] | None:
+    """The first collective that these devices wait in.
 
     Returns:
-        The collective; the ids of those that reached it, and of those that did not. None if they are in no collective.
+        The collective; the ids of its devices that reached it, and that did not. None if they wait in no collective.
     """
     seen = list(stuck)
-    waited_in = [sight.current for sight in seen if sight.current is not None]
-    if not waited_in:
+    currents = [sight.current for sight in seen if sight.current is not None]
+    if not currents:
         return None
-    first = min(waited_in)
-    there = {sight.device for sight in seen if sight.current == first or sight.done >= first[0]}
-    return first, [d for d in first[3] if d in there], [d for d in first[3] if d not in there]
+    first = min(currents)
+    reached = {sight.device for sight in seen if sight.current == first or sight.done >= first[0]}
+    return first, [d for d in first[3] if d in reached], [d for d in first[3] if d not in reached]
 
 
-# who was asked a moment ago may still answer, on a busy machine seconds after its peers
+# a device that was asked a moment ago may still answer: on a busy machine seconds after the others
 ANSWERS_WITHIN_S = 10
 
 
 class Watched(Protocol):
-    """A device as it is looked at: the attributes of `connection.Link` that matter here."""
+    """The attributes of `connection.Link` that the watchdog reads."""
 
     device: int
     done: int
@@ -124,31 +124,31 @@ class Watched(Protocol):
 def check_progress(
     links: Sequence[Watched], calls: Iterable[Run], waited_for: Sequence[int], since_s: float, platform: str
 ) -> None:
-    """Raise CollectiveTimeoutError if none of the devices that a wait depends on gets on.
+    """Raise CollectiveTimeoutError if none of the devices that a wait depends on makes progress.
 
     Args:
-        links: of all devices.
-        calls: those that are not known to be over.
+        links: the links to all devices.
+        calls: the calls that are not known to be finished.
         waited_for: the devices whose answer is missing.
         since_s: since when this wait looks without a pause.
-        platform: "cpu".
+        platform: "cpu" or "gpu".
     """
     limit_s = config.read("collective_timeout_s")
     sights = {link.device: _present(link.sight, link.done) for link in links if link.sight is not None}
     if len(sights) < len(links) or any(link.lost for link in links):
-        return  # not all have been looked at; or one is gone, and that is the error
+        return  # a device was not looked at yet; or one is lost, and that is the error
     now_s = time.monotonic()
     if now_s - since_s < limit_s or any(not s.is_silent and now_s - s.seen_s > FORGET_S for s in sights.values()):
-        return  # not yet, or the look that has been asked for is still to be taken
+        return  # too early, or the next look is still to come
     stuck = stalled(sights, waited_for, limit_s, now_s)
     if stuck:
-        patience_s = 0.9 * min(limit_s, ANSWERS_WITHIN_S)  # who is stopped has been silent for the limit, or nearly so
+        patience_s = 0.9 * min(limit_s, ANSWERS_WITHIN_S)  # a stopped device is silent for about the limit
         silent = [s.device for s in sights.values() if s.is_silent and now_s - s.seen_s > patience_s]
         raise _error(calls, sights, stuck, silent, limit_s, platform)
 
 
 def _present(sight: Sight, done: int) -> Sight:
-    """A sight, without a collective that the device is known to have left since: it is done with a later call."""
+    """A sight without its collective, if the device has left that since: it has finished a later call."""
     return replace(sight, current=None) if sight.current is not None and sight.current[0] < done else sight
 
 
@@ -159,7 +159,7 @@ def _error(
         return f"{platform.upper()} {','.join(map(str, ids))}" if ids else "none"
 
     ids = {sight.device for sight in stuck}
-    found = who_reached([s for s in sights.values() if s.device in ids or (s.current and ids & set(s.current[3]))])
+    found = stuck_collective([s for s in sights.values() if s.device in ids or (s.current and ids & set(s.current[3]))])
     got = (
         f"{names(silent)} does not answer: its process is stopped, or the system does not let it run\n"
         if silent
