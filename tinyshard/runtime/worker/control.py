@@ -1,14 +1,14 @@
-"""What a device's loop shares with its control thread: how far the loop is, and which calls are not to be run.
+"""The control thread of a device, and what it shares with the loop: how far the loop is, and which calls it skips.
 
-The channel is read in order, by a loop that may be busy for long or wait in a collective. What must not wait for it
-comes by a second socket, the control line:
+The loop reads calls in order, and may compute for long or wait in a collective. What must not wait for the loop comes
+by a second socket, the control line:
 
-    controller                     device
+    controller sends               device
     ("freeze",)                    starts no further call, and answers ("frozen", the last call that it started)
-    ("cancel", upto, skip, by)     goes on: calls up to `upto` are cancelled, and those in `skip` are not even started
+    ("cancel", upto, skip, by)     goes on: calls up to `upto` are cancelled, and those in `skip` are not started
     ("look",)                      answers ("seen", calls finished, the collective it waits in, processor time in s)
-    ("lost", device, how)          another device is gone: no collective can end any more
-    end of the stream              the controller is gone: the process ends, whatever it does
+    ("lost", device, how)          another device is lost: every collective fails from now on
+    end of the stream              the controller has ended: the process ends at once
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.wire import Current
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 
-# a peer's end breaks the connection at once; how it ended is the controller's news, and comes a moment later
-NEWS_WITHIN_S = 10
+# a peer's death breaks the connection at once; the controller sends how the peer ended a moment later
+LOST_WITHIN_S = 10
 
 
 class CurrentCollective(NamedTuple):
     """A collective that the loop is in.
 
     Attributes:
-        number: of the call.
+        number: the call's number.
         ready: its program.
-        step: the collective.
+        step: the collective's step.
     """
 
     number: int
     ready: ReadyProgram
     step: ReadyStep
 
-    def told(self, device: int) -> Current:
-        """As plain data."""
+    def as_plain(self, device: int) -> Current:
+        """The same as plain data, for the controller."""
         program = self.ready.program
         assert self.step.collective is not None
         name, named, params = self.step.collective
@@ -58,14 +58,14 @@ class CurrentCollective(NamedTuple):
 
 
 class CallControl:
-    """Every call passes here before it starts. Made by the thread whose loop it is.
+    """Which calls may start, and how far the loop is. The loop's thread makes it.
 
     Attributes:
-        done: the last call that is over.
-        current: what `CurrentCollective` says of the collective that the loop is in, if it is in one.
-        cancelled_upto: calls up to this one are cancelled: what they still exchange are zeros.
-        lost: what is told of the device that is gone, if one is.
-        processor_s: tells the processor time that the loop has used.
+        done: the last call that the loop has finished.
+        current: the fields of a `CurrentCollective` while the loop is in a collective; else None.
+        cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
+        lost: the failure of a lost device, if there is one.
+        processor_s: returns the processor time that the loop has used.
     """
 
     def __init__(self) -> None:
@@ -84,8 +84,8 @@ class CallControl:
     # ---- the loop -----------------------------------------------------------------------------------------------
 
     def enter(self, number: int) -> bool:
-        """Wait while calls are held, then say whether this one is to start."""
-        self._started = number  # first: who freezes from here on counts it as started, and so does this thread
+        """Block while the device is frozen; whether this call is to start."""
+        self._started = number  # before the check: a freeze after this line counts the call as started
         if not self._is_frozen and not self._skip:
             return True
         with self._changed:
@@ -97,27 +97,27 @@ class CallControl:
             return False
 
     def cancelled(self, device: int) -> Failure:
-        """What is told of a call that was cancelled."""
+        """The failure of a cancelled call."""
         return interrupted(device, self._by)
 
     def why_broken(self, error: Exception) -> Failure | None:
-        """What is told of a collective that raised, if a lost device is the reason."""
+        """The failure of a lost device, if that is why a collective raised; blocks until the controller has sent it."""
         if self.lost is None and not isinstance(error, PeerLostError) and "gloo" not in str(error):
             return None
         with self._changed:
-            self._changed.wait_for(lambda: self.lost is not None, NEWS_WITHIN_S)
+            self._changed.wait_for(lambda: self.lost is not None, LOST_WITHIN_S)
         return self.lost
 
     # ---- the control thread -------------------------------------------------------------------------------------
 
     def freeze(self) -> int:
-        """Let no further call start; the number of the last one that has."""
+        """Let no further call start. Returns the number of the last call that has started."""
         with self._changed:
             self._is_frozen = True
             return self._started
 
     def cancel(self, upto: int, skip: frozenset[int], by: str) -> None:
-        """Cancel calls, and let the others pass."""
+        """Cancel calls up to `upto`, skip those in `skip`, and let calls start again."""
         with self._changed:
             self.cancelled_upto, self._by = upto, by
             self._skip |= skip
@@ -125,16 +125,16 @@ class CallControl:
             self._changed.notify_all()
 
     def lose(self, failure: Failure) -> None:
-        """A device is gone."""
+        """Note that a device is lost."""
         with self._changed:
             self.lost = failure
             self._changed.notify_all()
 
 
 def _own_clock() -> Callable[[], float]:
-    """The processor time of this thread, for any thread to ask; that of the process where the system cannot tell.
+    """A function that returns the calling thread's processor time, or the process's where the system has no such clock.
 
-    gloo's thread looks around a hundred times a second, which takes one or two hundredths of a slow processor.
+    (gloo's thread polls a hundred times a second, which takes one or two hundredths of a slow processor.)
     """
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time
@@ -142,10 +142,10 @@ def _own_clock() -> Callable[[], float]:
 
 
 def listen(sock: socket.socket, device: int, call_control: CallControl, abort: Callable[[], None]) -> None:
-    """Do what comes on the control line, until the controller is gone; then end this process, whatever it does.
+    """The control thread: handle the control line until the controller has ended; then end this process at once.
 
     Args:
-        sock: the line.
+        sock: the control line.
         device: this device's id.
         call_control: shared with the loop.
         abort: ends every exchange with other devices.
@@ -159,8 +159,8 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
                 call_control.cancel(*head[1:])
             elif head[0] == "look":
                 current = call_control.current
-                told = CurrentCollective(*current).told(device) if current is not None else None
-                wire.send(sock, ("seen", call_control.done, told, call_control.processor_s()))
+                plain = CurrentCollective(*current).as_plain(device) if current is not None else None
+                wire.send(sock, ("seen", call_control.done, plain, call_control.processor_s()))
             elif head[0] == "lost":
                 call_control.lose(gone(*head[1:]))
                 abort()

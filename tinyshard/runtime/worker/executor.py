@@ -1,4 +1,4 @@
-"""Programs made ready to run: ops looked up, arguments turned into templates, and when each value is last used."""
+"""Preparing a Program to run: ops are looked up, arguments become templates, last uses of values are found."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, with_tensors_for_numbers
 
-_SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
+_SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyStep:
-    """One step, with its op found.
+    """One step that is ready to run.
 
     Attributes:
-        name: as in the program's text.
+        name: the op's name in the program's text.
         call: values of the program -> flat results; None for a collective.
-        step: as in the program.
+        step: the program's step.
         collective: name, axes and parameters of a collective.
         operand, meta: a collective's operand.
-        perform: takes part in the collective, as `Communicator.ready` gives it; None where none was given.
+        perform: runs the collective, from `Communicator.ready`; None without a communicator.
         results: numbers of the results.
-        dead: values that no later step needs.
+        dead: values that no later step uses.
     """
 
     name: str
@@ -52,13 +52,13 @@ class ReadyStep:
 
 @dataclass(frozen=True, slots=True)
 class ReadyProgram:
-    """A Program that a device can run over and over.
+    """A Program that is ready to run.
 
     Attributes:
-        program: as it was sent.
+        program: the program as it was sent.
         steps: its steps.
         size: how many values it has.
-        may_print: whether one is an op of which that is not known; torch's own print nothing.
+        may_print: whether it has an op that may print: torch's own ops print nothing.
     """
 
     program: Program
@@ -73,10 +73,10 @@ def make_ready(
     """Look up every op of the program once.
 
     Args:
-        program: what is to be run.
-        place: where the values are, and where ops are to make new ones, if that is not the CPU.
-        communicator: the device's way to the others. Without one the program runs in the user's own
-            process, whose modes are to see each op as it is named, and no tensor that is made under them is kept.
+        program: the program.
+        place: the GPU on which values are kept and made; None for the CPU.
+        communicator: runs the collectives. Without one the program runs in the user's own process: there
+            the user's torch modes must see each op under its name, and no tensor made under them may be kept.
     """
     last: dict[int, int] = {}
     for k, step in enumerate(program.steps):
@@ -169,9 +169,9 @@ def _filled(tree: Any, values: list[Any]) -> Any:
 
 
 def zeros_for(meta: Meta | None, place: torch.device | None = None) -> torch.Tensor:
-    """What a failed device sends in its place, so that the others do not wait for it.
+    """The operand that a failed device uses in a collective, so that the other devices do not block.
 
-    One zero stands for all: what failed may have failed for want of memory.
+    It is one zero, expanded: the failure may be that memory ran out.
     """
     assert meta is not None, "a collective's operand has a known shape"
     return torch.zeros((), dtype=meta.dtype, device=place).expand(meta.shape)

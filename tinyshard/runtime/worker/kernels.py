@@ -1,7 +1,7 @@
-"""Kernels: where there is a faster way to what an op of torch's gives, the way that a device takes.
+"""Kernels: faster functions that devices call in place of some torch ops.
 
-`python -m benchmarks.kernels` measures each row of the table beside torch's own. What comes out is the same to the last
-bit; but for narrow products, whose sums are taken in another order.
+`python -m benchmarks.kernels` measures each row of the table beside torch's op. Results are equal to the last bit,
+except for narrow products, which add in another order.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from torch import Tensor
 from tinyshard.core.program import Step, Value, values_in
 from tinyshard.core.types import Meta
 
-# of fewer elements a call takes as long either way
+# with fewer elements the kernels are not faster
 _MANY = 1 << 15
-# NumPy warns of a number that the tensor's dtype has not, and torch takes it for an infinity
+# a number beyond the tensor's dtype: NumPy warns, torch uses infinity
 _GREATEST = 1 << 24
-# MKL multiplies by so few columns in several times the time that it takes for as few rows
+# MKL takes several times as long for a product with so few columns as for one with so few rows
 _NARROW = range(2, 12)
 
 
@@ -32,9 +32,9 @@ class Kernel:
     """A row of the table.
 
     Attributes:
-        fits: whether it gives what the op gives, by the arguments: a `Meta` in place of each tensor.
-        call: what is called in place of the op, with the op and then its arguments. Tensors that do not lie in memory
-            as it needs them it hands on to the op.
+        fits: whether the kernel's result equals the op's, by the arguments: a `Meta` in place of each tensor.
+        call: the kernel, called with the op and then its arguments. It calls the op where a tensor's memory layout
+            does not suit it.
     """
 
     fits: Callable[..., bool]
@@ -42,12 +42,12 @@ class Kernel:
 
 
 def kernel_for(step: Step, metas: Sequence[Meta | None], op: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel of a step on tensors of the CPU; `op`, which is torch's own, where there is no faster one.
+    """The kernel for a step on CPU tensors; `op` where there is no faster one.
 
     Args:
-        step: what is to be performed.
-        metas: of all values of the program.
-        op: what performs it.
+        step: the step.
+        metas: those of all values of the program.
+        op: torch's function for the step.
     """
     kernel = KERNELS.get(step.op)
     args = [metas[a.number] if isinstance(a, Value) else a for a in step.args]
@@ -57,7 +57,7 @@ def kernel_for(step: Step, metas: Sequence[Meta | None], op: Callable[..., Any])
 
 
 def _is_large(x: Meta) -> bool:
-    """Whether a tensor has many elements, and strides that follow from its shape and order: a dim of 1 has any."""
+    """Whether a tensor has many elements, and no dim of 1, whose stride may be any number."""
     return math.prod(x.shape) >= _MANY and 1 not in x.shape
 
 
@@ -88,8 +88,8 @@ def _is_picked_or_zero(mask: Meta, x: Meta, other: Meta) -> bool:
 
 
 def _picked_or_zero(op: Callable[..., Tensor], mask: Tensor, x: Tensor, other: Tensor) -> Tensor:
-    """Bits times 0 or 1: torch's loop branches at each element, which a mask without a pattern makes expensive."""
-    if not all(map(_is_row_major, (mask, x, other))) or other.view(torch.int32).item():  # -0.0 has a bit, too
+    """Multiply bits by 0 or 1: torch's loop branches at each element, which is expensive with an irregular mask."""
+    if not all(map(_is_row_major, (mask, x, other))) or other.view(torch.int32).item():  # -0.0 has a bit set
         return op(mask, x, other)
     return (x.view(torch.int32) * mask.to(torch.int32)).view(x.dtype)
 
@@ -104,17 +104,17 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
-# ---- what a call of a small op costs ---------------------------------------------------------------------------------
+# ---- the overhead of a small op -------------------------------------------------------------------------------------
 
 _TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.div.Tensor")
-# torch converts a number to one of these as it converts a tensor; with others some kernels look at the number itself
+# for these dtypes torch converts a number as it converts a tensor; for others some kernels read the number itself
 _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
 def with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[Any]:
-    """The arguments of a step, with a tensor for each number that torch would convert to one at every call.
+    """The arguments of a step, with a tensor in place of each number that torch would convert at every call.
 
-    Only where all tensors and the result are of one dtype and the number is of its kind: so it has no say in that.
+    Only where all tensors and the result have one dtype and the number is of its kind, so that promotion is the same.
     """
     args = list(step.args)
     known = [metas[v.number] for v in values_in((step.args, step.kwargs))] + [metas[r] for r in step.results if r >= 0]
@@ -122,8 +122,8 @@ def with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[A
     dtype = dtypes.pop() if len(dtypes) == 1 else None
     if step.op not in _TAKE_NUMBERS or dtype not in _CONVERTED:
         return args
-    for i, arg in enumerate(args[:2]):  # as torch does it: first the widest of its kind
-        if type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # with others the op itself is to raise
+    for i, arg in enumerate(args[:2]):  # as torch converts: first to the widest dtype of its kind
+        if type(arg) is int and -(1 << 63) <= arg < 1 << 63:  # for other ints the op raises
             args[i] = torch.scalar_tensor(arg, dtype=torch.int64).to(dtype)
         elif type(arg) is float and dtype.is_floating_point:
             args[i] = torch.scalar_tensor(arg, dtype=torch.float64).to(dtype)
@@ -131,7 +131,7 @@ def with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[A
 
 
 def short_name(op: Any, args: Sequence[Any], kwargs: Any) -> Callable[..., Any]:
-    """torch's function of an op's name, where all arguments are tensors: "torch.add" is found faster than the op."""
+    """torch's function with an op's name, where all arguments are tensors: "torch.add" is called faster than the op."""
     if torch.Tag.pointwise not in op.tags or kwargs or not all(isinstance(a, Value | torch.Tensor) for a in args):
         return op
     name, overload = op._schema.name.removeprefix("aten::"), op._overloadname

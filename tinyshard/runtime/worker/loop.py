@@ -1,8 +1,8 @@
-"""A device: one process that keeps shards by number and runs Programs by number, in the order in which it is told.
+"""The loop of a device: one process that keeps shards by number and runs Programs by number, in the controller's order.
 
-It never traces or plans, and never receives a Python function. Its messages come from the log in shared memory, or by
-its socket where there is none. Unasked it tells that it is up, that a call has failed, and in shared memory how far it
-is.
+It never traces or plans, and never receives a Python function. Messages come from the log in shared memory, or by the
+socket where there is none. Without a request the device sends that it is up and that a call has failed, and notes in
+shared memory which calls it has finished.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _LIBC = ctypes.CDLL(None)
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Stands in the store for a value that could not be computed.
+    """Kept in place of a value that could not be computed.
 
     Attributes:
-        why: what the controller was told; None if it knows better.
+        why: the failure that was sent to the controller; None for a skipped call, which the controller knows of.
     """
 
     why: Failure | None
@@ -49,14 +49,14 @@ class Worker:
     """The device's loop.
 
     Args:
-        sock: this device's channel to the controller.
+        sock: this device's socket to the controller.
         device: its id.
         call_control: which calls may start.
-        communicator: its way to the other devices.
-        arena: the memory that it shares with them and the controller, if it does.
+        communicator: runs the collectives.
+        arena: the memory shared with the controller and the other devices, if there is one.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         place: the GPU on which it keeps and computes its values; None for the CPU.
-        is_remote: the controller is on another machine, or may be.
+        is_remote: the controller may be on another machine.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class Worker:
         self._may_have_printed = False
 
     def serve(self) -> None:
-        """Do what comes, until the controller is gone.
+        """Handle messages in order, until the controller has ended.
 
-        What it has no time for yet stays in the controller's queue, which is bounded.
+        Messages that are not read yet are bounded by the controller's back-pressure.
         """
         wire.send(self._sock, ("ready",))
         for head, payload in self._messages():
@@ -95,11 +95,11 @@ class Worker:
                 self._call(*head[1:])
             else:
                 self._handle(head, payload)
-            if self._arena is not None and self._arena.freed:  # now that nobody waits for this device
+            if self._arena is not None and self._arena.freed:  # now that no process waits for this device
                 self._arena.let_go()
 
     def _messages(self) -> Iterator[wire.Message]:
-        """What comes, until the controller is gone."""
+        """The messages from the controller, until it has ended."""
         from_socket = wire.messages(self._sock)
         if self._log is None:
             yield from from_socket
@@ -117,20 +117,20 @@ class Worker:
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
     ) -> None:
-        """Run a program, and let the controller see that it is over."""
+        """Run a program, and note that the call is finished."""
         operands = list(map(self._values.get, inputs))
-        self._free(free)  # operands among that end with their last use
+        self._free(free)  # operands among these are freed at their last use
         if self._call_control.enter(number):
             self._run(number, self._programs[program], operands, outputs)
         else:
             self._values.update(dict.fromkeys(outputs, Failed(None)))
-        self._free(free)  # results of this call may be among that, too
+        self._free(free)  # results of this call may be among these, too
         self._call_control.done = number
         self._end_call(number)
         self._communicator.settle()
 
     def _end_call(self, number: int) -> None:
-        """Let the controller see that a call is over, without asking."""
+        """Note in shared memory that a call is finished."""
         if self._completion is not None:
             if self._may_have_printed:
                 _flush()
@@ -176,7 +176,7 @@ class Worker:
         if block is not None:
             assert self._arena is not None
             self._values[value] = self._arena.hold(block, shape, dtype)
-        elif nbytes and payload is None:  # the channel found no room for it
+        elif nbytes and payload is None:  # the reader had no memory for it
             error = MemoryError(f"no room for {nbytes} bytes")
             failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
             self._values[value] = self._fail(number, failure)
@@ -190,7 +190,7 @@ class Worker:
         return Failed(failure)
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
-        """Answer with the tensor's bytes, or copy it to its place in a block of the controller's."""
+        """Answer with the tensor's bytes, or copy them into a block that the controller has lent."""
         tensor = self._values.get(value)
         answer: Any = None
         payload = None
@@ -216,14 +216,14 @@ class Worker:
             self._values.pop(value, None)
 
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
-        """Run a program. If a step raises, the device goes on taking part in the remaining collectives with zeros.
+        """Run a program. After a step raises, or the call is cancelled, the remaining collectives get zeros.
 
-        So it does with a call that is cancelled: others may have started it.
+        (Another device may have started the call, and would wait in them.)
 
         Args:
-            number: of the call.
+            number: the call's number.
             ready: the program.
-            values: its operands; they are let go of as soon as they are used for the last time.
+            values: its operands; each is dropped after its last use.
             outputs: numbers for its results.
         """
         call_control = self._call_control
@@ -238,7 +238,7 @@ class Worker:
                 if step.perform is not None:
                     call_control.current = number, ready, step
                     if call_control.lost is not None:
-                        raise PeerLostError("a collective is not begun, for one of the devices is gone")
+                        raise PeerLostError("the collective is not started: a device is lost")
                     x = zeros_for(step.meta, self._place) if failed else values[step.operand]
                     values[step.results[0]] = step.perform(x, number)
                 elif not failed:
@@ -265,7 +265,7 @@ class Worker:
                 self._values[value] = values[slot]
 
     def _failed_on_gpu(self, number: int, program: Program) -> Failed | None:
-        """Wait until the GPU has done what it was told, so that what counts as done is, and its errors have a call."""
+        """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""
         try:
             torch.cuda.synchronize(self._place)
         except Exception as error:
@@ -278,15 +278,15 @@ def _meta(value: Any) -> Meta | None:
 
 
 def _leave() -> None:
-    """End this process: it cannot take part in an exchange without memory, and its end lets go those who wait for it.
+    """End this process: it has no memory to take part in a collective, and its end wakes the devices that wait in it.
 
-    (Where memory is shared, a device comes to the exchange all the same, and says that it has no room.)
+    (With shared memory a device arrives at the barrier all the same, and shows there that it has no memory.)
     """
     _flush()
     os._exit(NO_MEMORY)
 
 
 def _flush() -> None:
-    """Write out what was printed, by C code too: it is to be there before whoever waits goes on."""
+    """Flush what Python and C code printed, so that the controller has it before the answer."""
     sys.stdout.flush()
     _LIBC.fflush(None)

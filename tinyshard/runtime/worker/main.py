@@ -1,4 +1,4 @@
-"""What a freshly forked worker process does until it exits."""
+"""The main function of a worker process: from its fork to its end."""
 
 from __future__ import annotations
 
@@ -24,32 +24,31 @@ from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
 
 _LIBC = ctypes.CDLL(None)
-# that a worker keeps of what it has freed, beyond what lies between used pieces: more than a tensor of 32 MiB, with the
-# allocator's own words before it and after
+# how much freed memory a worker keeps at the top of its heap: a tensor of 32 MiB, and the allocator's own words
 _KEPT_NBYTES = 33 << 20
 
 
 def _end_with_parent(fork_server: int) -> None:
-    """On Linux, end this process when the one that it was forked from is killed."""
+    """On Linux, end this process when its parent is killed."""
     if sys.platform == "linux":
         pr_set_pdeathsig = 1
         _LIBC.prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != fork_server:  # killed before the line above
+    if os.getppid() != fork_server:  # the parent was killed before the line above
         os._exit(0)
 
 
 def _print_by_lines() -> None:
-    """Write out each line as it ends, though it goes into a pipe: Python's, and that of libraries in C."""
+    """Make stdout line-buffered though it is a pipe, for Python and for libraries in C."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     line_buffered = 1
-    with contextlib.suppress(ValueError):  # C's library calls it otherwise
+    with contextlib.suppress(ValueError):  # this C library has another name for stdout
         _LIBC.setvbuf(ctypes.c_void_p.in_dll(_LIBC, "stdout"), None, line_buffered, ctypes.c_size_t(0))
 
 
 def _recycle_memory() -> None:
-    """Keep what is freed for the next tensor: the first touch of fresh pages costs more than most maths."""
-    mallopt = getattr(_LIBC, "mallopt", None)  # glibc has it
+    """Keep freed memory for the next tensor: the first touch of fresh pages costs more than most ops."""
+    mallopt = getattr(_LIBC, "mallopt", None)  # only glibc has it
     if mallopt is not None and sys.platform == "linux":
         m_trim_threshold, m_mmap_max = -1, -4
         mallopt(m_mmap_max, 0)
@@ -69,21 +68,21 @@ def main(
     kept: Sequence[int] = (),
     bell: int = -1,
 ) -> None:
-    """What a freshly forked worker does until it exits.
+    """Run a freshly forked worker until it exits.
 
     Args:
-        sock: the channel.
+        sock: the socket for calls and answers.
         control: the control line.
-        output: file descriptor that takes what the process prints.
+        output: file descriptor to which the process prints.
         device: its id, of `count`.
-        store: path of the file in which the workers find each other; or how they meet over a network.
+        store: path of the file by which the workers connect; or their rendezvous over a network.
         fork_server: process id of the parent.
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
-        kept: by device, the core that it keeps to; none where they go wherever there is room.
+        kept: by device, the core to which it is pinned; empty for no pinning.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the controller
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -91,7 +90,7 @@ def main(
     if kept:
         cores.keep_to(kept[device])
     call_control = CallControl()
-    joined: list[Communicator] = []  # the control line is read from the start: the controller may end before that
+    joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
 
     def abort() -> None:
         for communicator in joined:
@@ -111,7 +110,7 @@ def main(
 
 
 def _mapped(path: str, device: int, count: int) -> Arena:
-    """The memory that the workers and the controller share, as this device sees it."""
+    """The memory shared by the controller and the workers, mapped by this device."""
     fd = os.open(path, os.O_RDWR)
     try:
         return Arena(fd, count, device)
@@ -122,7 +121,7 @@ def _mapped(path: str, device: int, count: int) -> Arena:
 def _join(
     store: str | Rendezvous, device: int, count: int, collectives: str, arena: Arena | None, place: torch.device | None
 ) -> Communicator:
-    """This device's way to the others; the arguments are those of `main`, the shared memory, and the GPU."""
+    """The communicator of this device; the arguments are those of `main`, the shared memory, and the GPU."""
     if place is not None:
         from tinyshard.runtime.collectives.nccl import communicator_on
 
