@@ -1,4 +1,4 @@
-"""What every way between devices has in common: the members of a collective, and what a device asks of a way."""
+"""What all communicators share: the group of a collective, the request for one, and the `Communicator` protocol."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any, Protocol
 
 from tinyshard.core.types import Meta
 
-# what a device remembers of its exchanges, for tests
+# how many of its last collectives a device records, for tests
 MOST_HANDED = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The members of a collective as one of them sees them.
+    """The members of a collective, from the view of one of them.
 
     Attributes:
         members: device ids in the order of the group.
-        place: which of them this device is.
-        others: the other ids.
+        place: this device's position among them.
+        others: the ids of the other members.
     """
 
     members: tuple[int, ...]
@@ -29,7 +29,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """How many members."""
+        """The number of members."""
         return len(self.members)
 
 
@@ -45,16 +45,16 @@ def group_of(members: tuple[int, ...], device: int) -> Group:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One collective of a program, or a transfer, as its program has it.
+    """One collective of a program, or a transfer.
 
     Attributes:
-        name: of a row of `tinyshard.core.collectives`, or "transfer".
-        devices, axes: the program's.
+        name: a row of `tinyshard.core.collectives`, or "transfer".
+        devices, axes: the program's devices and mesh axes.
         named: the axes along which it communicates.
         params: its other parameters.
-        meta: of the operand, wherever there is one.
-        made: of the result.
-        step: its place in the program.
+        meta: shape and dtype of the operand, on devices that have one.
+        made: shape and dtype of the result.
+        step: index of its step in the program.
     """
 
     name: str
@@ -67,24 +67,24 @@ class Request:
     step: int
 
 
-# takes the operand and the number of the call, and gives the result
+# (operand, number of the call) -> result
 Perform = Callable[[Any, int], Any]
 
 
 class Communicator(Protocol):
-    """A device's way to the others.
+    """Runs the collectives of one device.
 
     Attributes:
-        handed: what was exchanged lately: (name, group size, bytes of the operand).
+        handed: the last collectives: (name, group size, bytes of the operand).
     """
 
     handed: deque[tuple[str, int, int]]
 
     def ready(self, request: Request) -> Perform:
-        """A collective, or a transfer, as a function. It raises if a device of the group is gone."""
+        """A collective, or a transfer, as a function. It raises if a device of the group is lost."""
 
     def settle(self) -> None:
-        """A call is over."""
+        """Called after each call."""
 
     def abort(self) -> None:
-        """End every exchange, from another thread: a device that waits in one gets an error."""
+        """Abort all collectives, from another thread: a device that waits in one gets an error."""

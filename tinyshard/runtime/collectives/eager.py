@@ -1,8 +1,8 @@
 """Collectives of small operands through shared memory: one barrier, and no blocks.
 
-Every member copies its operand into a slot of its own, the one that the exchange's number names, waits until all have
-come, and computes its own result from the slots. Where all get the same, the last to come computes it, before the
-others go on, and they copy it. A slot is written again when all its readers have left the exchange.
+Each member copies its operand into one of its own slots, chosen by the exchange's number, waits at the barrier, and
+computes its result from the slots. In an all_reduce the last member to arrive computes the result before the barrier
+opens, and all copy it. A slot is written again only after all its readers have left the exchange.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
 
 
 class Eager:
-    """This device's slots, and its sight of those of the others.
+    """The eager collectives of one device.
 
     Args:
-        arena: the memory.
-        barrier: this device's end.
+        arena: the shared memory.
+        barrier: this device's handle on the barrier.
     """
 
     def __init__(self, arena: Arena, barrier: Barrier) -> None:
         self._arena = arena
         self._device = arena.member
         self._barrier = barrier
-        # of each slot: the others of its last exchange, and the number of that
+        # by slot: the other members of its last exchange, and the exchange's number
         self._readers: list[tuple[tuple[int, ...], int]] = [((), 0)] * EAGER_SLOTS
-        self._passed: dict[tuple[int, ...], int] = {}  # by the others of a group, its last exchange
+        self._passed: dict[tuple[int, ...], int] = {}  # by the other members of a group, its last exchange
 
     def ready(self, name: str, group: Group, meta: Meta, params: dict[str, Any], step: int) -> Perform:
         """One collective as a function.
 
         Args:
-            name: of a row of `tinyshard.core.collectives`.
+            name: a row of `tinyshard.core.collectives`.
             group: the members.
-            meta: of the operand, of at most EAGER_NBYTES.
-            params: the row's.
-            step: its place in the program.
+            meta: shape and dtype of the operand, of at most EAGER_NBYTES.
+            params: the row's parameters.
+            step: index of its step in the program.
         """
         barrier, device = self._barrier, self._device
         own = [self._place(device, slot, meta) for slot in range(EAGER_SLOTS)]
@@ -66,7 +66,7 @@ class Eager:
                 if name != "all_reduce":
                     barrier.wait(group, number)
                     return compute(name, shards[slot], group.place, **params).clone()
-                # where the last to come fails, the call has failed for all: what the others copy is not looked at
+                # if the last member fails, the call fails on all devices: what the other members copy is not used
                 total, operands = results[device, slot], shards[slot]
                 maker = barrier.wait(group, number, action=lambda: total.copy_(reduce_stack(operands, params["op"])))
                 return results[maker, slot].clone()
@@ -76,7 +76,7 @@ class Eager:
         return perform
 
     def _wait_for_readers(self, slot: int) -> None:
-        """Wait until no device reads a slot. One that has come to a later exchange with this one does not."""
+        """Block until no device reads a slot. After a later exchange with the same members none does."""
         others, number = self._readers[slot]
         if number and self._passed[others] == number:
             self._barrier.wait_until_left(others, number)
@@ -87,7 +87,7 @@ class Eager:
 
 
 def from_all(name: str, shards: Sequence[Tensor], place: int, **params: Any) -> Tensor:
-    """The result of the member at `place`, by the function of the collective's own row."""
+    """The result of the member at `place`, computed by the function of the collective's row."""
     form = COLLECTIVES[name].form
     assert form is not None
     return form(torch.stack(list(shards)), **params)[place]
@@ -106,7 +106,7 @@ def _moved(name: str, shards: Sequence[Tensor], place: int, *, pairs: Any) -> Te
     return torch.zeros_like(shards[place]) if source is None else shards[source]
 
 
-# not every member's result is wanted, as `COLLECTIVES` would compute it, but one
+# functions that compute one member's result alone, where those of `COLLECTIVES` compute all
 _FROM_SHARDS: dict[str, Callable[..., Tensor]] = {
     "all_gather": _joined,
     "all_to_all": _exchanged,

@@ -1,8 +1,8 @@
 """The collectives between worker processes, over torch.distributed's gloo.
 
-Each function does between processes what its namesake in `core.collectives` says over a list of shards. Blocks
-travel as bytes, and each member combines blocks in the order of the members: so every dtype can be sent, and a sum is
-the same to the last bit wherever it is computed.
+Each method does between processes what the function of its name in `tinyshard.core.collectives` does on a list of shards.
+Blocks are sent as bytes, and each member reduces in the order of the members: so every dtype can be sent, and a sum is
+the same to the last bit on all members.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Requ
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes
 
-# computing on one device may take hours while the others wait for it; the controller tells that from a fault
+# one device may compute for hours while other devices wait for it; the watchdog finds the waits that will not end
 TIMEOUT = timedelta(days=7)
 # one round of messages instead of two: on 8 devices a sum of 4 KB takes 0.6 of the time
 _GATHERED_NBYTES = 1 << 15
@@ -37,10 +37,10 @@ Message = tuple[Tensor, int, int]
 
 
 class GlooCommunicator:
-    """This device's way to the others: process groups over any set of them, made when first used. A `Communicator`.
+    """A `Communicator` over gloo: a process group for each set of devices, made at its first use.
 
     Args:
-        store: path of a file that all workers share, for gloo's rendezvous; or how they meet over a network.
+        store: path of a file that all workers share, for gloo's rendezvous; or a rendezvous over a network.
         device: id of this device.
         count: number of devices.
         place: where blocks are, if not on the CPU.
@@ -58,22 +58,22 @@ class GlooCommunicator:
         self._world = self.group(tuple(range(count)))  # connects now, so that "ready" means that all can communicate
 
     def group(self, members: tuple[int, ...]) -> Any:
-        """The process group of these device ids, ranks in this order. All members ask for it in the same order."""
+        """The process group of these device ids, ranks in this order. All members make groups in the same order."""
         if members not in self._groups:
             store = dist.PrefixStore("-".join(map(str, members)), self._store)
             self._groups[members] = self._connect(store, members.index(self._device), len(members))
         return self._groups[members]
 
     def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
-        """A gloo group. Where a member is gone gloo waits for ever, in a thread of its own that an abort leaves behind.
+        """A new gloo group. If a member is lost gloo blocks for ever, in a thread that is abandoned at an abort.
 
         Raises:
-            RuntimeError: a device is gone.
+            RuntimeError: a device is lost.
         """
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
-        # gloo would listen on the interface of the host's name: one host needs the loopback alone, several the address
-        # by which this one reaches the controller
+        # by default gloo listens on the interface of the host's name: one host needs the loopback alone, several the
+        # address by which this one reaches the controller
         host = "127.0.0.1" if self._rendezvous is None else self._rendezvous.host
         options._devices = [gloo.create_device(hostname=host)]
         options._timeout = TIMEOUT
@@ -98,9 +98,9 @@ class GlooCommunicator:
         return made[0]
 
     def abort(self) -> None:
-        """End every exchange, from another thread: a device that waits in one gets an error.
+        """Abort all collectives, from another thread: a device that waits in one gets an error.
 
-        gloo's own abort ends none. What ends them is that gloo's connections, and no others, are shut down.
+        gloo's own abort ends none; shutting down gloo's connections does.
         """
         self._is_aborted = True
         for descriptor, _ in self._connections & _connections():
@@ -110,7 +110,7 @@ class GlooCommunicator:
             self._rendezvous.close()
 
     def ready(self, request: Request) -> Perform:
-        """A collective of a program, or a transfer, as a function. It raises if a device of the group is gone."""
+        """A collective of a program, or a transfer, as a function. It raises if a device of the group is lost."""
         name, devices, params = request.name, request.devices, dict(request.params)
         if name == "transfer":
             return lambda x, call: self.transfer(x, devices, request.made, **params)
@@ -130,15 +130,15 @@ class GlooCommunicator:
         return perform
 
     def settle(self) -> None:
-        """A call is over: nothing is left of it."""
+        """Nothing to do after a call."""
 
     def transfer(self, x: Tensor | None, devices: tuple[int, ...], made: Meta | None, moves: Any) -> Tensor | None:
-        """Move blocks between any devices of the program: what `device_put` needs from one set of devices to another.
+        """Move blocks between any devices of the program, as a `device_put` to other devices does.
 
         Args:
             x: this device's shard; None if it has none.
-            devices: the program's.
-            made: meta of the result on a device that gets one.
+            devices: the program's devices.
+            made: shape and dtype of the result, on a device that gets one.
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = devices.index(self._device)
@@ -170,7 +170,7 @@ class GlooCommunicator:
             work.wait()
 
     def all_reduce(self, group: Group, x: Tensor, *, op: str) -> Tensor:
-        """Each member combines a block of all operands, and gathers the others' blocks; of a small one, all of it."""
+        """Each member reduces one block of all operands, then gathers all blocks; a small operand is reduced whole."""
         if x.nbytes <= _GATHERED_NBYTES:
             return reduced(self._gathered(group, x), op)
         flat, missing = x.flatten(), -x.numel() % group.count
@@ -188,7 +188,7 @@ class GlooCommunicator:
         return torch.cat(self._exchanged(group, torch.stack(x.chunk(group.count, split))).unbind(), join)
 
     def reduce_scatter(self, group: Group, x: Tensor, *, dim: int, op: str) -> Tensor:
-        """Each member gets its block of all operands and combines them."""
+        """Each member gets its block of all operands and reduces them."""
         return reduced(self._exchanged(group, torch.stack(x.chunk(group.count, dim))), op)
 
     def collective_permute(self, group: Group, x: Tensor, *, pairs: Any) -> Tensor:
@@ -203,14 +203,14 @@ class GlooCommunicator:
         return out
 
     def _gathered(self, group: Group, x: Tensor) -> Tensor:
-        """The operands of all members, stacked in their order."""
+        """The operands of all members, stacked in the order of the members."""
         got = x.new_empty((group.count, *x.shape))
         if x.numel():
             self.group(group.members)._allgather_base(as_bytes(got), as_bytes(x)).wait()
         return got
 
     def _exchanged(self, group: Group, blocks: Tensor) -> Tensor:
-        """Send block i of a stack to member i: the blocks that came, stacked in the order of the members."""
+        """Send block i of a stack to member i. Returns the blocks received, stacked in the order of the members."""
         got = blocks.new_empty(blocks.shape)
         if blocks.numel():
             self.group(group.members).alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait()
@@ -218,7 +218,7 @@ class GlooCommunicator:
 
 
 def _connections() -> set[tuple[int, int]]:
-    """The TCP connections of this process: descriptor and inode. A listening socket, which gloo needs, is none."""
+    """The TCP connections of this process: descriptor and inode. Listening sockets, which gloo needs, are left out."""
     found = set()
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):
@@ -226,7 +226,7 @@ def _connections() -> set[tuple[int, int]]:
             if stat.S_ISSOCK(status.st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as copy:
                     if copy.family in (socket.AF_INET, socket.AF_INET6):
-                        copy.getpeername()  # raises for one that listens
+                        copy.getpeername()  # raises for a listening socket
                         found.add((int(name), status.st_ino))
     return found
 

@@ -1,4 +1,4 @@
-"""A device that is a GPU: how it reaches the others, over NCCL, or over gloo through the memory of the host."""
+"""The collectives between GPUs: over NCCL, or over gloo through the memory of the host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tinyshard.runtime.launch.connect import Rendezvous
 
 
 def communicator_on(place: torch.device, collectives: str, store: str | Rendezvous, device: int, count: int) -> Any:
-    """A GPU's way to the others.
+    """The communicator of a GPU.
 
     Args:
         place: the GPU.
@@ -30,11 +30,11 @@ def communicator_on(place: torch.device, collectives: str, store: str | Rendezvo
 
 
 class StagedCommunicator:
-    """Carries what is on a GPU through the host's memory. Has the methods of `gloo.GlooCommunicator`.
+    """A `Communicator` that copies operands from the GPU to the host, and results back.
 
     Args:
-        inner: joins the hosts.
-        place: where operands come from and results go.
+        inner: runs the collectives on the host.
+        place: the GPU.
     """
 
     def __init__(self, inner: GlooCommunicator, place: torch.device) -> None:
@@ -44,7 +44,7 @@ class StagedCommunicator:
         self.abort: Callable[[], None] = inner.abort
 
     def ready(self, request: Request) -> Perform:
-        """A collective, or a transfer, as a function; one that needs no other device stays on the GPU."""
+        """A collective, or a transfer, as a function; without communication it stays on the GPU."""
         perform = self._inner.ready(request)
         if request.name in COLLECTIVES and COLLECTIVES[request.name].own is not None:
             return perform
@@ -56,11 +56,11 @@ class StagedCommunicator:
         return through_the_host
 
     def settle(self) -> None:
-        """A call is over: nothing is left of it."""
+        """Nothing to do after a call."""
 
 
 class NcclCommunicator(GlooCommunicator):
-    """Joins GPUs over NCCL: the exchanges are those of `GlooCommunicator`, by NCCL's groups in place of gloo's.
+    """A `Communicator` over NCCL: the collectives of `GlooCommunicator`, with NCCL's process groups.
 
     Args:
         store, device, count: those of `gloo.GlooCommunicator`.
@@ -68,7 +68,7 @@ class NcclCommunicator(GlooCommunicator):
     """
 
     def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
-        if not self._groups:  # all devices: `batch_isend_irecv` knows torch's default group alone
+        if not self._groups:  # all devices: `batch_isend_irecv` works with torch's default group alone
             dist.init_process_group(
                 "nccl", store=store, rank=rank, world_size=count, timeout=TIMEOUT, device_id=self._place
             )
@@ -76,7 +76,7 @@ class NcclCommunicator(GlooCommunicator):
         options = dist.ProcessGroupNCCL.Options()
         options._timeout = TIMEOUT
         group = dist.ProcessGroupNCCL(store, rank, count, options)
-        group.eager_connect_single_device(self._place)  # now, while all members are known to come
+        group.eager_connect_single_device(self._place)  # now, as all members do it now
         return group
 
     def send_and_receive(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
@@ -84,18 +84,18 @@ class NcclCommunicator(GlooCommunicator):
         exchange(sends, receives)
 
     def abort(self) -> None:
-        """End every exchange, from another thread."""
+        """Abort all collectives, from another thread."""
         self._is_aborted = True
         for group in list(self._groups.values()):
-            with contextlib.suppress(Exception):  # one that cannot be ended any more has ended
+            with contextlib.suppress(Exception):  # a group that cannot be aborted has ended
                 group.abort()
 
 
 def exchange(sends: Sequence[Message], receives: Sequence[Message]) -> None:
     """Send blocks to members of torch's default group and receive others, as one batch.
 
-    NCCL begins single ones one after the other, each once its partner has begun: devices that all send first would
-    wait for ever.
+    NCCL starts single operations one after another, each when its peer starts: devices that all send first would
+    deadlock.
     """
     operations = [dist.P2POp(dist.isend, block, device, tag=tag) for block, device, tag in sends]
     operations += [dist.P2POp(dist.irecv, block, device, tag=tag) for block, device, tag in receives]

@@ -1,7 +1,7 @@
-"""Combining what the members of a group gave: in their order, and in pieces that stay in the processor's cache.
+"""The reduction of the members' operands: in the order of the members, in pieces that fit the processor's cache.
 
-NumPy combines as torch does, to the last bit (which of several NaNs comes out may differ), and a call of it begins
-sooner: `python -m benchmarks.kernels` measures the difference.
+NumPy's results equal torch's to the last bit (but for which of several NaNs is kept), and a call has less overhead:
+`python -m benchmarks.kernels` measures it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _IN_ORDER: dict[str, Callable[..., object]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-# half precision is added up in single precision, and bool by any and all: `reduced` knows how
+# half precision is added in single precision, and bool by any and all: `reduced` does that
 _COMBINED_AS_THEY_ARE = {
     torch.float64, torch.float32, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 }  # fmt: skip
@@ -32,7 +32,7 @@ _COMPLEX = {torch.complex64, torch.complex128}
 
 
 def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
-    """Combine equal-shaped tensors elementwise in their order, piece by piece. No sum of floats is -0.0.
+    """Reduce equal-shaped tensors elementwise in their order, piece by piece. No sum of floats is -0.0.
 
     Args:
         parts: the tensors, at least two.
@@ -46,7 +46,7 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
         return
     is_float = out.is_floating_point() or out.is_complex()
     combined = _IN_ORDER[op]
-    with np.errstate(all="ignore"):  # as torch, which says nothing of an infinity
+    with np.errstate(all="ignore"):  # torch does not warn of an infinity either
         for target, first, second, *others in _pieces([tensor.numpy() for tensor in (out, *parts)]):
             combined(first, second, out=target)
             for other in others:
@@ -58,7 +58,7 @@ def combine(parts: Sequence[Tensor], op: str, out: Tensor) -> None:
 
 
 def _pieces(tensors: Sequence[Any]) -> Iterator[list[Any]]:
-    """Equal-shaped tensors, or arrays, in pieces along their first dim."""
+    """Split equal-shaped tensors, or arrays, into pieces along their first dim."""
     size = len(tensors[0])
     step = max(1, size * PIECE_NBYTES // max(1, tensors[0].nbytes))
     for start in range(0, size, step):

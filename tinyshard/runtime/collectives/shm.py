@@ -1,15 +1,14 @@
 """The collectives between worker processes of one host, through memory that all of them map.
 
-Each function does between processes what its namesake in `core.collectives` says over a list of shards. Two ways,
-the names of which are MPI's:
+Each method does between processes what the function of its name in `tinyshard.core.collectives` does on a list of shards.
+There are two protocols, with MPI's names for them:
 
-    eager        small operands. Every member copies its operand into a slot of its own and waits for all; each computes
-                 its result from the slots. Where all get the same, the last to come computes it for all
-    rendezvous   1. every member says where its operand lies (it is copied into the arena only if it lies elsewhere)
-                 2. all wait for all; each computes its part, where all get the same result into one block that all hold
-                 3. all wait for all: the parts are there, and nobody reads an operand any more
+    eager        small operands: see `collectives.eager`
+    rendezvous   1. each member publishes the offset of its operand (copied into the arena only if it is elsewhere)
+                 2. barrier; each member computes its part. A result that is the same for all is one block that all hold
+                 3. barrier: all parts are written, and no member reads an operand any more
 
-Sums are taken in the order of the members, so a result does not depend on who was first.
+Sums are made in the order of the members, so a result does not depend on the order of arrival.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES
 
-# parts begin at multiples of it, so that vector instructions do the same as in one go
+# parts start at multiples of it, so that vector instructions compute the same as on the whole
 _ALIGNED_NBYTES = 256
-# in place of where an operand lies
+# in place of an operand's offset
 _NO_OPERAND, _NO_ROOM = -1, -2
 _NOWHERE = Block(0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What the members have told each other at a rendezvous.
+    """What the members of a rendezvous have published.
 
     Attributes:
-        operands: by place, where each operand lies.
-        blocks: by place, the block that a member gives away: as a result, or the first one's, for all to make one in.
+        operands: by member, the offset of its operand.
+        blocks: by member, the block that it shares: its lent values, or from the first member the result's block.
     """
 
     operands: list[int]
@@ -54,10 +53,10 @@ class Messages:
 
 
 class SharedMemoryCommunicator:
-    """This device's way to the others. A `base.Communicator`.
+    """A `Communicator` through shared memory.
 
     Args:
-        arena: the memory.
+        arena: the shared memory.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -68,15 +67,15 @@ class SharedMemoryCommunicator:
         self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def abort(self) -> None:
-        """End every exchange, from another thread: a device that waits in one gets an error."""
+        """Abort all collectives, from another thread: a device that waits in one gets an error."""
         self._barrier.abort()
 
     def settle(self) -> None:
-        """A call is over."""
+        """After each call: publish which exchanges this device has left."""
         self._barrier.settle()
 
     def ready(self, request: Request) -> Perform:
-        """A collective of a program, or a transfer, as a function. It raises PeerLostError if a member is gone."""
+        """A collective of a program, or a transfer, as a function. It raises PeerLostError if a member is lost."""
         name, meta, devices, step = request.name, request.meta, request.devices, request.step
         assert meta is not None, "a collective's operand has a known shape"
         if name == "transfer":
@@ -113,20 +112,20 @@ class SharedMemoryCommunicator:
             group: the members.
             x: this device's shard; None if it has none.
             at: call and step.
-            meta: of the shard.
-            made: meta of the result.
+            meta: shape and dtype of the shard.
+            made: shape and dtype of the result.
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = group.place
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
-        with self._rendezvous(group, at, operand=x if gives else None) as told:
+        with self._rendezvous(group, at, operand=x if gives else None) as messages:
             if not gets:
                 return None
             out = self._empty(made.shape, made.dtype)
             for source, target, cut, place in moves:
                 if target == here:
-                    out[place] = self._arena.view(told.operands[source], meta.shape, meta.dtype)[cut]
+                    out[place] = self._arena.view(messages.operands[source], meta.shape, meta.dtype)[cut]
             return out
 
     # ---- large operands -------------------------------------------------------------------------------------------
@@ -141,50 +140,50 @@ class SharedMemoryCommunicator:
         result_nbytes: int = 0,
         lent: Tensor | None = None,
     ) -> Iterator[Messages]:
-        """Meet all members: what they have told each other. Whoever leaves waits for all of them to be done with it.
+        """A block of code between two barriers, with what all members published before the first.
 
         Args:
             group: the members.
             at: call and step.
-            operand: what the others are to read.
-            result_nbytes: size of a block of the first member's, of which parts are written and which all hold
-                afterwards; 0 for none.
-            lent: values whose block others are to hold too.
+            operand: values that the other members read.
+            result_nbytes: size of the block, allocated by the first member, of which each member writes a part and
+                which all hold afterwards; 0 for none.
+            lent: values whose block other members may hold afterwards.
 
         Raises:
-            MemoryError: a member has no room. It comes all the same, and no other reads what is not there.
+            MemoryError: a member has no memory. It arrives at both barriers all the same, and all members raise.
         """
         where, block, staged, error = self._prepare(group, operand, result_nbytes, lent)
         self._barrier.wait(group, exchange_number(*at), (where, *block))
-        messages = self._barrier.messages(group)
-        operands = [message[0] for message in messages]
-        told = Messages(operands, [Block(*message[1:]) for message in messages])
-        has_result = bool(result_nbytes) and told.blocks[0] != _NOWHERE
+        published = self._barrier.messages(group)
+        operands = [message[0] for message in published]
+        messages = Messages(operands, [Block(*message[1:]) for message in published])
+        has_result = bool(result_nbytes) and messages.blocks[0] != _NOWHERE
         try:
             if _NO_ROOM in operands:
                 member = group.members[operands.index(_NO_ROOM)]
                 raise error or MemoryError(f"device {member} had no room for its part")
-            yield told
+            yield messages
         except BaseException:
             self._barrier.wait(group, exchange_number(*at, 1))
             if has_result:
-                self._arena.release(told.blocks[0])
+                self._arena.release(messages.blocks[0])
             raise
         else:
             self._barrier.wait(group, exchange_number(*at, 1))
         finally:
             if staged is not None:
                 self._arena.release(staged)
-            self._arena.let_go()  # others may need what has been freed since
+            self._arena.let_go()  # another member may need what was freed meanwhile
 
     def _prepare(
         self, group: Group, operand: Tensor | None, result_nbytes: int, lent: Tensor | None
     ) -> tuple[int, Block, Block | None, MemoryError | None]:
-        """What the others are to know of this device; the arguments are `_rendezvous`'s.
+        """What this device publishes; the arguments are those of `_rendezvous`.
 
         Returns:
-            Where the operand lies; a block; the block to which values had to be copied, if they had to be; and what is
-            raised in the end if there was no room for it or for the result.
+            The operand's offset; the block to share; the block into which values were copied, if they were; and the
+            error to raise after the barrier, if there was no memory for a block.
         """
         staged: Block | None = None
         where, block = _NO_OPERAND, _NOWHERE
@@ -206,44 +205,44 @@ class SharedMemoryCommunicator:
         return where, block, staged, None
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A place for this device's own result, in the arena, for it may be an operand next."""
+        """Memory for this device's own result: in the arena if it is large, as it may be the next operand."""
         nbytes = Meta(tuple(shape), dtype).nbytes
         if nbytes < SMALLEST_NBYTES:
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
 
     def all_reduce(self, group: Group, x: Tensor, at: tuple[int, int], *, op: str) -> Tensor:
-        """Each member combines its part of all operands, into one result that all hold."""
-        with self._rendezvous(group, at, operand=x, result_nbytes=x.nbytes) as told:
+        """Each member reduces its part of all operands, into one result that all hold."""
+        with self._rendezvous(group, at, operand=x, result_nbytes=x.nbytes) as messages:
             unit = _ALIGNED_NBYTES // x.dtype.itemsize
             units = -(-x.numel() // unit)
             low, high = (min(x.numel(), units * k // group.count * unit) for k in (group.place, group.place + 1))
             start, view = low * x.dtype.itemsize, self._arena.view
-            parts = [view(operand + start, (high - low,), x.dtype) for operand in told.operands]
-            combine(parts, op, view(told.blocks[0].offset + start, (high - low,), x.dtype))
-        return self._arena.hold(told.blocks[0], x.shape, x.dtype)
+            parts = [view(operand + start, (high - low,), x.dtype) for operand in messages.operands]
+            combine(parts, op, view(messages.blocks[0].offset + start, (high - low,), x.dtype))
+        return self._arena.hold(messages.blocks[0], x.shape, x.dtype)
 
     def all_gather(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
         shape = list(x.shape)
         shape[dim] *= group.count
-        with self._rendezvous(group, at, result_nbytes=x.nbytes * group.count) as told:
-            whole = self._arena.view(told.blocks[0].offset, shape, x.dtype)
+        with self._rendezvous(group, at, result_nbytes=x.nbytes * group.count) as messages:
+            whole = self._arena.view(messages.blocks[0].offset, shape, x.dtype)
             own_block(whole, group.place, group.count, dim=dim).copy_(x)
-        return self._arena.hold(told.blocks[0], shape, x.dtype)
+        return self._arena.hold(messages.blocks[0], shape, x.dtype)
 
     def reduce_scatter(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int, op: str) -> Tensor:
-        """Each member combines its block of all operands."""
-        with self._rendezvous(group, at, operand=x) as told:
-            parts = [own_block(shard, group.place, group.count, dim=dim) for shard in self._shards(told, x)]
+        """Each member reduces its block of all operands."""
+        with self._rendezvous(group, at, operand=x) as messages:
+            parts = [own_block(shard, group.place, group.count, dim=dim) for shard in self._shards(messages, x)]
             out = self._empty(parts[0].shape, x.dtype)
             combine(parts, op, out)
         return out
 
     def all_to_all(self, group: Group, x: Tensor, at: tuple[int, int], *, split: int, join: int) -> Tensor:
-        """Each member joins its block of all operands."""
-        with self._rendezvous(group, at, operand=x) as told:
-            parts = [own_block(shard, group.place, group.count, dim=split) for shard in self._shards(told, x)]
+        """Each member concatenates its block of all operands."""
+        with self._rendezvous(group, at, operand=x) as messages:
+            parts = [own_block(shard, group.place, group.count, dim=split) for shard in self._shards(messages, x)]
             shape = list(parts[0].shape)
             shape[join] *= group.count
             out = self._empty(shape, x.dtype)
@@ -251,23 +250,23 @@ class SharedMemoryCommunicator:
         return out
 
     def collective_permute(self, group: Group, x: Tensor, at: tuple[int, int], *, pairs: Any) -> Tensor:
-        """A target holds the very block of its source: values do not change, so two may have one copy."""
-        x = x.resolve_conj().resolve_neg()  # as those get it that get a copy
+        """A target holds its source's block, without a copy: values never change, so two devices may hold one block."""
+        x = x.resolve_conj().resolve_neg()  # a block has no bit for conj or neg
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
-        with self._rendezvous(group, at, lent=x if sends else None) as told:
+        with self._rendezvous(group, at, lent=x if sends else None) as messages:
             out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
             if source is not None and source != group.place:
-                out = self._arena.adopt(told.blocks[source], x.shape, x.dtype)
+                out = self._arena.adopt(messages.blocks[source], x.shape, x.dtype)
         return out
 
     def any_other(self, group: Group, x: Tensor, at: tuple[int, int], *, name: str, **params: Any) -> Tensor:
-        """A row of the table that has no way of its own here: from all operands, by the row's own function."""
-        with self._rendezvous(group, at, operand=x) as told:
-            return from_all(name, self._shards(told, x), group.place, **params).clone()
+        """A collective without a method here: computed from all operands by the function of its row."""
+        with self._rendezvous(group, at, operand=x) as messages:
+            return from_all(name, self._shards(messages, x), group.place, **params).clone()
 
-    def _shards(self, told: Messages, x: Tensor) -> list[Tensor]:
-        return [self._arena.view(operand, x.shape, x.dtype) for operand in told.operands]
+    def _shards(self, messages: Messages, x: Tensor) -> list[Tensor]:
+        return [self._arena.view(operand, x.shape, x.dtype) for operand in messages.operands]
 
 
 _LARGE: dict[str, Callable[..., Tensor]] = {
