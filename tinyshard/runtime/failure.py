@@ -1,4 +1,4 @@
-"""What went wrong on a device, as text that travels."""
+"""A failure on a device, as text that can be sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from tinyshard.core.types import Meta
 
-# with it a device ends that has no memory for its part of an exchange which others wait in
+# exit code of a device that has no memory for its part of a collective
 NO_MEMORY = errno.ENOMEM
 _MAX_FRAMES = 4
 _OWN_LOOP = ("loop.py", "local.py", "executor.py")
@@ -28,13 +28,13 @@ _SIGNS = ("MemoryError", "can't allocate memory", "not enough memory", "CUDA out
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a device tells of an op that raised, or what is told of a device that is gone.
+    """An op that raised on a device, a device that is lost, or a call that was cancelled.
 
     Attributes:
-        device: who failed; failures that are equal but for this are said once.
-        call: the op and what it was given: "aten.gather.default(f32[2, 4], 1, i64[2, 4])".
+        device: the device's id; failures that differ in it alone are merged.
+        call: the op and its arguments: "aten.gather.default(f32[2, 4], 1, i64[2, 4])".
         error: "RuntimeError: index 9 is out of bounds".
-        frames: the device's own frames beneath the runtime's loop, outermost first.
+        frames: the device's frames inside the runtime's loop, outermost first.
         lost: how the device's process ended; empty if it lives.
         interrupt: the line at which the call was cancelled; empty if it was not.
     """
@@ -51,9 +51,9 @@ def failure_of(device: int, call: str, error: BaseException) -> Failure:
     """The failure of a step.
 
     Args:
-        device: where.
-        call: the step with its operands, as `ReadyStep.describe` gives it.
-        error: what it raised.
+        device: the device's id.
+        call: the step with its operands, from `ReadyStep.describe`.
+        error: the error that it raised.
     """
     stack = [f for f in traceback.extract_tb(error.__traceback__) if not _is_loop(f.filename)]
     frames = "\n".join(_frame_line(f) for f in stack[-_MAX_FRAMES:])
@@ -71,7 +71,7 @@ def _frame_line(frame: traceback.FrameSummary) -> str:
 
 
 def short(value: Any) -> str:
-    """A value as an error shows it: tensors by dtype and shape, the rest as Python writes it.
+    """A value as errors print it: tensors by dtype and shape, the rest by `repr`.
 
     Example:
         >>> short([torch.zeros(2, 3), 1])
@@ -85,20 +85,20 @@ def short(value: Any) -> str:
 
 
 def gone(device: int, lost: str) -> Failure:
-    """The failure of every call that a device had not finished when it went."""
+    """The failure of every call that a lost device had not finished."""
     return Failure(device, "", "", "", lost)
 
 
 def interrupted(device: int, by: str) -> Failure:
-    """The failure of every call that was queued when an interrupt came.
+    """The failure of every call that an interrupt has cancelled.
 
     Args:
-        device: which has not started it.
+        device: a device that has not finished it.
         by: the interrupted line.
     """
     return Failure(device, "", "", "", interrupt=by)
 
 
 def is_out_of_memory(failure: Failure) -> bool:
-    """Whether an op failed for want of memory."""
+    """Whether an op failed because memory ran out."""
     return any(sign in failure.error for sign in _SIGNS)

@@ -1,8 +1,8 @@
-"""User code may fork this process (os.fork, multiprocessing): the child lets go of what the pool speaks through.
+"""Forks by user code (os.fork, multiprocessing): the child closes its copies of the pool's sockets and shared memory.
 
-Otherwise its copies of the sockets would keep the workers alive when the controller is killed, its exit would end them,
-and its copy of the shared memory would keep all of that. The child is one thread with a copy of every lock, as other
-threads held them. So what runs in it takes no lock and asks nothing that another thread may have been in the middle of.
+Otherwise the child's sockets would keep the workers alive after the controller is killed, its exit would end them, and
+its mapping would keep the shared memory. The child has one thread and copies of all locks, some held by threads that it
+does not have. So what runs in it acquires no lock, and reads nothing that another thread may have been changing.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, Protocol
 
 
 class Shared(Protocol):
-    """What holds descriptors, or memory, that belong to one process."""
+    """An object with descriptors, or memory, for one process alone."""
 
     def abandon(self) -> None:
-        """Close them here, and say nothing to the other side. Takes no lock."""
+        """In the child: close them, without a message to the peer. Acquires no lock."""
 
 
 class Keeping(Protocol):
-    """What holds memory of which a child is to have a copy of its own."""
+    """An object with memory of which a child must have a copy of its own."""
 
     def prepare_for_fork(self) -> None:
-        """Called in this process before it forks."""
+        """In the parent: called before it forks."""
 
 
 _shared: weakref.WeakSet[Shared] = weakref.WeakSet()
@@ -34,9 +34,9 @@ _held_off = threading.RLock()
 
 
 def held_off() -> contextlib.AbstractContextManager[Any]:
-    """A block during which other threads wait before they fork: for descriptors that no owner could abandon yet.
+    """A lock that blocks forks by other threads, held while a new descriptor has no owner that could abandon it.
 
-    It takes milliseconds at most, for the user's fork waits. A fork by the very thread (in a signal's handler) goes on.
+    It may be held for milliseconds at most. A fork by the thread that holds it (in a signal handler) is not blocked.
     """
     return _held_off
 
@@ -67,7 +67,7 @@ def _abandon_all() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    # what is to be called before a fork is called in the opposite order: so `_held_off` is taken first. After it, the
-    # lock is this very thread's in the child too
+    # hooks before a fork are called in reverse order: so `_held_off` is acquired first. In the child the forking thread
+    # holds it too, and releases it
     os.register_at_fork(before=_prepare_all, after_in_child=_abandon_all)
     os.register_at_fork(before=_held_off.acquire, after_in_parent=_held_off.release, after_in_child=_held_off.release)

@@ -1,7 +1,7 @@
-"""The local runtime: every device in this process, step by step in lockstep.
+"""The local runtime: all devices in this process, step by step in lockstep.
 
-It runs the same Programs as the workers, with collectives as plain functions over the list of shards. Small, instant,
-deterministic: the oracle of the tests, what a debugger can step through, and the way where processes cannot be had.
+It runs the same Programs as the workers, with collectives as plain functions on the list of shards. It starts at once
+and is deterministic: an oracle for tests, a runtime for debuggers, and a fallback where no process can be started.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tinyshard.runtime.controller.remote_errors import remote_error
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
 
-MOST_HANDED = 1000  # what `handed` remembers of each device
+MOST_HANDED = 1000  # how many collectives `handed` keeps for each device
 
-# An op on Arrays gets here from inside torch's dispatcher, which by then skips lazy conjugation, negation and more. A
-# program's ops are dispatched as from anywhere else, so that kernels made of other ops (`linalg.pinv`) are right.
+# An op on Arrays calls this from inside torch's dispatcher, with the keys for lazy conjugation, negation and more
+# excluded. A program's ops run with the default keys, so that kernels that call other ops (`linalg.pinv`) are right.
 _INCLUDED = torch._C._dispatch_tls_local_include_set()
 _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 
@@ -38,7 +38,7 @@ class LocalRuntime:
 
     Args:
         count: number of devices.
-        platform: what they are called.
+        platform: "cpu" or "gpu".
 
     Communication: none.
     """
@@ -65,7 +65,7 @@ class LocalRuntime:
         return buffer
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
-        """Run a program now; an error is kept for whoever asks for the value, as on worker processes."""
+        """Run a program now. An error is raised when the value is read, as on worker processes."""
         self._check_open()
         self._drop_released()
         ready = self._programs.get(program.number)
@@ -149,7 +149,7 @@ class LocalRuntime:
     def gather(
         self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
     ) -> Tensor:
-        """The blocks on these devices, each at its place in one tensor. Raises as `fetch` does."""
+        """One tensor, put together from the blocks on these devices. Raises as `fetch` does."""
         return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
@@ -160,11 +160,11 @@ class LocalRuntime:
             raise remote_error(failures, self._platform)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
-        """Always: everything is computed when it is called."""
+        """Always true: a call computes at once."""
         return True
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
-        """Shapes and dtypes of values that only running could tell."""
+        """Shapes and dtypes of values, where they are known only after the run."""
         for buffer in buffers:
             self.wait(buffer, [device])
         found = (self._stores[device].get(b.number) for b in buffers)
@@ -176,10 +176,10 @@ class LocalRuntime:
         return len(self._stores[device])
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
-        """What each device brought to a collective since the last such question: (name, group size, operand bytes)."""
-        answer = {device: list(told) for device, told in enumerate(self._handed)}
-        for told in self._handed:
-            told.clear()
+        """The collectives of each device since the last call of this: (name, group size, operand bytes)."""
+        answer = {device: list(handed) for device, handed in enumerate(self._handed)}
+        for handed in self._handed:
+            handed.clear()
         return answer
 
     def forget(self, program: Program) -> None:
@@ -200,7 +200,7 @@ class LocalRuntime:
         return not self._closed
 
     def shutdown(self) -> None:
-        """Forget all values."""
+        """Drop all values."""
         self._closed = True
         self._stores = [{} for _ in self.devices]
 

@@ -1,8 +1,8 @@
 """Messages: a head, which is plain data, and the bytes of one tensor. A frame is a message as bytes.
 
-4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (as it lies in memory)
+4 bytes length of the head | 8 bytes length of the payload | head (pickle) | payload (the tensor's bytes)
 
-Frames travel over a socket, or as records of the log in shared memory (`shm.log`).
+Frames are sent over a socket, or as records of the log in shared memory (`shm.log`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LENGTHS = struct.Struct("<IQ")
 _CHUNK_NBYTES = 1 << 16
 
 Message = tuple[tuple[Any, ...], bytearray | None]
-# a collective that a device waits in: the call, the place in it, its name, the ids of those that take part
+# a collective that a device waits in: the call, the place in it, its name, the ids of its devices
 Current = tuple[int, int, str, tuple[int, ...]]
 
 
@@ -33,7 +33,7 @@ def frame(head: tuple[Any, ...], payload: memoryview | None = None) -> list[memo
 
 
 def parse(record: bytes) -> Message:
-    """The message of one whole frame."""
+    """The message of one complete frame."""
     head_size, payload_size = _LENGTHS.unpack_from(record)
     start = _LENGTHS.size + head_size
     head = pickle.loads(memoryview(record)[_LENGTHS.size : start])
@@ -41,30 +41,30 @@ def parse(record: bytes) -> Message:
 
 
 class Reader:
-    """Puts frames together from a socket, as far as bytes have come.
+    """Parses frames from a socket, from as many bytes as have been received.
 
-    Many small messages come with one system call; a long payload is received where it is to stay. One for which there
-    is no memory is dropped, and its message comes without it.
+    One system call receives many small messages; a long payload is received without a copy. A payload for which there
+    is no memory is dropped, and its message has none.
 
     Attributes:
-        error: what broke the stream, if it did not simply end.
+        error: the error that broke the stream; None if it has ended or is open.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._bytes = b""  # received, but not yet a whole head
+        self._bytes = b""  # received, but not a complete head yet
         self._head: tuple[Any, ...] = ()
-        self._payload = bytearray()  # of `_head`, still being filled; empty if none is
+        self._payload = bytearray()  # the payload of `_head`, while it is received; else empty
         self._filled = 0
         self._is_dropping = False  # there was no memory for the payload of `_head`
         self._to_drop = 0
         self.error: OSError | None = None
 
     def read(self) -> list[Message] | None:
-        """Receive once. A blocking socket waits for at least some bytes.
+        """Receive once. A blocking socket blocks until a byte is received.
 
         Returns:
-            The messages completed by it; None at the end of the stream.
+            The messages that are complete now; None at the end of the stream.
         """
         try:
             if self._payload:
@@ -80,7 +80,7 @@ class Reader:
                 self._bytes += received
         except (BlockingIOError, InterruptedError):
             return []
-        except OSError as error:  # also that the other machine does not answer any more
+        except OSError as error:  # among them ETIMEDOUT: the other machine does not answer
             self.error = error
             return None
         return self._take_messages() if count else None
@@ -107,7 +107,7 @@ class Reader:
             head = pickle.loads(memoryview(self._bytes)[start:at])
             if not payload_size:
                 done.append((head, None))
-                if at == len(self._bytes):  # as after most
+                if at == len(self._bytes):  # the usual case
                     break
                 continue
             part = self._bytes[at : at + payload_size]
@@ -124,7 +124,7 @@ class Reader:
 
 
 def messages(sock: socket.socket) -> Iterator[Message]:
-    """What comes over a blocking socket, until the other side ends it."""
+    """The messages from a blocking socket, until the peer closes it."""
     reader = Reader(sock)
     while (read := reader.read()) is not None:
         yield from read
@@ -137,7 +137,7 @@ def send(sock: socket.socket, head: tuple[Any, ...], payload: memoryview | None 
 
 
 def receive(sock: socket.socket) -> tuple[Any, ...]:
-    """Read one message without a payload from a blocking socket, and not a byte of what follows it.
+    """Read one message without a payload from a blocking socket, and no byte beyond it.
 
     Raises:
         ConnectionError: the stream ends first.
@@ -148,14 +148,14 @@ def receive(sock: socket.socket) -> tuple[Any, ...]:
 
 
 def exactly(sock: socket.socket, nbytes: int, end_s: float | None = None) -> bytes:
-    """Read so many bytes from a blocking socket.
+    """Read exactly `nbytes` bytes from a blocking socket.
 
     Args:
-        end_s: when they must all be here, on the monotonic clock: a byte now and then gains no time.
+        end_s: the deadline for all of them, on the monotonic clock.
 
     Raises:
         ConnectionError: the stream ends first.
-        TimeoutError: it is too late.
+        TimeoutError: the deadline has passed.
     """
     got = b""
     while len(got) < nbytes:
@@ -171,18 +171,18 @@ def exactly(sock: socket.socket, nbytes: int, end_s: float | None = None) -> byt
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The bytes of a tensor in row-major order, as a flat uint8 tensor; shares memory with a contiguous one."""
     flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    if flat.numel() < 2:  # contiguous whatever its stride, but a view of another dtype minds the stride
+    if flat.numel() < 2:  # contiguous with any stride, but a view of another dtype needs stride 1
         flat = flat.as_strided(flat.shape, (1,))
     return flat.view(torch.uint8)
 
 
 def tensor_bytes(tensor: torch.Tensor) -> memoryview:
-    """The same, to be written to a socket."""
+    """The bytes of a tensor, to be written to a socket."""
     return as_bytes(tensor).numpy().data
 
 
 def tensor_of(payload: bytearray | None, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """The tensor whose bytes these are, without a copy."""
+    """The tensor that has these bytes, without a copy."""
     if not payload:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(payload, dtype=dtype).reshape(shape)
