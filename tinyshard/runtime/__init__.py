@@ -1,22 +1,73 @@
-"""How Programs are run: on worker processes, or in this process (`local`).
+"""The runtime: runs Programs on worker processes, or in this process (`local`).
 
-controller/   the notebook's kernel. pool: calls that return at once, and waiting: for what they make
-              dispatcher: gives calls their order and hands them out; delivery: what is sent for each; receiver: the
-              thread that takes what devices send; calls: what is out; back_pressure: holds a fast loop back;
-              connection: to one device. lineage: which call made a value, and what it depends on; refs: which values
-              nobody holds any more; cancellation: what Ctrl-C leaves out; watchdog: whether any device gets on;
-              remote_errors: the one error that the cell sees
-worker/       a device is one process. main: from its fork to its end; loop: does what it is told, in order;
-              executor: runs Programs; control: which calls may start; kernels: shorter ways to what an op gives
-shm/          memory that the processes of one host share. segment: maps it; allocator: blocks that are lent and
-              recycled; control_block: its first part, of known layout; monitor: a mutex and conditions in it;
-              log: how calls reach the devices; completion: how far these are; barrier: where devices wait for each
-              other; memory_limit: how much the machine has left
-collectives/  shm (large operands) and eager (small ones), gloo, nccl; reduction: where sums are made
-launch/       forkserver and local: the workers of this machine; hosts, remote_workers, agent: of others; connect: the
-              connections between machines, and what is proved there; gpus, cores: which GPU and which core is whose
-lifecycle     which devices there are: init, devices, shutdown, the runtime in use
-cache         what was used last; programs that nothing refers to any more, for the devices to drop
-wire          messages, and tensors as bytes; failure: what went wrong on a device, as text
-forks         what happens when user code forks the controller
+controller/           in the user's process; it never computes on shards
+    pool              worker processes, one a device: `run` returns futures, `fetch` and `wait` block
+    dispatcher        one queue of messages to devices, sent in one order
+    delivery          the messages of one item of the queue
+    calls             the calls that were sent, and which of them each device has finished
+    back_pressure     blocks a thread that calls faster than devices compute
+    waiting           how a thread waits for devices
+    watchdog          raises if the devices that a wait depends on make no progress
+    receiver          the I/O thread: receives what devices send
+    connection        the sockets to one worker
+    cancellation      what Ctrl-C cancels
+    lineage           which calls a value depends on, and whose error it has
+    refs              which values are in use, and which are released
+    remote_errors     one error for all devices that failed
+    printed           what workers print
+    latch             a one-shot event whose wait Ctrl-C may interrupt
+worker/               a device: one process
+    main              from its fork to its end
+    loop              handles messages in order
+    executor          prepares a Program to run
+    kernels           faster functions for some ops
+    control           the control thread: freeze, cancel, look, lost
+shm/                  memory shared by the processes of one host
+    memory_file       the file that all of them map
+    segment           the file's mapping in one process
+    control_block     its first part, of fixed layout
+    monitor           a mutex and condition variables between processes
+    log               the log of calls: one broadcast ring that every device reads; `ring` wakes devices
+    completion        what each device has finished, and the pipe that wakes the controller
+    barrier           where devices wait for each other
+    allocator         blocks of memory that members lend each other
+    region            the blocks of one member
+    holders           which members use which blocks
+    views             bytes as tensors and arrays
+    memory_limit      how much memory the machine has left
+    system            what differs between systems
+    probe             whether shared memory works here
+collectives/          between devices
+    base              the protocol of all communicators
+    shm               through shared memory
+    eager             the same for small operands
+    gloo              over torch's gloo process groups
+    nccl              between GPUs
+    reduction         sums, maxima and other reductions
+launch/               starts the workers
+    local             on this machine
+    forkserver        the process from which they are forked
+    hosts             the controller's listener for other machines
+    agent             the process on another machine that forks a worker
+    remote_workers    a pool on other machines
+    connect           connections with mutual authentication
+    gpus              which GPU each device uses
+    cores             which core each device runs on
+wire                  messages and tensors as bytes
+failure               a failure on a device, as text
+forks                 what a child closes that user code forks from the controller
+local                 all devices in this process: the oracle of the tests
+lifecycle             which devices there are: init, devices, shutdown, the runtime in use
+cache                 what was used last; programs that nothing refers to any more, for the devices to drop
+
+A walk, with shared memory:
+
+1. `ProcessPool.run` publishes a call: `Dispatcher.post`, `Deliveries.send`, `CallLog.publish`; `CallLog.ring` wakes
+   sleeping devices.
+2. A device waits for the call in `LogReader.take`, and runs it in `Worker._run`.
+3. A sum is made in `collectives.eager`, or `SharedMemoryCommunicator.all_reduce` if large, after a `Barrier.wait`.
+4. A completion is noted by the device in `Completion.finish`, and noticed by a waiting thread in `Completions.wait`.
+5. A death is noticed by the I/O thread at the end of the worker's socket (`Receiver._lose`), which sends "lost" to the
+   other devices: their control threads abort the collectives. A device that lives and stalls is left to `watchdog`.
+6. Ctrl-C ends the wait and posts "cancel": `Interrupts` freezes busy devices, then sends each the calls to skip.
 """
