@@ -95,7 +95,7 @@ class Deliveries:
         self, run: Run, program: Any, inputs: Any, outputs: Any, *, free: dict[tuple[int, ...], list[int]]
     ) -> Sends:
         if run.communicates and self._calls.has_lost:
-            # no device starts it, even if the lost one takes no part: the others are no longer connected
+            # no device starts it, even if the lost one takes no part: the devices left are no longer connected
             return []
         sends: Sends = []
         known = self._known.get(program.number, set())

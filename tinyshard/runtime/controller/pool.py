@@ -269,7 +269,7 @@ class ProcessPool:
         self._waiting.print_output()
 
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        """What a value depends on. Raises at once if a device among that is lost, while others still compute."""
+        """What a value depends on. Raises at once if a device among that is lost, while other devices still compute."""
         dispatcher = self._waiting.open_dispatcher()
         dispatcher.check_can_wait()
         dispatcher.advance()  # an interrupt may have left a call without a number

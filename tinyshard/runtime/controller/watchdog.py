@@ -108,7 +108,7 @@ def stuck_collective(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[i
     return first, [d for d in first[3] if d in reached], [d for d in first[3] if d not in reached]
 
 
-# a device that was asked a moment ago may still answer: on a busy machine seconds after the others
+# a device that was asked a moment ago may still answer: on a busy machine seconds after its peers
 ANSWERS_WITHIN_S = 10
 
 
