@@ -71,12 +71,11 @@ LATE = {
         "tinyshard.runtime.launch.hosts",
         "tinyshard.runtime.launch.remote_workers",
         "tinyshard.runtime.local",
-        "tinyshard.runtime.shm.allocator",
+        "tinyshard.runtime.shm.probe",
     },
     "tinyshard.runtime.worker.main": {"tinyshard.runtime.collectives.nccl"},
     "tinyshard.worker": {
         "tinyshard.runtime.launch.agent",
-        "tinyshard.runtime.launch.authentication",
         "tinyshard.runtime.launch.connect",
     },
 }
