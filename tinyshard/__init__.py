@@ -76,7 +76,8 @@ from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, debug, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
-from tinyshard.transforms.autodiff import grad, hessian, jacfwd, jacrev, jvp, value_and_grad, vjp
+from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
+from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
 from tinyshard.transforms.jit import jit, make_graph
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from course.widgets.traffic import Message, Moment, Pair, Recording, held_by
-from tinyshard.arrays.placement import move_program
+from tinyshard.arrays.transfer import move_program
 from tinyshard.core.layout import coarsest
 from tinyshard.runtime.lifecycle import devices
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding

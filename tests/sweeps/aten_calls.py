@@ -296,7 +296,7 @@ def outcomes(op: Any, calls: Sequence[Call], count: int) -> Iterator[tuple[str, 
         call = varied[number % len(varied)] if number < len(varied) else random.Random(seed).choice(varied)
         try:
             outcome = hold(op, call, seed)
-        except strategy.UnknownShape:
+        except partitioner.UnknownShape:
             continue
         except Exception as error:
             yield seed, error

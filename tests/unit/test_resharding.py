@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.expressions import device_orders, shapes, shardings
-from tinyshard.arrays.placement import move_program
+from tinyshard.arrays.transfer import move_program
 from tinyshard.core.collectives import COLLECTIVES, group_positions, own_block, reduce_stack
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Builder, Program

@@ -2,9 +2,11 @@
 
 array          Array: shape, dtype and sharding are known at once, values are a future; Shard
 placement      device_put, device_get, array, block_until_ready
+transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described
 live           live_arrays: which Arrays are alive, and the memory that they take
 chain          how a view is reached from its root: the ops that make it
+refusals       what an Array cannot do that a tensor can
 views          which handles share memory in torch
 strided        as_strided, which reads memory, on values
 hidden_writes  functions of torch that change an argument in place, though their names do not say so

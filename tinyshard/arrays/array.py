@@ -15,9 +15,10 @@ import torch
 
 from tinyshard.arrays import strided
 from tinyshard.arrays.chain import View
+from tinyshard.arrays.refusals import no_memory, refuse
 from tinyshard.arrays.unchecked import one_hot
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ImmutableError, message
+from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import Meta
 from tinyshard.draw.html import array_html
@@ -25,11 +26,11 @@ from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding, express
 from tinyshard.sharding.mesh import Mesh
 
-_DEFAULT_ORIGIN = (0, -1, 0)
 _CPU = torch.device("cpu")
+DEFAULT_ORIGIN = (0, -1, 0)
 _calls = itertools.count(1)
 _running = threading.local()  # .call: number of the function of torch or transformation that the user called
-_remembered: dict[int, list[weakref.ref[Array]]] = {}  # by call: the views that `tinyshard.arrays.views` remembers
+remembered: dict[int, list[weakref.ref[Array]]] = {}  # by call: the views that `tinyshard.arrays.views` remembers
 
 
 class one_call:
@@ -49,8 +50,8 @@ class one_call:
 
     def __exit__(self, *args: object) -> None:
         torch._C._set_view_replay_enabled(self._replayed)
-        if _remembered:
-            _forget(_remembered.pop(_running.call, ()))
+        if remembered:
+            _forget(remembered.pop(_running.call, ()))
         _running.call = self._before
 
 
@@ -65,7 +66,7 @@ def _forget(views: Iterable[weakref.ref[Array]]) -> None:
 
 def is_own(x: Any) -> bool:
     """Whether it is an Array that was made inside the running call, so that torch may change it."""
-    return isinstance(x, Array) and x._origin == origin() != _DEFAULT_ORIGIN
+    return isinstance(x, Array) and x._origin == origin() != DEFAULT_ORIGIN
 
 
 def origin() -> tuple[int, int, int]:
@@ -264,7 +265,7 @@ class Array(torch.Tensor):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, Array) for x in kwargs.get("out", ())):
-            _refuse("out=x", "the result of the function")
+            refuse("out=x", "the result of the function")
         plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
         return getattr(ufunc, method)(*plain, **kwargs)
 
@@ -273,15 +274,15 @@ class Array(torch.Tensor):
 
     def data_ptr(self) -> NoReturn:
         """Refused: the values lie in the workers' memory. Raises DtypeError."""
-        _no_memory("data_ptr")
+        no_memory("data_ptr")
 
     def untyped_storage(self) -> NoReturn:
         """Refused, as `data_ptr`."""
-        _no_memory("untyped_storage")
+        no_memory("untyped_storage")
 
     def share_memory_(self) -> NoReturn:
         """Refused, as `data_ptr`."""
-        _no_memory("share_memory_")
+        no_memory("share_memory_")
 
     @property  # type: ignore[override]
     def data(self) -> Array:
@@ -290,7 +291,7 @@ class Array(torch.Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        _refuse("x.data = value", "x = value")
+        refuse("x.data = value", "x = value")
 
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Waits."""
@@ -335,30 +336,8 @@ class Array(torch.Tensor):
     def __setitem__(self, index: Any, value: Any) -> None:
         if not is_own(self):
             instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
-            _refuse("x[index] = value", instead)
+            refuse("x[index] = value", instead)
         super().__setitem__(index, value)
-
-
-def _no_memory(what: str) -> NoReturn:
-    raise DtypeError(
-        message(
-            "an Array has no memory in this process",
-            got=f"x.{what}()",
-            rule="its shards lie in the memory of its devices",
-            try_=f"ts.device_get(x).{what}(), or x.addressable_shards",
-        )
-    )
-
-
-def _refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:
-    raise ImmutableError(
-        message(
-            problem,
-            got=what,
-            rule="an Array is immutable: other arrays and queued computations may share its shards",
-            try_=instead,
-        )
-    )
 
 
 def _printable(values: torch.Tensor) -> np.ndarray:
@@ -373,7 +352,7 @@ def _augmented_operator(symbol: str, name: str) -> Any:
     def operator(self: Array, other: Any) -> Any:
         if torchs is not None and is_own(self):
             return torchs(self, other)
-        return _refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
+        return refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
 
     return operator
 

@@ -9,20 +9,15 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.transfer import move, put_tensor
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.holdable import check_holdable
-from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.leaves import is_whole
-from tinyshard.core.program import Builder, Program, Value
-from tinyshard.core.types import Meta
-from tinyshard.partition.reshard import Placed, reshard
 from tinyshard.primitives.constraint import Target, is_transformed, placed_at
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent, forget_released, release
-from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import AbstractMesh, current_mesh
 
@@ -197,119 +192,6 @@ def _not_numeric(value: Any) -> DtypeError:
             try_="torch.tensor(...) of numbers",
         )
     )
-
-
-def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
-    """Copy a host tensor and send each device its block; `sharding` is what the user calls the layout.
-
-    Raises:
-        DtypeError: no device can hold such a tensor.
-    """
-    check_holdable(host)
-    shape = tuple(host.shape)
-    runtime = lifecycle.current()
-    copies: dict[tuple[int, ...], torch.Tensor] = {}
-    blocks = {}
-    for position, device in enumerate(layout.devices):
-        block = layout.block(position)
-        if block not in copies:  # copies of a block share one snapshot here
-            copies[block] = runtime.snapshot(host[layout.index(position, shape)])
-        blocks[device] = copies[block]
-    buffer = runtime.put(blocks, users_line())
-    return Array(buffer, layout, shape, host.dtype, committed, sharding=sharding)
-
-
-def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
-    """The same values under another layout; `sharding` is what the user calls it."""
-    have = x.layout_of_shards
-    buffer = x._buffer
-    if x.numel() == 0:
-        empty = torch.empty(tuple(x.shape), dtype=x.dtype)
-        return put_tensor(empty, layout, committed=committed, sharding=sharding)
-    if not is_same_placement(have, layout):
-        shape = tuple(x.shape)
-        program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
-        buffer = buffer.runtime.run(program, [buffer], users_line())[0]
-    return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
-
-
-_moves: Recent[Any, Program] = Recent(1024, release)
-
-
-def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
-    """The program that brings an array from one layout to another.
-
-    Communication: over one device order, the fewest exchanges (`partition.reshard`); otherwise blocks from device
-    to device.
-    """
-    key = (have, want, shape, dtype)
-    made = _moves.get(key)
-    if made is None:
-        forget_released()
-        made = _moves.put(key, _move_program(have, want, shape, dtype))
-    return made
-
-
-def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
-    common = refine([have, want]) if have.devices == want.devices else None
-    if common is None:
-        return _transfer_program(have, want, shape, dtype)
-    builder = Builder(have.devices, common[0].axes)
-    x = Placed(0, shape, dtype, common[0].dims)
-    builder.input(x.local(builder.axes))
-    return builder.finish([reshard(builder, x, common[1].dims).number])
-
-
-def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
-    devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
-    builder = Builder(devices, (len(devices),))
-    builder.input(Meta(have.shard_shape(shape), dtype))
-    return builder.finish([transfer(builder, 0, have, want, shape)])
-
-
-def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
-    """Emit the step that gives each device every piece of its new block from a device that holds it, itself if it can.
-
-    Args:
-        builder: a program on the devices of both layouts.
-        number: the value.
-        have: its layout.
-        want: the layout of the result; the axes need not be those of `have`, nor the program's.
-        shape: the global shape.
-
-    Returns:
-        The number of the result.
-    """
-    meta = builder.metas[number]
-    assert meta is not None, "only values of known shape are transferred"
-    holders: dict[tuple[int, ...], list[int]] = {}
-    for position in range(len(have.devices)):
-        holders.setdefault(have.block(position), []).append(position)
-    moves = []
-    for target, device in enumerate(want.devices):
-        for candidates in holders.values():
-            source = next((p for p in candidates if have.devices[p] == device), candidates[target % len(candidates)])
-            cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
-            if cut is not None:
-                moves.append((source, builder.devices.index(device), cut, place))
-    made = [Meta(want.shard_shape(shape), meta.dtype)]
-    return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, made)[0]
-
-
-def _overlap(
-    source: tuple[slice, ...], target: tuple[slice, ...], shape: tuple[int, ...]
-) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
-    """Where two blocks of one array meet, in the coordinates of each; (None, ()) if they do not."""
-    cut, place = [], []
-    for s, t, size in zip(source, target, shape, strict=True):
-        s_start, s_stop, _ = s.indices(size)
-        t_start, t_stop, _ = t.indices(size)
-        low, high = max(s_start, t_start), min(s_stop, t_stop)
-        if low >= high:
-            return None, ()
-        cut.append(slice(low - s_start, high - s_start))
-        place.append(slice(low - t_start, high - t_start))
-    return tuple(cut), tuple(place)
 
 
 def device_get(tree: Any) -> Any:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from tinyshard.arrays.array import _DEFAULT_ORIGIN, Array, _remembered, innermost, one_call
+from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, remembered
 from tinyshard.arrays.chain import Link, View
 from tinyshard.arrays.host_draws import refuse_host_draw
 from tinyshard.core.current_trace import is_tracing
@@ -66,7 +66,7 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Seque
     source: Any = args[0]
     if not made or not isinstance(source, Array):
         return
-    if root_of(source)._viewed or not source._origin == made[0]._origin != _DEFAULT_ORIGIN:
+    if root_of(source)._viewed or not source._origin == made[0]._origin != DEFAULT_ORIGIN:
         for x in (root_of(source), source, *made):
             x._viewed = True
         return
@@ -81,7 +81,7 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Seque
         x._view = View(root, chain if op is None else (*chain, link))
         root._views.append(weakref.ref(x))
         if x._origin[2]:
-            _remembered.setdefault(x._origin[2], []).append(root._views[-1])
+            remembered.setdefault(x._origin[2], []).append(root._views[-1])
 
 
 def frozen(tree: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.array import Array, meta_of
-from tinyshard.arrays.placement import move, put_tensor
+from tinyshard.arrays.transfer import move, put_tensor
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program

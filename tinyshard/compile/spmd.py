@@ -11,8 +11,8 @@ from typing import Any, cast
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tinyshard.arrays.placement import transfer
 from tinyshard.arrays.strided import check_traced
+from tinyshard.arrays.transfer import transfer
 from tinyshard.compile.executable import Elsewhere, Home, Recipe, Slot, close_program, open_program
 from tinyshard.compile.intercept import STOP
 from tinyshard.compile.tracing import Traced

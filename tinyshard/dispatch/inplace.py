@@ -22,9 +22,10 @@ import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.arrays.array import Array, _refuse, is_own
+from tinyshard.arrays.array import Array, is_own
 from tinyshard.arrays.chain import Link
 from tinyshard.arrays.hidden_writes import max_norm_error, runs_in_batch_norm, statistics_error
+from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import written
 from tinyshard.compile.executable import Recipe, call, home_of, slot_of
@@ -70,11 +71,11 @@ def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if runs_in_batch_norm():
         raise statistics_error("num_batches_tracked, running_mean and running_var are Arrays")
     if "out" in kwargs or op._overloadname.endswith("out"):
-        _refuse(f"torch.{name}(..., out=...)", f"y = torch.{name}(...)")
+        refuse(f"torch.{name}(..., out=...)", f"y = torch.{name}(...)")
     if not isinstance(args[0], Array):
         instead = f"torch.{plain}(t, x), which gives an Array, or ts.device_get(x)"
-        _refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")
-    _refuse(f"x.{name}(...)", f"y = torch.{plain}(x, ...)")
+        refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")
+    refuse(f"x.{name}(...)", f"y = torch.{plain}(x, ...)")
 
 
 @cache

@@ -2,6 +2,7 @@
 
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
 strategy         the plan of one op: the layout that each operand must have, and the layout of the result
+on_meta          the shapes and dtypes that an op makes
 op_table         what tinyshard itself knows of torch's ops: tables
 decompositions   ops written in other ops that can be partitioned: two tables
 dtensor          DTensor's sharding rules; every touch of torch's internal API for them

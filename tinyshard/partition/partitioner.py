@@ -18,9 +18,10 @@ from tinyshard.core.current_trace import tracing_lock
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.types import Meta
 from tinyshard.partition.decompositions import Function, always, where_cut
+from tinyshard.partition.on_meta import UnknownShape
 from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
 from tinyshard.partition.reshard import Cuts, Placed, reduce_pending, reshard
-from tinyshard.partition.strategy import Plan, UnknownShape, gathered, known, plan
+from tinyshard.partition.strategy import Plan, gathered, known, plan
 from tinyshard.partition.whole_blocks import joined
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]

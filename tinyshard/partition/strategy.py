@@ -18,19 +18,16 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.core import collector
-from tinyshard.core.holdable import check_makes_holdable, check_result
 from tinyshard.core.layout import Axes
 from tinyshard.core.types import Meta
+from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
     BATCHED,
     INSTEAD,
     NEEDS_WHOLE,
-    SHAPED_BY_VALUES,
     combined_by,
     facts,
-    has_mask,
-    meta_differs,
     not_by_rule,
     with_positive_dims,
 )
@@ -40,10 +37,6 @@ from tinyshard.partition.verified import RULES
 from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
-
-
-class UnknownShape(Exception):
-    """The shape of the result depends on values (nonzero, boolean masks): only running the op tells it."""
 
 
 @lifecycle.at_start
@@ -85,7 +78,7 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     """
     op = INSTEAD.get(op, op)
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
-    whole = _run_on_meta(op, args, kwargs, axes, local=False)
+    whole = run_on_meta(op, args, kwargs, axes, local=False)
     if operands:
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
         args, kwargs = tree_map_only(Placed, lambda x: _combined(op, x, whole), (args, kwargs))
@@ -231,7 +224,7 @@ def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], ax
         for i, m in enumerate(whole)
     )
     promised = _promised(whole, results, axes)
-    if _run_on_meta(op, args, kwargs, axes, local=True) != promised:
+    if run_on_meta(op, args, kwargs, axes, local=True) != promised:
         return None
     return Plan(op, args, kwargs, results, promised, whole)
 
@@ -336,7 +329,7 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     )
     promised = _promised(whole, results, axes)
     try:
-        local = _run_on_meta(answer.op, new_args, new_kwargs, axes, local=True)
+        local = run_on_meta(answer.op, new_args, new_kwargs, axes, local=True)
     except RuntimeError as error:  # torch's word that shards of these shapes are no operands of the op
         raise dtensor.NoRule(f"the op refuses its shards: {error}") from error
     if local != promised:
@@ -350,65 +343,3 @@ def _placement(x: Placed, group: Axes) -> tuple[Any, ...]:
             return ("shard", dim)
     ops = [op for a, op in x.pending if a == group[0]]
     return ("partial", ops[0]) if ops else ("replicate",)
-
-
-def _run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
-    """Shapes and dtypes of the results, on whole tensors or on shards.
-
-    Raises:
-        UnknownShape: the shape depends on values.
-        DtypeError: no device can hold such a result.
-    """
-    check_makes_holdable(op)
-
-    def empty(x: Placed) -> torch.Tensor:
-        return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
-
-    by_values = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
-    if by_values and not _masks_are_plain(op, args):
-        raise UnknownShape(str(op))
-    meta_args, meta_kwargs = tree_map_only(Placed, empty, (args, kwargs))
-    if "device" in meta_kwargs:
-        meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
-    op = aten.reshape.default if op in AS_RESHAPE else op
-    if meta_differs(op, args):
-        return _run_on_zeros(op, args, kwargs, axes, local=local)
-    try:
-        out = op(*meta_args, **meta_kwargs)
-    except NotImplementedError:  # torch has no meta kernel for it
-        return _run_on_zeros(op, args, kwargs, axes, local=local)
-    return _metas(op, out)
-
-
-def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
-    """As `_run_on_meta`, with the kernel of the CPU: the only other way to learn the shapes.
-
-    Raises:
-        UnknownShape: the shape depends on values, or the kernel does not take zeros.
-    """
-    if op in SHAPED_BY_VALUES:
-        raise UnknownShape(str(op))
-
-    def zeros(x: Placed) -> torch.Tensor:
-        return torch.zeros(x.local(axes).shape if local else x.shape, dtype=x.dtype)
-
-    zero_args, zero_kwargs = tree_map_only(Placed, zeros, (args, kwargs))
-    try:
-        return _metas(op, op(*zero_args, **zero_kwargs))
-    except RuntimeError as error:
-        raise UnknownShape(str(op)) from error
-
-
-def _metas(op: Any, out: Any) -> tuple[Meta | None, ...]:
-    flat = out if isinstance(out, list | tuple) else (out,)
-    for t in flat:
-        if isinstance(t, torch.Tensor):
-            check_result(op, t)
-    return tuple(Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in flat)
-
-
-def _masks_are_plain(op: Any, args: Any) -> bool:
-    """index.Tensor has a shape of its own only where it is given a boolean mask."""
-    if op not in (aten.index.Tensor, aten._unsafe_index.Tensor):
-        return False
-    return not has_mask(args[1])

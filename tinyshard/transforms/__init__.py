@@ -1,6 +1,9 @@
 """Functions of functions.
 
-jit           traced once for each signature, partitioned once for each layout of the operands, then called
+jit           traced once for each signature, partitioned once for each layout of the operands, then called; make_graph
+jitted        Jitted: from a call of the function to the call of its program
+traces        the traces of a function, and the programs made from each
+in_shardings  where in_shardings and out_shardings say that arguments and results are
 applied       a jitted function as one op of a transformation: its gradient, tangent and vmapped form
 vmap          a function of one example becomes a function of many
 vmap_errors   what torch.func.vmap refuses, in the form of tinyshard's errors
@@ -8,6 +11,7 @@ over_devices  what pmap and shard_map share: a function of one shard, run by eve
 pmap          one row of the arguments for each device
 shard_map     one block of the arguments for each device of a mesh
 axes          in_axes and out_axes, checked against the arguments
-autodiff      grad value_and_grad vjp jvp jacfwd jacrev hessian
+autodiff      grad value_and_grad vjp jvp
+jacobians     jacfwd jacrev hessian
 tangents      numbers and NumPy arrays as tensors, and tangents that fit their values
 """

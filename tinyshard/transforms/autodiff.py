@@ -2,7 +2,8 @@
 
 grad  value_and_grad      reverse, of a function with a scalar result
 vjp   jvp                 one vector with the Jacobian, from either side
-jacrev jacfwd hessian     whole Jacobians
+
+Whole Jacobians are in `jacobians`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from tinyshard.arrays.array import Array
-from tinyshard.arrays.placement import array
 from tinyshard.arrays.views import one_transform
 from tinyshard.compile.capture import lift_arguments
 from tinyshard.core.errors import DtypeError, message
@@ -71,14 +70,14 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
         >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         (tensor(5.), tensor([2., 4.]))
     """
-    _check_function(fun, "grad")
+    check_function(fun, "grad")
     numbers = argnums if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = lift_arguments((args, kwargs))
         args = _with_tensors(args, numbers)
-        alone, whole = _aux_apart(_scalar(fun, has_aux), has_aux)
+        alone, whole = aux_apart(_scalar(fun, has_aux), has_aux)
         with one_transform():
             derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
         return ((value[0], whole(value[1])) if has_aux else value), derivative
@@ -110,8 +109,8 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         >>> back(torch.tensor(1.0))
         (tensor(3.),)
     """
-    _check_function(fun, "vjp")
-    alone, whole = _aux_apart(fun, has_aux)
+    check_function(fun, "vjp")
+    alone, whole = aux_apart(fun, has_aux)
     primals = checked_values("vjp", lift_arguments(primals))
     with one_transform():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
@@ -153,14 +152,14 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
         >>> jvp(lambda x: x**2, (torch.tensor(3.0),), (torch.tensor(1.0),))
         (tensor(9.), tensor(6.))
     """
-    _load_jvp_rules()
-    _check_function(fun, "jvp")
+    load_jvp_rules()
+    check_function(fun, "jvp")
     if not isinstance(primals, list | tuple) or not isinstance(tangents, list | tuple):
         got = f"{type(primals).__name__} and {type(tangents).__name__}"
         raise DtypeError(message("jvp takes primals and tangents as tuples", got=got, try_="ts.jvp(f, (x,), (t,))"))
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
-    alone, whole = _aux_apart(fun, has_aux)
+    alone, whole = aux_apart(fun, has_aux)
     primals, tangents = lift_arguments((primals, tangents))
     primals = checked_values("jvp", primals)
     tangents = tuple(fitted("jvp", "tangent", tangents, primals))
@@ -170,88 +169,15 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     return (found[0], found[1], whole(found[2])) if has_aux else found
 
 
-def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The Jacobian, row by row in reverse: for functions with few results. Arguments as for `grad`.
-
-    Communication: that of the function and its transpose.
-
-    Example:
-        >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
-        tensor([[2., 0.],
-                [0., 4.]])
-    """
-    _check_function(fun, "jacrev")
-
-    @functools.wraps(fun)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        tensors, whole = _aux_apart(fun, has_aux)
-        args, kwargs = lift_arguments((args, kwargs))
-        alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
-        with one_transform():
-            found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
-        basis, join = _basis(found[0])
-        with one_transform():
-            (columns,) = torch.func.vmap(found[1])(basis)
-        blocks = join(columns)
-        return (blocks, whole(found[2])) if has_aux else blocks
-
-    return jacobian
-
-
-def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The Jacobian, column by column forwards: for functions with few arguments. Arguments as for `grad`.
-
-    Communication: that of the function.
-
-    Example:
-        >>> jacfwd(lambda x: x**2)(torch.tensor([1.0, 2.0]))
-        tensor([[2., 0.],
-                [0., 4.]])
-    """
-    _check_function(fun, "jacfwd")
-
-    @functools.wraps(fun)
-    def jacobian(*args: Any, **kwargs: Any) -> Any:
-        _load_jvp_rules()
-        tensors, whole = _aux_apart(fun, has_aux)
-        args, kwargs = lift_arguments((args, kwargs))
-        alone, chosen = _by_chosen(tensors, args, kwargs, argnums)
-        basis, _ = _basis(chosen)
-
-        def push(tangent: Any) -> Any:
-            return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
-
-        out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
-        with one_transform():
-            out = torch.func.vmap(push, out_dims=out_dims)(basis)
-        blocks = tree_map(lambda columns: _apart(chosen, columns.movedim(0, -1)), out[0])
-        return (blocks, whole(out[1])) if has_aux else blocks
-
-    return jacobian
-
-
-def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The matrix of second derivatives, forwards over reverse. Arguments as for `grad`.
-
-    Communication: that of the function and its transpose.
-
-    Example:
-        >>> hessian(lambda x: (x**3).sum())(torch.tensor([1.0, 2.0]))
-        tensor([[ 6.,  0.],
-                [ 0., 12.]])
-    """
-    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
-
-
 @functools.cache
-def _load_jvp_rules() -> None:
+def load_jvp_rules() -> None:
     """torch loads some rules of forward mode when it first needs them, and warns of its own use of jit.script."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import torch._decomp.decompositions_for_jvp  # noqa: F401
 
 
-def _aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], Any]]:
+def aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], Any]]:
     """torch.func takes only tensors as aux: the function with these alone, and how to put the whole together again."""
     if not has_aux:
         return fun, lambda aux: aux
@@ -269,7 +195,7 @@ def _aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], 
     return alone, whole
 
 
-def _by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Sequence[int]) -> tuple[Function, Any]:
+def by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Sequence[int]) -> tuple[Function, Any]:
     """The function of the chosen arguments alone, and their values: one value, or a tuple for a tuple of argnums."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     args = _with_tensors(args, numbers)
@@ -284,40 +210,8 @@ def _by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | S
     return alone, chosen
 
 
-def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """All unit vectors of a tree of tensors, and how to put together what a linear function makes of them.
-
-    Returns:
-        The tree with a new first dim that counts its elements; a function from a tree whose leaves have that first dim
-        to the tree, each leaf of it a tree of blocks.
-    """
-    leaves, form = tree_flatten(tree)
-    sizes = [x.numel() for x in leaves]
-    total = sum(sizes)
-    unit = torch.eye(total)
-    if any(isinstance(x, Array) for x in leaves):
-        unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
-    rows = unit.split(sizes, 1)
-    vectors = [r.to(x.dtype).reshape((total, *x.shape)) for r, x in zip(rows, leaves, strict=True)]
-
-    def join(columns: Any) -> Any:
-        def block(k: int) -> Any:
-            start = sum(sizes[:k])
-            return tree_map(lambda c: c[start : start + sizes[k]].reshape((*leaves[k].shape, *c.shape[1:])), columns)
-
-        return tree_unflatten([block(k) for k in range(len(leaves))], form)
-
-    return tree_unflatten(vectors, form), join
-
-
-def _apart(tree: Any, rows: torch.Tensor) -> Any:
-    """Split the last dim of `rows`, which counts the elements of a tree, into that tree."""
-    leaves, form = tree_flatten(tree)
-    parts = rows.split([x.numel() for x in leaves], -1)
-    return tree_unflatten([p.reshape((*rows.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)], form)
-
-
-def _check_function(fun: Any, name: str) -> None:
+def check_function(fun: Any, name: str) -> None:
+    """Raise DtypeError for what cannot be called."""
     if not callable(fun):
         raise DtypeError(
             message(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")

@@ -32,7 +32,8 @@ from tinyshard.primitives.manual_region import Cut, Region, regions_in
 from tinyshard.primitives.manual_region_rules import apply_region
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh
-from tinyshard.transforms.jit import MOST_ALIKE, MOST_TRACES, Entry, Jitted
+from tinyshard.transforms.jitted import Jitted
+from tinyshard.transforms.traces import MOST_ALIKE, MOST_TRACES, Entry
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,87 @@
+"""The shapes and dtypes that an op makes: it is run on tensors without values, or where torch cannot, on zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard.core.holdable import check_makes_holdable, check_result
+from tinyshard.core.layout import Axes
+from tinyshard.core.types import Meta
+from tinyshard.partition.op_table import (
+    AS_RESHAPE,
+    SHAPED_BY_VALUES,
+    has_mask,
+    meta_differs,
+)
+from tinyshard.partition.reshard import Placed
+
+aten = torch.ops.aten
+
+
+class UnknownShape(Exception):
+    """The shape of the result depends on values (nonzero, boolean masks): only running the op tells it."""
+
+
+def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
+    """Shapes and dtypes of the results, on whole tensors or on shards.
+
+    Raises:
+        UnknownShape: the shape depends on values.
+        DtypeError: no device can hold such a result.
+    """
+    check_makes_holdable(op)
+
+    def empty(x: Placed) -> torch.Tensor:
+        return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
+
+    by_values = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
+    if by_values and not _masks_are_plain(op, args):
+        raise UnknownShape(str(op))
+    meta_args, meta_kwargs = tree_map_only(Placed, empty, (args, kwargs))
+    if "device" in meta_kwargs:
+        meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
+    op = aten.reshape.default if op in AS_RESHAPE else op
+    if meta_differs(op, args):
+        return _run_on_zeros(op, args, kwargs, axes, local=local)
+    try:
+        out = op(*meta_args, **meta_kwargs)
+    except NotImplementedError:  # torch has no meta kernel for it
+        return _run_on_zeros(op, args, kwargs, axes, local=local)
+    return _metas(op, out)
+
+
+def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
+    """As `run_on_meta`, with the kernel of the CPU: the only other way to learn the shapes.
+
+    Raises:
+        UnknownShape: the shape depends on values, or the kernel does not take zeros.
+    """
+    if op in SHAPED_BY_VALUES:
+        raise UnknownShape(str(op))
+
+    def zeros(x: Placed) -> torch.Tensor:
+        return torch.zeros(x.local(axes).shape if local else x.shape, dtype=x.dtype)
+
+    zero_args, zero_kwargs = tree_map_only(Placed, zeros, (args, kwargs))
+    try:
+        return _metas(op, op(*zero_args, **zero_kwargs))
+    except RuntimeError as error:
+        raise UnknownShape(str(op)) from error
+
+
+def _metas(op: Any, out: Any) -> tuple[Meta | None, ...]:
+    flat = out if isinstance(out, list | tuple) else (out,)
+    for t in flat:
+        if isinstance(t, torch.Tensor):
+            check_result(op, t)
+    return tuple(Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in flat)
+
+
+def _masks_are_plain(op: Any, args: Any) -> bool:
+    """index.Tensor has a shape of its own only where it is given a boolean mask."""
+    if op not in (aten.index.Tensor, aten._unsafe_index.Tensor):
+        return False
+    return not has_mask(args[1])

@@ -1,0 +1,122 @@
+"""Whole Jacobians: a derivative of every result by every argument, row by row or column by column."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.placement import array
+from tinyshard.arrays.views import one_transform
+from tinyshard.compile.capture import lift_arguments
+from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
+
+
+def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, row by row in reverse: for functions with few results. Arguments as for `grad`.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+        tensor([[2., 0.],
+                [0., 4.]])
+    """
+    check_function(fun, "jacrev")
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        tensors, whole = aux_apart(fun, has_aux)
+        args, kwargs = lift_arguments((args, kwargs))
+        alone, chosen = by_chosen(tensors, args, kwargs, argnums)
+        with one_transform():
+            found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
+        basis, join = _basis(found[0])
+        with one_transform():
+            (columns,) = torch.func.vmap(found[1])(basis)
+        blocks = join(columns)
+        return (blocks, whole(found[2])) if has_aux else blocks
+
+    return jacobian
+
+
+def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, column by column forwards: for functions with few arguments. Arguments as for `grad`.
+
+    Communication: that of the function.
+
+    Example:
+        >>> jacfwd(lambda x: x**2)(torch.tensor([1.0, 2.0]))
+        tensor([[2., 0.],
+                [0., 4.]])
+    """
+    check_function(fun, "jacfwd")
+
+    @functools.wraps(fun)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        load_jvp_rules()
+        tensors, whole = aux_apart(fun, has_aux)
+        args, kwargs = lift_arguments((args, kwargs))
+        alone, chosen = by_chosen(tensors, args, kwargs, argnums)
+        basis, _ = _basis(chosen)
+
+        def push(tangent: Any) -> Any:
+            return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
+
+        out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
+        with one_transform():
+            out = torch.func.vmap(push, out_dims=out_dims)(basis)
+        blocks = tree_map(lambda columns: _apart(chosen, columns.movedim(0, -1)), out[0])
+        return (blocks, whole(out[1])) if has_aux else blocks
+
+    return jacobian
+
+
+def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The matrix of second derivatives, forwards over reverse. Arguments as for `grad`.
+
+    Communication: that of the function and its transpose.
+
+    Example:
+        >>> hessian(lambda x: (x**3).sum())(torch.tensor([1.0, 2.0]))
+        tensor([[ 6.,  0.],
+                [ 0., 12.]])
+    """
+    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+
+
+def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
+    """All unit vectors of a tree of tensors, and how to put together what a linear function makes of them.
+
+    Returns:
+        The tree with a new first dim that counts its elements; a function from a tree whose leaves have that first dim
+        to the tree, each leaf of it a tree of blocks.
+    """
+    leaves, form = tree_flatten(tree)
+    sizes = [x.numel() for x in leaves]
+    total = sum(sizes)
+    unit = torch.eye(total)
+    if any(isinstance(x, Array) for x in leaves):
+        unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
+    rows = unit.split(sizes, 1)
+    vectors = [r.to(x.dtype).reshape((total, *x.shape)) for r, x in zip(rows, leaves, strict=True)]
+
+    def join(columns: Any) -> Any:
+        def block(k: int) -> Any:
+            start = sum(sizes[:k])
+            return tree_map(lambda c: c[start : start + sizes[k]].reshape((*leaves[k].shape, *c.shape[1:])), columns)
+
+        return tree_unflatten([block(k) for k in range(len(leaves))], form)
+
+    return tree_unflatten(vectors, form), join
+
+
+def _apart(tree: Any, rows: torch.Tensor) -> Any:
+    """Split the last dim of `rows`, which counts the elements of a tree, into that tree."""
+    leaves, form = tree_flatten(tree)
+    parts = rows.split([x.numel() for x in leaves], -1)
+    return tree_unflatten([p.reshape((*rows.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)], form)

@@ -1,0 +1,322 @@
+"""Jitted: a function under jit, from a call of it to the program that is called."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.arrays.array import Array, meta_of
+from tinyshard.arrays.placement import array, as_sharding
+from tinyshard.compile.compiled import Closure, Compiled
+from tinyshard.compile.executable import Home, Recipe, call, home_of, slot_of
+from tinyshard.compile.explain import explanation
+from tinyshard.compile.explain_gathers import explain_gathers
+from tinyshard.compile.lowered import Lowered
+from tinyshard.compile.signature import Bound, Signature, bind
+from tinyshard.compile.tracing import Traced, closed_names, trace
+from tinyshard.core import axis_names, config
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.runtime.cache import Recent, forget_released
+from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.sharding import Sharding
+from tinyshard.sharding.mesh import AbstractMesh, current_mesh
+from tinyshard.sharding.prefix import spread
+from tinyshard.transforms import applied
+from tinyshard.transforms.in_shardings import at, home_at, put_where, shardings_in
+from tinyshard.transforms.traces import (
+    MOST_ALIKE,
+    MOST_TRACES,
+    Entry,
+    partitioned,
+    traces_of,
+)
+
+
+def _of_constants(jitted: Jitted) -> Jitted:
+    """The jitted function, of which what it closes over stays as it is."""
+    jitted._is_of_constants = True
+    return jitted
+
+
+def _derived(entry: Entry) -> applied.Derived:
+    if entry.derived is None:
+        entry.derived = applied.Derived(
+            entry.traced, lambda function: _of_constants(Jitted(function, None, None, (), ()))
+        )
+    return entry.derived
+
+
+class Jitted:
+    """A function under jit. Made by `jit`."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        in_shardings: Any,
+        out_shardings: Any,
+        static_argnums: tuple[int, ...],
+        static_argnames: tuple[str, ...],
+    ) -> None:
+        functools.update_wrapper(self, function, updated=())  # its other attributes are asked for by __getattr__
+        self._function = function
+        self._name = getattr(function, "__name__", type(function).__name__)
+        self._in_shardings = in_shardings
+        self._out_shardings = out_shardings
+        self._static_argnums = static_argnums
+        self._static_argnames = static_argnames
+        self._entries = traces_of(function)
+        self._asked: weakref.WeakKeyDictionary[Entry, list[Sharding | None]] = weakref.WeakKeyDictionary()
+        self._found: Recent[Any, tuple[Entry, Recipe, Home]] = Recent(MOST_TRACES)
+        self._is_of_constants = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What the function has, as `training` of a module; the jitted one has no copies that could go stale."""
+        wrapped = self.__dict__.get("__wrapped__")
+        if wrapped is None or name.startswith("_"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(wrapped, name)
+
+    def __repr__(self) -> str:
+        return f"<jit of {getattr(self._function, '__name__', self._function)}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on the devices of the arguments; returns at once. Within a trace it becomes a part of it."""
+        if is_tracing():
+            return self._inlined(args, kwargs)
+        key = self._key(args, kwargs)
+        found = None if key is None else self._found.get(key)
+        if found is not None:
+            return _run(*found, args)
+        if axis_names.in_scope() and axis_names.level():  # collectives inside may name an axis that vmap binds outside
+            return self._inlined(args, kwargs)
+        bound = self._bind(args, kwargs)
+        if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
+            raise DtypeError(
+                message(
+                    "a described value cannot be computed with",
+                    got=f"{self._name} called with a ShapeDtypeStruct",
+                    rule="it stands for an array in lower(), and has no values",
+                    try_=f"jit({self._name}).lower(...), or a call with Arrays",
+                )
+            )
+        entry, everything = self._everything(bound, self._in_place(bound))
+        if _is_watched(everything):
+            return self._applied(bound, entry, everything)
+        recipe, home = self._executable(bound, entry, everything)
+        # without anything that it closes over, a trace always fits: the first one will be found again
+        if key is not None and not entry.traced.closed and self._entries_for(bound.signature)[0] is entry:
+            self._found.put(key, (entry, recipe, home))
+        return _assembled(entry, _called(recipe, everything, home))
+
+    def _executable(self, bound: Bound, entry: Entry, everything: Sequence[Any]) -> tuple[Recipe, Home]:
+        home = self._home(entry, everything, bound.names)
+        if isinstance(home.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
+            raise ShardingError(
+                message(
+                    "a program for an abstract mesh cannot be called",
+                    got=f"{self._name} called, with {home.mesh!r}",
+                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
+                    try_=f"{self._name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
+                )
+            )
+        return self._recipe(entry, everything, home), home
+
+    def _applied(self, bound: Bound, entry: Entry, everything: Sequence[torch.Tensor]) -> Any:
+        """Within a transformation, or on torch's tape: as one op."""
+        if entry.traced.own_rule is not None:  # its graph does not tell its derivative: the function itself does
+            operands = everything[: len(bound.operands)]
+            return self._laid_out(bound.call([array(x) for x in operands]))
+
+        def run(*inputs: torch.Tensor) -> list[Array]:
+            recipe, home = self._executable(bound, entry, inputs)
+            return _called(recipe, inputs, home)
+
+        return _assembled(entry, applied.apply(_derived(entry), run, everything))
+
+    def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function as if it were not jitted, but for its shardings, which are constraints then."""
+        if self._in_shardings is not None:
+            bound = self._bind(args, kwargs)
+            return self._laid_out(bound.call(self._in_place(bound)))
+        return self._laid_out(self._function(*args, **kwargs))
+
+    def _laid_out(self, out: Any) -> Any:
+        """A tree of results where out_shardings wants them."""
+        if self._out_shardings is None:
+            return out
+        leaves, form = tree_flatten(out)
+        places = iter(spread(self._out_shardings, out))
+        return tree_unflatten([None if x is None else at(x, next(places)) for x in leaves], form)
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What decides on trace, recipe and home together, for the most common call; None for others."""
+        if not args or kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
+            return None
+        key: list[Any] = [config.key(), current_mesh()]
+        for x in args:
+            if type(x) is not Array or not x.committed:
+                return None
+            key += x._meta, x._layout, x._mesh
+        return None if _is_watched(args) else tuple(key)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """A decorated method: bound as a function is, `self` among the arguments."""
+        if instance is None:
+            return self
+        method: Any = functools.partial(self, instance)
+        method.lower = functools.partial(self.lower, instance)
+        return method
+
+    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+        """Trace for these arguments, and go no further.
+
+        Args:
+            args, kwargs: as for a call; a `ShapeDtypeStruct` may stand for a tensor, also one on an AbstractMesh.
+
+        Returns:
+            What was traced: `as_text()`, `compile()`.
+
+        Communication: none; no process is started for abstract arguments.
+        """
+        bound = self._bind(args, kwargs)
+        entry, everything = self._everything(bound, self._in_place(bound, described=True))
+
+        def compiled() -> Compiled:
+            home = self._home(entry, everything, bound.names)
+            recipe, roots = self._recipe(entry, everything, home), (self._function, *bound.statics)
+            closure = Closure(lambda: entry.look_up(roots), lambda: entry.changes(roots))
+            return Compiled(self._name, entry.traced, recipe, home, bound, closure)
+
+        return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
+
+    def _cache_size(self) -> int:
+        """How many traces there are."""
+        return sum(map(len, self._entries.values()))
+
+    def _entries_for(self, signature: Signature) -> list[Entry]:
+        known = self._entries.get(signature)
+        return self._entries.put(signature, []) if known is None else known
+
+    # ---- which trace ------------------------------------------------------------------------------------------
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
+        return bind(self._function, self._static_now(args), self._static_argnames, args, kwargs)
+
+    def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
+        """Which arguments of this call are static."""
+        return self._static_argnums
+
+    def _everything(self, bound: Bound, operands: list[Any]) -> tuple[Entry, list[Any]]:
+        """The trace that fits, and all its inputs: operands, then what it closes over."""
+        roots = (self._function, *bound.statics)
+        entries = self._entries_for(bound.signature)
+        for entry in list(entries):
+            if entry.hides_tensors and not self._is_of_constants:
+                continue
+            closed = entry.look_up(roots)
+            if closed is not None:
+                return entry, [*operands, *closed]
+        if config.read("explain_cache_misses"):
+            before = [s for s, made in self._entries.items() if made]
+            changed = entries[-1].changes(roots) if entries else []
+            told = explanation(self._name, bound.names(), bound.signature, before, users_line(), changed)
+            print(told, file=sys.stderr)
+        traced = trace(roots, bound.call, bound.signature.metas, bound.names)
+        closed = [c.value for c in traced.closed]
+        entry = Entry(traced, tuple(map(meta_of, closed)))
+        same = next((e for e in entries if e.is_same_as(entry)), None) if entry.hides_tensors else None
+        if same is not None:
+            return same, [*operands, *closed]
+        entries.append(entry)
+        del entries[: len(entries) - MOST_ALIKE]
+        return entry, [*operands, *closed]
+
+    # ---- where it runs ----------------------------------------------------------------------------------------
+
+    def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
+        """The operands where in_shardings wants them; only described, if nothing is to be moved."""
+        if self._in_shardings is None:
+            return bound.operands
+        places = spread(self._in_shardings, bound.positional)
+        by_name = [None] * (len(bound.operands) - len(places))
+        return [
+            x if place is None else put_where(x, as_sharding(place), described)
+            for x, place in zip(bound.operands, [*places, *by_name], strict=True)
+        ]
+
+    def _home(self, entry: Entry, operands: Sequence[Any], names: Callable[[], list[str]]) -> Home:
+        """The devices of the committed operands, else those that a constraint, a region or out_shardings names.
+
+        Raises:
+            ShardingError: these are not the same.
+        """
+        home = home_of(operands, lambda: [*names(), *closed_names(entry.traced)])
+        places = [as_sharding(p) for p in shardings_in(self._out_shardings) if p is not None]
+        for sharding, named in [*entry.homes, *((place, home_at(place)) for place in places)]:
+            if not home.committed:
+                home = named
+            if named.devices != home.devices:
+                raise ShardingError(
+                    message(
+                        "Devices of all `Array` inputs and outputs should be the same.",
+                        got=f"array device ids {list(home.devices)} on platform {home.platform.upper()}\n"
+                        f"and {list(named.devices)} in {sharding!r}",
+                        rule="constraints, regions and out_shardings name the arguments' devices, in their order",
+                        try_="ts.device_put the arguments there before the call",
+                    )
+                )
+        return home
+
+    def _recipe(self, entry: Entry, operands: Sequence[Any], home: Home) -> Recipe:
+        slots = tuple(slot_of(x, home) for x in operands)
+        asked = self._asked.get(entry)
+        if asked is None:
+            asked = self._asked[entry] = self._named(entry.traced)
+        key = (home.platform, home.devices, slots, tuple(asked))
+        recipe = entry.recipes.get(key)
+        if recipe is None:
+            forget_released()
+            recipe = entry.recipes.put(key, partitioned(entry.traced, home, slots, asked))
+        return recipe
+
+    def _named(self, traced: Traced) -> list[Sharding | None]:
+        """The sharding that out_shardings names for each tensor result; None where the partitioner chooses."""
+        if self._out_shardings is None:
+            return [None] * len(traced.results)
+        return [p if p is None else as_sharding(p) for p in spread(self._out_shardings, traced.tree_of_results)]
+
+
+def _is_watched(operands: Sequence[Any]) -> bool:
+    """Whether a transformation of torch.func, or torch's tape, watches what is done with the operands."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return True
+    if not torch.is_grad_enabled():
+        return False
+    with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
+        return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+
+
+def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:
+    return _assembled(entry, _called(recipe, operands, home))
+
+
+def _called(recipe: Recipe, operands: Sequence[Any], home: Home) -> list[Array]:
+    arrays = call(recipe, operands, home)
+    if recipe.program.reasons:
+        explain_gathers(recipe, home)
+    return arrays
+
+
+def _assembled(entry: Entry, made: Sequence[torch.Tensor]) -> Any:
+    """The results as the function returns them."""
+    leaves = [made[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
+    tree = entry.traced.out_tree
+    return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)
