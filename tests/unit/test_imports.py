@@ -2,11 +2,15 @@
 
 import ast
 import functools
+import importlib
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+import tinyshard as ts
 
 ROOT = Path(__file__).parents[2]
 
@@ -217,3 +221,13 @@ def test_every_way_to_import_is_read(source: str, expected: set[str]) -> None:
 def test_controller_and_worker_import_nothing_of_each_other() -> None:
     assert wrong_imports("tinyshard.runtime.worker", ("tinyshard.runtime.controller",)) == []
     assert wrong_imports("tinyshard.runtime.controller", ("tinyshard.runtime.worker",)) == []
+
+
+@pytest.mark.parametrize("name", ["config", "debug", "errors", "mesh_utils", "platform", "tree"])
+def test_a_public_module_has_its_public_name_whatever_folder_it_stands_in(name: str) -> None:
+    assert importlib.import_module(f"tinyshard.{name}") is getattr(ts, name)
+
+
+def test_an_error_is_shown_and_pickled_under_its_public_name() -> None:
+    assert all(getattr(ts.errors, name).__module__ == "tinyshard.errors" for name in ts.errors.__all__)
+    assert type(pickle.loads(pickle.dumps(ts.ShardingError("no")))) is ts.ShardingError
