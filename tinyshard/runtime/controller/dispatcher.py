@@ -37,8 +37,7 @@ from tinyshard.runtime.shm.log import CallLog
 
 # with so many unfinished calls the dispatcher looks how far the devices are
 RUNS_BETWEEN_LOOKS = 64
-# waking a device costs the controller more than a call, and on a busy core the device preempts it. So in a burst of
-# calls the first wakes the devices, then a call or the I/O thread after so long; a thread that waits wakes them at once
+# waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 1e-3
 # items that the I/O thread alone sends, on the control lines: Ctrl-C must not strike there
 _FOR_RECEIVER = ("cancel", "look")

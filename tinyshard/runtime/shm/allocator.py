@@ -117,11 +117,7 @@ class Arena:
         return self._mapping.fd
 
     def is_for(self, nbytes: int) -> bool:
-        """Whether a value of this size is to have a block of the own region.
-
-        It is not where a finalizer or a signal's handler runs in the middle of this thread's own allocation, which goes
-        on after that: what is allocated within would get the same block.
-        """
+        """Whether such a value gets a block: not within an allocation of this thread that a finalizer interrupts."""
         return nbytes >= SMALLEST_NBYTES and not self._allocating._is_owned()  # type: ignore[attr-defined]
 
     # ---- blocks of the own region ---------------------------------------------------------------------------------
@@ -140,11 +136,7 @@ class Arena:
             return self._allocate(nbytes, holders)
 
     def new(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor in a block of the own region; wherever Ctrl-C strikes, its block is held as long as it.
-
-        Raises:
-            MemoryError: as `allocate`.
-        """
+        """A tensor in a block of the own region, held as long as it wherever Ctrl-C strikes. Raises as `allocate`."""
         with self._allocating:
             return self.hold(self._allocate(math.prod(shape) * dtype.itemsize, [self.member]), shape, dtype)
 
