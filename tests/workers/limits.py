@@ -62,7 +62,7 @@ def wait_until_in_a_collective(pool: Any, devices: Sequence[int]) -> None:
     """Until these devices wait for others."""
 
     def they_do() -> bool:
-        pool._dispatcher.post("look", 0)
+        pool._dispatcher.ask_for_look()
         sights = [pool._dispatcher.links[device].sight for device in devices]
         return all(sight is not None and sight.current is not None for sight in sights)
 

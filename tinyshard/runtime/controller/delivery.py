@@ -128,16 +128,12 @@ class Deliveries:
                 link = self._calls.links[device]
                 if link.lost:
                     run.failures[device] = (gone(device, link.lost), run.where)
-        if kind == "run":
-            self._known.setdefault(facts[1].number, set()).update(facts[0].devices)
-        elif kind == "put":
+        if kind == "put":
             for device, (block, place) in facts[2].items():
                 if place is not None and not self._calls.links[device].lost:
                     self._lend(place, device)
                     self._calls.links[device].lend(facts[0].number, block.nbytes)
-        elif kind == "forget":
-            self._known.pop(facts[0], None)
-        elif kind != "free":
+        elif kind not in ("run", "forget", "free"):
             self._note_question(*facts)
 
     def _note_question(self, request: Request, _: Any, lent: tuple[Any, Any] | None) -> None:
@@ -161,6 +157,12 @@ class Deliveries:
             if self._log is None and delivery.item[0] in ("run", "put"):
                 for device in delivery.item[2].devices:
                     self._calls.links[device].ask_now_and_then()
+        # only now: what is prepared anew after an interrupt holds the program again
+        kind, _, *facts = delivery.item
+        if kind == "run" and delivery.sends:
+            self._known.setdefault(facts[1].number, set()).update(facts[0].devices)
+        elif kind == "forget":
+            self._known.pop(facts[0], None)
         self._buffers.drop(delivery.released)
 
     def announce(self) -> bool:

@@ -40,7 +40,7 @@ RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 1e-3
 # items that the I/O thread alone sends, on the control lines: Ctrl-C must not strike there
-_FOR_RECEIVER = ("cancel", "look")
+_FOR_RECEIVER = ("cancel",)
 
 
 class Dispatcher:
@@ -90,6 +90,7 @@ class Dispatcher:
         self._delivery: Delivery | None = None
         self._has_log = log is not None
         self._rung_s = float("-inf")
+        self._wants_look = False
         self.ring_by_s = float("inf")
         self._buffers = buffers
         self.back_pressure = BackPressure(self.calls, self._queue, self.look_at_progress, self.wake)
@@ -106,7 +107,7 @@ class Dispatcher:
 
         Args:
             kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
-                outputs), "forget" (program), "cancel" (the interrupted line), "look", or a request (request, what,
+                outputs), "forget" (program), "cancel" (the interrupted line), or a request (request, what,
                 and a tensor into which the devices write with its block, or None).
             nbytes: size of the tensors in it.
         """
@@ -145,22 +146,20 @@ class Dispatcher:
                 self._deliveries.ring()
                 self.ring_by_s, self._rung_s = float("inf"), time.monotonic()
 
+    def ring_if_due(self) -> None:
+        """Wake the devices that have been sent something, unless a burst defers that."""
+        if self.ring_by_s == float("inf") or time.monotonic() >= self.ring_by_s:
+            self.ring()
+
+    def ask_for_look(self) -> None:
+        """Let the I/O thread ask the devices how far they are, whatever is queued before."""
+        self._wants_look = True
+        self.wake()
+
     def wake(self) -> None:
         """Wake the I/O thread."""
         with contextlib.suppress(OSError):  # a full pipe wakes it as well; a closed one means that it has ended
             self._wakes.send(b"x")
-
-    def check_can_wait(self) -> None:
-        """Raise RuntimeStateError if the calling thread would wait for itself."""
-        if self.calls.is_mine or threading.current_thread() is self.receiving:
-            raise RuntimeStateError(
-                message(
-                    "a finalizer or a signal's handler cannot wait for a value here",
-                    got="it interrupted a call of tinyshard's that the devices wait for",
-                    rule="it may call operations; their values come when the interrupted call is over",
-                    try_="read the value outside of __del__ and of signal handlers",
-                )
-            )
 
     def check_open(self) -> None:
         """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
@@ -245,7 +244,7 @@ class Dispatcher:
             if not is_receiver and (not self._has_log or item[0] in _FOR_RECEIVER):
                 return False
             if item[0] in _FOR_RECEIVER:
-                self._do(*item)
+                self.interrupts.add(self.calls.newest, item[2])  # later calls are not cancelled
                 self._queue.popleft()
                 return True
             delivery = self._deliveries.prepare(item, self._is_last, is_receiver=is_receiver)
@@ -262,14 +261,6 @@ class Dispatcher:
     def _is_last(self) -> bool:
         return len(self._queue) == 1 and not self._posted
 
-    def _do(self, kind: str, _: int, *facts: Any) -> None:
-        if kind == "cancel":
-            self.interrupts.add(self.calls.newest, facts[0])  # later calls are not cancelled
-        else:
-            for link in self.links:
-                if not link.lost:
-                    link.look(time.monotonic())
-
     # ---- the I/O thread ---------------------------------------------------------------------------------------
 
     def drop(self, device: int) -> None:
@@ -280,6 +271,14 @@ class Dispatcher:
         """Queue a message that frees released values, if no call is queued to do it. Called with the lock held."""
         if not self._queue and not self._posted and self._buffers.released():
             self._queue.append(("free", 0))
+
+    def look(self) -> None:
+        """Ask the devices how far they are, if a thread wants to know. With the lock held."""
+        if self._wants_look:
+            self._wants_look = False
+            for link in self.links:
+                if not link.lost:
+                    link.look(time.monotonic())
 
     def end(self) -> None:
         """At shutdown: wake all threads that wait."""
@@ -292,9 +291,10 @@ class Dispatcher:
         self.ended.open()  # a thread that posts a request later sees it; earlier requests are opened below
         for link in self.links:
             link.fail_asked()
-        for queue in (self._queue, self._posted):
-            while queue:
-                for part in queue.popleft():
-                    if isinstance(part, Request):
-                        part.over.open()
+        with self.calls.lock:  # a thread that posts may be numbering
+            for queue in (self._queue, self._posted):
+                while queue:
+                    for part in queue.popleft():
+                        if isinstance(part, Request):
+                            part.over.open()
         self.back_pressure.end()

@@ -271,7 +271,7 @@ class ProcessPool:
     def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
         """What a value depends on. Raises at once if a device among that is lost, while other devices still compute."""
         dispatcher = self._waiting.open_dispatcher()
-        dispatcher.check_can_wait()
+        self._waiting.check_can_wait()
         dispatcher.advance()  # an interrupt may have left a call without a number
         with dispatcher.calls.lock:
             known = ancestry(buffer.run, device_ids)

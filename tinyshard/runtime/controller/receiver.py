@@ -88,6 +88,8 @@ class Receiver:
         dispatcher = self._dispatcher
         with self._calls.lock:
             is_whole = dispatcher.send_queued(is_receiver=True)
+            dispatcher.ring_if_due()
+            dispatcher.look()
             for link in self._links:
                 if link.has_output:
                     link.write()
@@ -104,8 +106,7 @@ class Receiver:
             self._tidy()
         with self._calls.lock:
             dispatcher.send_queued(is_receiver=True)  # first: what a device was sent is noted before its loss
-            if not events or time.monotonic() >= dispatcher.ring_by_s:
-                dispatcher.ring()
+            dispatcher.ring_if_due()
             for key, mask in events:
                 self._take_in(key, mask)
 
@@ -124,11 +125,13 @@ class Receiver:
             dispatcher.closing = dispatcher.closing or not dispatcher.broken
             for link in self._links:
                 self._take_lines(link)
-        for link in self._links:
-            self._starter.end(link)
-            link.close()
-        self._selector.close()
-        dispatcher.end()
+        try:
+            for link in self._links:
+                self._starter.end(link)
+                link.close()
+            self._selector.close()
+        finally:
+            dispatcher.end()
 
     # ---- with the lock held: what is written ------------------------------------------------------------------
 

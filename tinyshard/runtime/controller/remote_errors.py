@@ -28,7 +28,8 @@ def ending(status: int | None) -> str:
         return "it ended together with the helper process that started it"
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
-        return f"killed by signal {number} ({signal.Signals(number).name})"
+        names = {int(one): f" ({one.name})" for one in signal.Signals}  # real-time signals have none
+        return f"killed by signal {number}{names.get(number, '')}"
     code = os.WEXITSTATUS(status)
     if code == NO_MEMORY:
         return f"it had no memory for its part of an exchange, and ended with exit code {code}"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
+from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime.controller.connection import Link, Request
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.latch import Latch
@@ -86,6 +88,19 @@ class Waiting:
         """Cancel all unfinished calls, for an interrupt at the current line of the user's code."""
         self._dispatcher.post("cancel", 0, str(users_line()))
 
+    def check_can_wait(self) -> None:
+        """Raise RuntimeStateError if the calling thread would wait for itself."""
+        dispatcher = self._dispatcher
+        if dispatcher.calls.is_mine or threading.current_thread() is dispatcher.receiving:
+            raise RuntimeStateError(
+                message(
+                    "a finalizer or a signal's handler cannot wait for a value here",
+                    got="it interrupted a call of tinyshard's that the devices wait for",
+                    rule="it may call operations; their values come when the interrupted call is over",
+                    try_="read the value outside of __del__ and of signal handlers",
+                )
+            )
+
     def ask(
         self,
         kind: str,
@@ -98,7 +113,7 @@ class Waiting:
         Args:
             lent: a tensor into which they write, and its block.
         """
-        self._dispatcher.check_can_wait()
+        self.check_can_wait()
         request = Request(set(device_ids))
         self._dispatcher.post(kind, 0, request, what, lent)
         return request
@@ -124,7 +139,7 @@ class Waiting:
         finally:
             self.print_output()
         self._dispatcher.check_open()
-        waiting = {d for r in requests for d in r.waiting}
+        waiting = {d for r in requests for d in list(r.waiting)}
         if waiting:
             for link in sorted(self._dispatcher.links, key=lambda link: link.device not in waiting):
                 if link.lost:
@@ -160,7 +175,7 @@ class Waiting:
                 if seen is not None and now_s - patience.looked_s < LOOK_EVERY_S:
                     continue
                 patience.look(now_s)
-                self._dispatcher.post("look", 0)
+                self._dispatcher.ask_for_look()
                 if self._dispatcher.started.is_open:
                     links, calls = self._dispatcher.links, self._dispatcher.calls_ahead()
                     check_progress(links, calls, list(devices), patience.since_s, self._platform)

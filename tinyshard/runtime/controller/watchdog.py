@@ -88,7 +88,7 @@ def stalled(sights: Mapping[int, Sight], waited_for: Iterable[int], limit_s: flo
         device = open_.pop()
         found.add(device)
         current = sights[device].current
-        open_ |= set(current[3] if current else ()) - found
+        open_ |= sights.keys() & (set(current[3] if current else ()) - found)
     mine = [sights[device] for device in sorted(found)]
     return mine if all(now_s - sight.moved_s >= limit_s for sight in mine) else []
 
@@ -134,9 +134,10 @@ def check_progress(
         platform: "cpu" or "gpu".
     """
     limit_s = config.read("collective_timeout_s")
-    sights = {link.device: _present(link.sight, link.done) for link in links if link.sight is not None}
-    if len(sights) < len(links) or any(link.lost for link in links):
-        return  # a device was not looked at yet; or one is lost, and that is the error
+    alive = [link for link in links if not link.lost]
+    sights = {link.device: _present(link.sight, link.done) for link in alive if link.sight is not None}
+    if len(sights) < len(alive) or any(device not in sights for device in waited_for):
+        return  # a device was not looked at yet; or the wait is for one that is lost, and that is the error
     now_s = time.monotonic()
     if now_s - since_s < limit_s or any(not s.is_silent and now_s - s.seen_s > FORGET_S for s in sights.values()):
         return  # too early, or the next look is still to come

@@ -87,13 +87,14 @@ class Barrier:
             released = self._released
             monitor.wait_until(lambda: released[device] >= number, device, check=self._check)
             return self._maker[device]
-        if action is not None:
-            try:
+        try:
+            if action is not None:
                 action()
-            finally:
+        finally:
+            if action is not None:
                 with monitor:
                     self._release(group, number)
-        monitor.notify_all(group.others)
+            monitor.notify_all(group.others)
         return device
 
     def _who_awaits_left(self) -> list[int]:

@@ -90,6 +90,8 @@ class Completions:
         with held_off():
             self._rings, self.bell = os.pipe()
             abandon_in_child(self)
+        self._poll = select.poll()  # which takes any descriptor, unlike `select`
+        self._poll.register(self._rings, select.POLLIN)
         os.set_blocking(self._rings, False)
         os.set_blocking(self.bell, False)
 
@@ -155,7 +157,7 @@ class Completions:
                     if left_s <= 0 or self._rings < 0 or not self._asks_to_ring(device, needs[device]):
                         return False
                     if self._finished[device] < needs[device]:
-                        select.select([self._rings], [], [], left_s)
+                        self._poll.poll(left_s * 1000)
                         with contextlib.suppress(BlockingIOError):
                             os.read(self._rings, 4096)
         return True

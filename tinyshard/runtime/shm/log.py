@@ -118,7 +118,7 @@ class CallLog:
         A device that is awake reads them at once; one that sleeps after `ring`.
         """
         announced, end, told = self._announced, self._end, []
-        for device in self._untold:
+        for device in list(self._untold):
             monitor = self._monitors[device]
             try:
                 if monitor.acquire(_ACQUIRES_WITHIN_S):
@@ -137,9 +137,9 @@ class CallLog:
 
     def ring(self) -> None:
         """Wake the devices that have been told of records since the last time."""
-        for device in self._unrung:
+        for device in list(self._unrung):
             self._monitors[device].notify_all()
-        self._unrung.clear()
+            self._unrung.discard(device)
 
     def drop(self, device: int) -> None:
         """A device is gone: its records keep no room any more."""

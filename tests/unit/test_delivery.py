@@ -1,0 +1,43 @@
+"""What is sent for a call: prepared as often as an interrupt strikes, and noted as sent only then."""
+
+import torch
+
+from tinyshard.core.program import Builder
+from tinyshard.core.types import Meta
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.calls import Calls
+from tinyshard.runtime.controller.delivery import Deliveries
+from tinyshard.runtime.controller.lineage import Run, Where
+from tinyshard.runtime.controller.refs import Buffers
+
+
+class Connection:
+    """A link that takes what is queued for it."""
+
+    lost = ""
+
+    def __init__(self):
+        self.frames = []
+
+    def queue(self, pieces):
+        self.frames.append(wire.parse(b"".join(pieces))[0][0])
+
+    def ask_now_and_then(self):
+        pass
+
+
+def test_a_program_is_sent_with_the_call_that_an_interrupt_kept_from_being_sent():
+    calls = Calls()
+    calls.links.extend([Connection(), Connection()])
+    deliveries = Deliveries(calls, Buffers(), None, lambda block, device: None)
+    builder = Builder((0, 1), (2,))
+    x = builder.input(Meta((2,), torch.float32))
+    program = builder.finish([x])
+    item = ("run", 0, Run(1, (0, 1), False, Where("here", 1)), program, (), ())
+    for _ in range(2):  # Ctrl-C strikes after the first: its delivery is lost
+        delivery = deliveries.prepare(item, lambda: True, is_receiver=True)
+    deliveries.send(delivery, is_receiver=True)
+    later = ("run", 0, Run(2, (0, 1), False, Where("here", 2)), program, (), ())
+    deliveries.send(deliveries.prepare(later, lambda: True, is_receiver=True), is_receiver=True)
+    for link in calls.links:
+        assert link.frames == ["program", "run", "run"]
