@@ -106,13 +106,10 @@ class Completions:
         Returns:
             What `read` gives; None if it takes longer, or if another thread waits.
         """
-        end_s = time.monotonic() + _LOOK_S
-        while not _have(self._finished, needs):
-            if time.monotonic() > end_s:
-                if not self._sleep(needs, within_s):
-                    return None
-                break
-            give_core_away()
+        if not _have(self._finished, needs):
+            self._monitors[0].look_until(lambda: _have(self._finished, needs), _LOOK_S)
+            if not _have(self._finished, needs) and not self._sleep(needs, within_s):
+                return None
         seen = self.read()
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
         while not is_received(seen):

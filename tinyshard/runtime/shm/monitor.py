@@ -164,7 +164,7 @@ class Monitor:
         Returns:
             What `then` returns.
         """
-        if not is_true() and time.monotonic() > self._crowded_until_s:
+        if not is_true():
             self.look_until(is_true, look_s)
         with self:
             while not is_true():
@@ -173,12 +173,12 @@ class Monitor:
             return then()
 
     def look_until(self, is_true: Callable[[], bool], look_s: float) -> None:
-        """Give the core away for a moment, again and again, until `is_true()`."""
+        """Give the core away for a moment, again and again, until `is_true()`, or others keep the core for long."""
         began_s = now_s = time.monotonic()
-        while now_s - began_s < look_s:
+        while now_s - began_s < look_s and now_s > self._crowded_until_s:
             give_core_away()
             before_s, now_s = now_s, time.monotonic()
-            if is_true():
-                return
             if now_s - before_s > LOOK_S:
                 self._crowded_until_s = now_s + CROWDED_S
+            if is_true():
+                return
