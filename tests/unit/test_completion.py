@@ -1,13 +1,13 @@
 """The controller sees how far devices are, and is woken by those that it waits for; between threads here."""
 
-import linecache
-import sys
+import functools
 import threading
 import time
 
 import numpy as np
 import pytest
 
+from tests.interrupts import strike_at
 from tinyshard.runtime.shm import completion, control_block, memory_file
 from tinyshard.runtime.shm.completion import Completion, Completions, Seen
 
@@ -118,28 +118,9 @@ def test_a_device_that_is_stopped_with_its_mutex_is_not_waited_for_without_end(c
 def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(ends):
     controllers, devices = ends
     for line in range(1, 300):
-        lines = 0
-
-        def strike(frame, event, argument, line=line):
-            nonlocal lines
-            if frame.f_code.co_filename != completion.__file__:
-                return None
-            # Python looks for signals after calls; "with" is left in one step, though the line counts once more, and so
-            # is a monitor in `finally`
-            text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-            if event == "line" and not text.strip().startswith(("with ", "monitor.release()")):
-                lines += 1
-                if lines == line:
-                    raise KeyboardInterrupt
-            return strike
-
-        sys.settrace(strike)
-        try:
-            controllers.wait({0: line + 5}, always, 0.001)
+        wait = functools.partial(controllers.wait, {0: line + 5}, always, 0.001)
+        if not strike_at(line, wait, completion.__file__.__eq__):
             break
-        except KeyboardInterrupt:
-            assert not controllers._waiting.locked(), line
-        finally:
-            sys.settrace(None)
+        assert not controllers._waiting.locked(), line
         devices[0].finish(line)  # its mutex is free
     assert 20 < line < 299

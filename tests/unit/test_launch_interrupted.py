@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import linecache
 import os
 import socket
 import subprocess
@@ -10,12 +9,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import psutil
 import pytest
 
+from tests.interrupts import strike_at
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import forkserver, hosts
 
@@ -25,30 +24,8 @@ OF_LAUNCH = str(Path(hosts.__file__).parent)
 pytestmark = [pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
 
 
-def is_struck(line: int, act: Callable[[], Any]) -> bool:
-    """Interrupt this thread as it comes to a line of launch/, the first being 1; whether it came so far."""
-    lines = 0
-
-    def strike(frame: FrameType, event: str, argument: Any) -> Any:
-        nonlocal lines
-        if not frame.f_code.co_filename.startswith(OF_LAUNCH):
-            return None
-        # Python looks for signals after calls: not at "try", nor where "with" is left, whose line counts once more
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and not text.strip().startswith(("with ", "try:")):
-            lines += 1
-            if lines == line:
-                raise KeyboardInterrupt
-        return strike
-
-    sys.settrace(strike)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
+def is_of_launch(file: str) -> bool:
+    return file.startswith(OF_LAUNCH)
 
 
 def struck_everywhere(act: Callable[[], Any]) -> Iterator[int]:
@@ -56,7 +33,7 @@ def struck_everywhere(act: Callable[[], Any]) -> Iterator[int]:
     is_going_on = True
     for line in range(1, 200):
         if is_going_on:
-            is_going_on = is_struck(line, act)
+            is_going_on = strike_at(line, act, is_of_launch) is not None
             gc.collect(1)
             yield line
     assert not is_going_on

@@ -1,15 +1,13 @@
 """The thread that calls hands out its own calls: at no step is a value lost, or a call half done or done twice."""
 
-import linecache
-import os
 import signal
-import sys
 import threading
 
 import pytest
 import torch
 
 import tinyshard as ts
+from tests.interrupts import strike_at
 from tests.workers.limits import outcome
 from tinyshard.runtime.controller import calls, connection, delivery, dispatcher, refs
 from tinyshard.runtime.shm import log, memory_file, monitor
@@ -41,35 +39,6 @@ def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands
     assert y.sum().item() == 32
 
 
-def strike_at(line, act):
-    """Call `act`, with Ctrl-C at the line of the runtime's that comes as such a number; where that was, if it came."""
-    lines = 0
-    struck = None
-
-    def strike(frame, event, argument):
-        nonlocal lines, struck
-        if frame.f_code.co_filename not in FILES:
-            return None
-        # Python looks for signals after calls; "with" is left in one step, though the line counts once more, and so
-        # is a monitor in `finally`
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and not text.strip().startswith(("with ", "monitor.release()")):
-            lines += 1
-            if lines == line:
-                struck = os.path.basename(frame.f_code.co_filename), frame.f_lineno
-                raise KeyboardInterrupt
-        return strike
-
-    sys.settrace(strike)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return struck
-    finally:
-        sys.settrace(None)
-    return None
-
-
 def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, rows):
     """Whatever line of it Ctrl-C strikes, the devices stay in step, and what was called is called once."""
     if pool.collectives != "shared":
@@ -81,7 +50,7 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
     made, struck = [], []
     for line in range(1, 1000):
         made.clear()
-        where = strike_at(line, lambda: made.append(x.sum()))
+        where = strike_at(line, lambda: made.append(x.sum()), FILES.__contains__)
         assert (x + 1).tolist() == [[2, 2]] * 8, where
         total = x.sum()
         assert (total + x)[0, 0].item() == 17, where
@@ -93,8 +62,8 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
             break
         struck.append(where)
     assert line < 999
-    assert len({at for name, at in struck if name == "log.py"}) > 20
-    assert len({at for name, at in struck if name == "delivery.py"}) > 20
+    assert len({at for name, at in struck if name == log.__file__}) > 20
+    assert len({at for name, at in struck if name == delivery.__file__}) > 20
     made.clear()
     del total
     assert {pool.held(d) for d in range(8)} == {1}
@@ -103,7 +72,7 @@ def test_an_interrupt_at_any_step_of_handing_out_leaves_nothing_half_done(pool, 
 def test_an_interrupt_at_any_step_of_a_question_leaves_no_thread_waiting(pool, rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     for line in range(1, 1000):
-        where = strike_at(line, lambda: pool.held(0))
+        where = strike_at(line, lambda: pool.held(0), FILES.__contains__)
         assert outcome(lambda: pool.held(0))() == 1, where
         if where is None:
             break

@@ -1,11 +1,9 @@
 """Ctrl-C at any line of placing and fetching: no block of shared memory stays held, and no value is wrong."""
 
 import gc
-import linecache
 import os
 import random
 import signal
-import sys
 import threading
 import time
 
@@ -13,6 +11,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.interrupts import strike_at
 from tests.workers.processes import wait_until
 from tinyshard.arrays import placement
 from tinyshard.runtime.controller import pool as pool_module
@@ -20,33 +19,6 @@ from tinyshard.runtime.shm import allocator, holders, memory_file, region, segme
 
 FILES = {module.__file__ for module in (allocator, holders, region, segment, views, placement, pool_module)}
 HOST = torch.arange(8.0 * 16_384).reshape(8, -1)
-
-
-def strike_at(line, act):
-    """Call `act`, with Ctrl-C at the line of tinyshard's that comes as such a number; whether it came so far."""
-    lines = 0
-
-    def strike(frame, event, argument):
-        nonlocal lines
-        if frame.f_code.co_filename not in FILES:
-            return None
-        # Python looks for signals after calls; "with" is left in one step, though the line counts once more, and so is
-        # a monitor in `finally`
-        text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-        if event == "line" and not text.strip().startswith(("with ", "monitor.release()")):
-            lines += 1
-            if lines == line:
-                raise KeyboardInterrupt
-        return strike
-
-    sys.settrace(strike)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(None)
-    return False
 
 
 def held_blocks(pool):
@@ -63,8 +35,9 @@ def test_ctrl_c_at_any_line_leaves_no_block_held(pool, rows, is_get):
     x = ts.device_put(HOST, rows).block_until_ready()
     [pool.held(device) for device in range(8)]
     wait_until(lambda: held_blocks(pool) == 8, "the devices hold their shards, and nobody anything else")
+    act = (lambda: ts.device_get(x)) if is_get else (lambda: ts.device_put(HOST, first))
     for line in range(1, 1000):
-        was_struck = strike_at(line, (lambda: ts.device_get(x)) if is_get else (lambda: ts.device_put(HOST, first)))
+        was_struck = strike_at(line, act, FILES.__contains__)
         assert (x[0, :3] + 1).tolist() == [1, 2, 3], line
         if not was_struck:
             break

@@ -1,0 +1,45 @@
+"""Ctrl-C at a line of one's choice."""
+
+import linecache
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+# Python looks for signals after calls: not at "try", nor where "with" is left, whose line counts once more; and what
+# releases a monitor in `finally` is one call in C
+_NOT_STRUCK = ("with ", "try:", "monitor.release()")
+
+
+def strike_at(line: int, act: Callable[[], Any], is_counted: Callable[[str], bool]) -> tuple[str, int] | None:
+    """Call `act`, with a KeyboardInterrupt as it comes to such a line, the first being 1.
+
+    Args:
+        is_counted: whether the lines of a file count, by its name.
+
+    Returns:
+        The file and the line where it struck; None if `act` was over before.
+    """
+    lines = 0
+    struck = None
+
+    def strike(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines, struck
+        file = frame.f_code.co_filename
+        if not is_counted(file):
+            return None
+        if event == "line" and not linecache.getline(file, frame.f_lineno).strip().startswith(_NOT_STRUCK):
+            lines += 1
+            if lines == line:
+                struck = file, frame.f_lineno
+                raise KeyboardInterrupt
+        return strike
+
+    sys.settrace(strike)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return struck
+    finally:
+        sys.settrace(None)
+    return None
