@@ -62,18 +62,51 @@ def test_what_is_computed_of_a_reduction_is_as_of_the_whole(dtype: torch.dtype, 
         def function(v: Any, reduce: Function = reduce, compute: Function = compute) -> Any:
             return compute(reduce(v))
 
-        if not torch.equal(ts.device_get(ts.jit(function)(x)), function(value)):
+        got, want = ts.device_get(ts.jit(function)(x)), function(value)
+        if got.dtype != want.dtype or not torch.equal(got, want):
             wrong.append((reduction, use))
     assert not wrong
 
 
+def on_four(value: torch.Tensor) -> torch.Tensor:
+    return ts.device_put(value, ts.NamedSharding(ts.make_mesh((4,), ("x",), devices=ts.devices()[:4]), P("x")))
+
+
 def test_parts_that_are_too_large_for_half_precision_add_up_before_they_are_converted() -> None:
     value = torch.tensor([1e5, -1e5, 3.0, 4.0])
-    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4,), ("x",), devices=ts.devices()[:4]), P("x")))
-    assert ts.jit(lambda v: v.sum().half())(x).item() == 7.0
+    assert ts.jit(lambda v: v.sum().half())(on_four(value)).item() == 7.0
 
 
 def test_a_block_without_a_greatest_number_does_not_spoil_the_greatest() -> None:
     value = torch.tensor([-torch.inf, 2.0, 1.0, 0.0])
-    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4,), ("x",), devices=ts.devices()[:4]), P("x")))
-    assert ts.jit(lambda v: v.amax() + torch.inf)(x).item() == torch.inf
+    assert ts.jit(lambda v: v.amax() + torch.inf)(on_four(value)).item() == torch.inf
+
+
+def test_an_op_that_rounds_integers_takes_their_sum_and_not_its_parts() -> None:
+    value = torch.arange(64).reshape(4, 2, 8).mul(37).remainder(7)
+
+    def function(v: Any) -> Any:
+        return torch.nn.functional.avg_pool1d(v.sum(0), 2)
+
+    assert torch.equal(ts.device_get(ts.jit(function)(on_four(value))), function(value))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_weights_of_a_loss_are_no_parts_of_a_sum_though_its_logits_are(reduction: str) -> None:
+    value = torch.arange(40.0).reshape(4, 10)
+    x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4, 2), ("x", "y")), P("x", "y")))
+
+    def function(v: Any) -> Any:
+        return torch.ops.aten.nll_loss_forward(v.sum(0), torch.tensor(3), None, 1 if reduction == "mean" else 2, -100)
+
+    got = ts.device_get(ts.jit(function)(x))
+    assert [g.item() for g in got] == [w.item() for w in function(value)]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32], ids=str)
+def test_the_sum_of_products_of_small_integers_keeps_their_dtype(dtype: torch.dtype) -> None:
+    value = torch.arange(64).reshape(4, 4, 4).to(dtype)
+    want = torch.addbmm(value[0], value, value)
+    got = ts.device_get(torch.addbmm(value[0], on_four(value), value))
+    assert got.dtype == dtype
+    assert torch.equal(got, want)

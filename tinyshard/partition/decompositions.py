@@ -66,7 +66,9 @@ def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
 _ADDED_PRODUCTS: dict[Any, Function] = {
     aten.addmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mm(a, b), alpha) + _scaled(c, beta),
     aten.addmv.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mv(a, b), alpha) + _scaled(c, beta),
-    aten.addbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b).sum(0), alpha) + _scaled(c, beta),
+    aten.addbmm.default: lambda c, a, b, *, beta=1, alpha=1: (
+        _scaled(aten.bmm(a, b).sum(0, dtype=a.dtype), alpha) + _scaled(c, beta)
+    ),
     aten.baddbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b), alpha) + _scaled(c, beta),
 }
 

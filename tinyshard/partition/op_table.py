@@ -33,6 +33,8 @@ SHAPED_BY_VALUES = {aten.linalg_lstsq.default}
 NEEDS_WHOLE = {aten.as_strided.default}
 # (input, weight, bias, running_mean, running_var, training, momentum, eps); the first does not say that it writes
 BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
+# they take no number of their operand, and what they make is no part of a sum where the operand is
+FILLED = {aten.new_ones.default, aten.new_full.default}
 ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.view_as.default}
 
 # lazy bits stay on the device that runs the op, and would be lost on the way to another

@@ -24,6 +24,7 @@ from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
     BATCHED,
+    FILLED,
     INSTEAD,
     NEEDS_WHOLE,
     combined_by,
@@ -141,11 +142,15 @@ def _combined(op: Any, x: Placed, whole: tuple[Meta | None, ...]) -> Placed:
     """The operand, wanted without pending parts where the op of each part is no part of the op's result.
 
     A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a maximum
-    no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN.
+    no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN. So with integers:
+    a pool, linear of floats, rounds; of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum (1, 1) it is 1.
     """
+    if not x.pending or op in FILLED:
+        return replace(x, pending=())
     converts = any(m is not None and m.dtype != x.dtype for m in whole)
     only_sums = all(how in ("sum", "avg") for _, how in x.pending)
-    if not x.pending or (only_sums and not converts) or (facts(op).is_view and not converts):
+    rounds = not (x.dtype.is_floating_point or x.dtype.is_complex)
+    if not converts and (facts(op).is_view or (only_sums and not rounds)):
         return x
     return replace(x, pending=())
 
