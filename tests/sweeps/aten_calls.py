@@ -1,7 +1,7 @@
 """Every aten op that torch's op database comes down to, forward and backward, as the partitioner meets it.
 
 `collect` runs samples of the database on plain tensors and writes down each aten op that is called, with its arguments.
-`hold` partitions one such call for operands in random layouts (some pending as partial sums, some with transposed
+`hold` partitions one such call for operands in random layouts (some pending as partial results, some with transposed
 memory), runs the program on the local runtime, and compares each device's block with the op on whole tensors.
 """
 
@@ -173,13 +173,15 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
         dims = _random_dims(draw, x.shape, axes)
         used = {a for cut in dims for a in cut}
         pending: tuple[tuple[int, str], ...] = ()
-        if x.is_floating_point() and draw.random() < 0.25:
-            pending = tuple((a, "sum") for a in range(len(axes)) if a not in used and draw.random() < 0.7)
-            x = (x * 16).round() / 16 + 0.0 if pending else x  # so that parts add up to it exactly, and no zero is -0.0
+        if draw.random() < 0.25:
+            how = draw.choice(_ways(x.dtype))
+            pending = tuple((a, how) for a in range(len(axes)) if a not in used and draw.random() < 0.7)
+        if pending and x.is_floating_point():
+            x = (x * 16).round() / 16 + 0.0  # so that parts add up to it exactly, and no zero is -0.0
         value = Placed(0, tuple(x.shape), x.dtype, dims, pending)
         number = builder.input(value.local(axes))
         operands.append(Placed(number, value.shape, value.dtype, dims, pending))
-        parts = _parts(x, [a for a, _ in pending], axes, generator)
+        parts = _parts(x, pending, axes, generator)
         layout = Layout(tuple(range(count)), axes, dims, "cpu")
         turned = draw.random() < 0.3
         blocks = {d: _block(parts[d], layout, d, turned) for d in range(count)}
@@ -229,23 +231,66 @@ def _random_dims(draw: random.Random, shape: Sequence[int], axes: Sequence[int])
     return tuple(map(tuple, cuts))
 
 
+def _ways(dtype: torch.dtype) -> Sequence[str]:
+    """How parts of a tensor of this dtype may be combined; the parts of bools are not added (`combined_by`)."""
+    if dtype == torch.bool:
+        return ("max", "min")
+    if dtype.is_complex:
+        return ("sum",)
+    return (
+        ("sum", "sum", "avg", "max", "min", "product") if dtype.is_floating_point else ("sum", "max", "min", "product")
+    )
+
+
 def _parts(
-    x: torch.Tensor, pending: Sequence[int], axes: Sequence[int], generator: torch.Generator
+    x: torch.Tensor, pending: Sequence[tuple[int, str]], axes: Sequence[int], generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """For each device the tensor that it holds a block of; along `pending` axes these add up to `x`, exactly."""
+    """For each device the tensor that it holds a block of; combined along `pending` axes these are `x`, exactly."""
     count = math.prod(axes)
     held = [x] * count
-    for axis in pending:
+    for axis, how in pending:
         stride, size = math.prod(axes[axis + 1 :]), axes[axis]
         for first in range(count):
             if first // stride % size:
                 continue
-            noise = [torch.randint(-32, 32, x.shape, generator=generator) / 16 for _ in range(size - 1)]
-            shares = [n.to(x.dtype) for n in noise]
-            shares.append(held[first] - sum(shares))
-            for place, share in enumerate(shares):
+            for place, share in enumerate(_shares(held[first], how, size, generator)):
                 held[first + place * stride] = share
     return held
+
+
+def _shares(x: torch.Tensor, how: str, size: int, generator: torch.Generator) -> list[torch.Tensor]:
+    """`size` tensors that are `x` when they are combined as `how` says.
+
+    Integers wrap, as those that a device adds up do. Of a maximum each element is with one device, drawn; the other
+    devices hold it too, or something lower, as low as the dtype goes.
+    """
+    if how in ("sum", "avg"):
+        total = x * size if how == "avg" else x
+        noise = [torch.randint(-32, 32, x.shape, generator=generator) for _ in range(size - 1)]
+        shares = [(n / 16).to(x.dtype) if x.is_floating_point() or x.is_complex() else n.to(x.dtype) for n in noise]
+        return [*shares, total - sum(shares)]
+    if how == "product":
+        signs = [1 - 2 * torch.randint(0, 2, x.shape, generator=generator).to(x.dtype) for _ in range(size - 1)]
+        return [*signs, math.prod(signs, start=x)]
+    holder = torch.randint(0, size, x.shape, generator=generator)
+    kinds = [torch.randint(0, 3, x.shape, generator=generator) for _ in range(size)]
+    end = _end(x.dtype, how)
+    step = -1 if how == "max" else 1
+    near = torch.full_like(x, end) if x.dtype == torch.bool else torch.where(x == end, x, x + step)
+    return [
+        torch.where((holder == place) | (kind == 0) | x.isnan(), x, torch.where(kind == 1, near, end))
+        for place, kind in enumerate(kinds)
+    ]
+
+
+def _end(dtype: torch.dtype, how: str) -> Any:
+    """What no maximum is below, or no minimum above."""
+    if dtype == torch.bool:
+        return torch.tensor(how == "min")
+    if dtype.is_floating_point:
+        return torch.tensor(-math.inf if how == "max" else math.inf, dtype=dtype)
+    info = torch.iinfo(dtype)
+    return torch.tensor(info.min if how == "max" else info.max, dtype=dtype)
 
 
 def _block(x: torch.Tensor, layout: Layout, device: int, turned: bool) -> torch.Tensor:
@@ -290,7 +335,9 @@ def _same(got: torch.Tensor, want: torch.Tensor, whole: torch.Tensor) -> bool:
 
 def outcomes(op: Any, calls: Sequence[Call], count: int) -> Iterator[tuple[str, Outcome | Exception]]:
     """Hold `count` draws of an op's calls; what was raised in place of an outcome where something was."""
-    varied = [*calls, *itertools.chain.from_iterable(negative_dims(op, c) for c in calls[:6])]
+    found = [*calls, *itertools.chain.from_iterable(negative_dims(op, c) for c in calls[:6])]
+    # the first, the last, the second, the last but one: few draws meet several dtypes, many meet all calls
+    varied = [found[-1 - n // 2] if n % 2 else found[n // 2] for n in range(len(found))]
     for number in range(count):
         seed = f"{op} {number}"
         call = varied[number % len(varied)] if number < len(varied) else random.Random(seed).choice(varied)

@@ -28,7 +28,7 @@ with warnings.catch_warnings():
 
 DEVICES = 10
 MESHES = (((5, 2), ("a", "b")), ((10,), ("a",)))  # the samples' dims are multiples of 5 and of 10
-DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64)
+DTYPES = (torch.float32, torch.int64, torch.bool, torch.complex64, torch.uint8, torch.int8)
 LARGEST = 40_000  # elements of one operand; samples of the database are smaller but for a few
 
 OPS: dict[str, OpInfo] = {}
