@@ -94,8 +94,9 @@ def ask(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], sizes: tuple[int
             info = _dispatcher.unwrap_to_op_info(op, *made)
             asked: Any = info.schema
             sharding = _propagator.propagate_op_sharding_non_cached(asked)
-    except RuntimeError as error:  # how DTensor says that it has no rule, or none for these placements
-        raise NoRule(f"DTensor: {str(error).splitlines()[0]}") from error
+    except (RuntimeError, AssertionError) as error:
+        # how DTensor says that it has no rule, or none for these placements; or a check within its own rule failed
+        raise NoRule(f"DTensor: {(str(error) or 'a check of its own failed').splitlines()[0]}") from error
     schema = asked
     if sharding.redistribute_schema is not None and sharding.needs_redistribute:
         schema = sharding.redistribute_schema
