@@ -82,8 +82,21 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     whole = run_on_meta(op, args, kwargs, axes, local=False)
     if operands:
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
-        args, kwargs = tree_map_only(Placed, lambda x: _combined(op, x, whole), (args, kwargs))
-        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
+    planned = _plan(op, args, kwargs, whole, axes)
+    kept = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, Placed)]
+    if any(_is_to_be_combined(op, x, whole) for x in kept):
+
+        def combined(x: Placed) -> Placed:
+            return replace(x, pending=()) if _is_to_be_combined(op, x, whole) else x
+
+        args, kwargs = tree_map_only(Placed, combined, (args, kwargs))
+        planned = _plan(op, args, kwargs, whole, axes)
+    return planned
+
+
+def _plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole: tuple[Meta | None, ...], axes: Axes) -> Plan:
+    """As `plan`, with the shapes of the results; it may leave operands pending that must be combined."""
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
     if op in NEEDS_WHOLE or all(x.is_whole for x in operands):
         return _everywhere(op, args, kwargs, whole, "it reads the memory of the whole tensor")
     if any(math.prod(x.shape) == 0 for x in operands):  # DTensor's rule for views never returns on a size of 0
@@ -138,21 +151,19 @@ def gathered(x: Placed) -> Placed:
     return replace(x, dims=((),) * len(x.shape), pending=())
 
 
-def _combined(op: Any, x: Placed, whole: tuple[Meta | None, ...]) -> Placed:
-    """The operand, wanted without pending parts where the op of each part is no part of the op's result.
+def _is_to_be_combined(op: Any, x: Placed, whole: tuple[Meta | None, ...]) -> bool:
+    """Whether an operand is pending, and the op of each part is no part of the op's result.
 
     A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a maximum
     no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN. So with integers:
     a pool, linear of floats, rounds; of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum (1, 1) it is 1.
     """
     if not x.pending or op in FILLED:
-        return replace(x, pending=())
+        return bool(x.pending)
     converts = any(m is not None and m.dtype != x.dtype for m in whole)
     only_sums = all(how in ("sum", "avg") for _, how in x.pending)
     rounds = not (x.dtype.is_floating_point or x.dtype.is_complex)
-    if not converts and (facts(op).is_view or (only_sums and not rounds)):
-        return x
-    return replace(x, pending=())
+    return converts or not (facts(op).is_view or (only_sums and not rounds))
 
 
 def _pointwise(
