@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.monitors import held
 from tinyshard.runtime.shm import memory_file, memory_limit, system
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.segment import Mapping
@@ -217,21 +218,9 @@ def test_a_member_that_is_stopped_with_a_tables_monitor_keeps_nobody(members):
     owner, other = members[0], members[1]
     block = owner.allocate(100_000, [1])
     idle = owner.allocate(50_000, [])
-    monitor = members[2].control.holders_monitor(0)
-    holds, may_end = threading.Event(), threading.Event()
-
-    def hold():
-        with monitor:
-            holds.set()
-            may_end.wait(20)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holds.wait(20)
-    other.release(block)
-    assert owner.allocate(50_000, [0]).offset not in (block.offset, idle.offset)
-    may_end.set()
-    thread.join(20)
+    with held(members[2].control.holders_monitor(0)):
+        other.release(block)
+        assert owner.allocate(50_000, [0]).offset not in (block.offset, idle.offset)
     assert owner.allocate(50_000, [0]).offset == idle.offset
     assert owner.allocate(100_000, [0]).offset != block.offset
     other.let_go()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.interrupts import strike_at
+from tests.monitors import held
 from tinyshard.runtime.shm import completion, control_block, memory_file
 from tinyshard.runtime.shm.completion import Completion, Completions, Seen
 
@@ -97,22 +98,10 @@ def test_what_is_finished_counts_only_once_all_that_was_sent_is_received(ends):
 def test_a_device_that_is_stopped_with_its_mutex_is_not_waited_for_without_end(control, ends):
     controllers, devices = ends
     devices[1].finish(1)
-    monitor = control.call_monitor(0)
-    holds, may_end = threading.Event(), threading.Event()
-
-    def hold():
-        with monitor:
-            holds.set()
-            may_end.wait(20)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holds.wait(20)
-    assert controllers.wait({0: 1}, always, 5) is None
-    assert controllers.read() == Seen([-1, 1, 0], [-1, 0, 0])
-    assert controllers.wait({1: 1}, always, 5) is not None
-    may_end.set()
-    thread.join(20)
+    with held(control.call_monitor(0)):
+        assert controllers.wait({0: 1}, always, 5) is None
+        assert controllers.read() == Seen([-1, 1, 0], [-1, 0, 0])
+        assert controllers.wait({1: 1}, always, 5) is not None
 
 
 def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(ends):

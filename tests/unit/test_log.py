@@ -5,6 +5,7 @@ import threading
 import numpy as np
 import pytest
 
+from tests.monitors import held
 from tinyshard.runtime.shm import control_block, log, memory_file
 from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import CallLog, LogReader
@@ -122,23 +123,11 @@ def test_a_device_that_is_gone_keeps_no_room(ends):
 
 def test_a_device_that_is_stopped_with_its_mutex_is_told_later_and_the_others_at_once(control, ends):
     writer, readers = ends
-    monitor = control.call_monitor(1)
-    holds, may_end = threading.Event(), threading.Event()
-
-    def hold():
-        with monitor:
-            holds.set()
-            may_end.wait(20)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    holds.wait(20)
-    placement = writer.place([([0, 1, 2], b"all")])
-    assert not writer.publish(placement)
-    assert take(readers[0]) == take(readers[2]) == [b"all"]
-    assert not writer.announce()
-    may_end.set()
-    thread.join(20)
+    with held(control.call_monitor(1)):
+        placement = writer.place([([0, 1, 2], b"all")])
+        assert not writer.publish(placement)
+        assert take(readers[0]) == take(readers[2]) == [b"all"]
+        assert not writer.announce()
     assert writer.announce()
     assert take(readers[1]) == [b"all"]
 

@@ -39,8 +39,8 @@ from tinyshard.runtime.shm.log import CallLog
 RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 1e-3
-# items that the I/O thread alone sends, on the control lines: Ctrl-C must not strike there
-_FOR_RECEIVER = ("cancel",)
+# the item that the I/O thread alone sends, on the control lines: Ctrl-C must not strike there
+_FOR_RECEIVER = "cancel"
 
 
 class Dispatcher:
@@ -241,9 +241,9 @@ class Dispatcher:
         """Send the first item; False if it is left for the I/O thread, or for later."""
         item = self._queue[0]
         if self._delivery is None:
-            if not is_receiver and (not self._has_log or item[0] in _FOR_RECEIVER):
+            if not is_receiver and (not self._has_log or item[0] == _FOR_RECEIVER):
                 return False
-            if item[0] in _FOR_RECEIVER:
+            if item[0] == _FOR_RECEIVER:
                 self.interrupts.add(self.calls.newest, item[2])  # later calls are not cancelled
                 self._queue.popleft()
                 return True

@@ -1,0 +1,27 @@
+"""A monitor whose mutex another process keeps; a thread stands for that process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tinyshard.runtime.shm.monitor import Monitor
+
+
+@contextmanager
+def held(monitor: Monitor) -> Iterator[None]:
+    """Another thread has the mutex in this block, as a device that is stopped with it."""
+    holds, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with monitor:
+            holds.set()
+            may_end.wait(20)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait(20)
+    try:
+        yield
+    finally:
+        may_end.set()
+        thread.join(20)
