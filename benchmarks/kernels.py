@@ -19,7 +19,7 @@ import torch
 from benchmarks.report import time_text
 from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, make_ready
 
 Call = Callable[[], object]
@@ -54,12 +54,12 @@ def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
     builder = Builder((0,), (1,))
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
     for x in tensors:
-        builder.input(Meta(tuple(x.shape), x.dtype))
+        builder.input(ShapedType(tuple(x.shape), x.dtype))
     numbers = iter(range(len(tensors)))
     named = tuple(Value(next(numbers)) if isinstance(a, torch.Tensor) else a for a in args)
     own = find_op(op)
     wanted = own(*args)
-    program = builder.finish(builder.emit(op, named, {}, [Meta(tuple(wanted.shape), wanted.dtype)]))
+    program = builder.finish(builder.emit(op, named, {}, [ShapedType(tuple(wanted.shape), wanted.dtype)]))
     ways = [make_ready(program, communicator=way).steps[0].call for way in (None, _NoOthers())]  # type: ignore[arg-type]
     torchs, ours = ways
     assert torchs is not None and ours is not None

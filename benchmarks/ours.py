@@ -16,7 +16,7 @@ from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYERS
 from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 
@@ -85,7 +85,7 @@ def collective(name: str, nbytes: int) -> Generator:
 
     op, params, shape_of = _CALLED[name]
     shape = shape_of(nbytes // 4)
-    meta = Meta(shape, torch.float32)
+    meta = ShapedType(shape, torch.float32)
     builder = Builder(tuple(range(N)), (N,))
     builder.input(meta)
     made = builder.emit(op, (Value(0),), {"axes": (0,), **params}, [TABLE[op].meta(meta, N, params)])

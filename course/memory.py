@@ -14,13 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Program, Step, values_in
+from tinyshard.core.program import Eqn, Program, values_in
 from tinyshard.runtime.worker.executor import find_op
 
 __all__ = ["MemoryLine", "Moment", "memory_line"]
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
-_LOOKS_AT_ITS_OPERAND = {"own_block", "aten._unsafe_view.default"}
+_LOOKS_AT_ITS_OPERAND = {"local_slice", "aten._unsafe_view.default"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def _owners(program: Program) -> dict[int, int]:
     return owners
 
 
-def _is_view(step: Step) -> bool:
+def _is_view(step: Eqn) -> bool:
     if step.op in _LOOKS_AT_ITS_OPERAND:
         return True
     return step.op not in COLLECTIVES and step.op != "literal" and bool(find_op(step.op).is_view)
@@ -129,10 +129,10 @@ def _nbytes(program: Program, number: int) -> int:
     return 0 if meta is None else meta.nbytes
 
 
-def _is_exchange(step: Step) -> bool:
+def _is_exchange(step: Eqn) -> bool:
     return step.op in COLLECTIVES and COLLECTIVES[step.op].communicates
 
 
-def _result(program: Program, step: Step) -> str:
+def _result(program: Program, step: Eqn) -> str:
     made: Sequence[int] = [n for n in step.results if n >= 0]
     return ", ".join(f"%{n}: {program.metas[n] or '?'}" for n in made)

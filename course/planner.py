@@ -22,7 +22,7 @@ import numpy as np
 from course.memory import memory_line
 from tinyshard.compile.cost import Cost, bytes_sent
 from tinyshard.core.collectives import COLLECTIVES, group_size
-from tinyshard.core.program import Program, Step
+from tinyshard.core.program import Eqn, Program
 
 __all__ = ["GPU_BOXES", "LAPTOPS", "MACHINES", "ROUNDS", "Estimate", "Exchange", "Link", "Machine", "estimate"]
 
@@ -219,7 +219,7 @@ def estimate(compiled: _Compiled, machine: Machine, *, rounds: str = "ring") -> 
     )
 
 
-def _exchange(program: Program, step: Step, machine: Machine, rounds: str) -> Exchange:
+def _exchange(program: Program, step: Eqn, machine: Machine, rounds: str) -> Exchange:
     n = group_size(program.axes, step.kwargs)
     sent = bytes_sent(program, step)
     hosts = _hosts_of_groups(program.axes, step.kwargs, machine.devices_per_host)

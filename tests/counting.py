@@ -47,6 +47,6 @@ def check(case: Case) -> list[tuple[str, int, int]]:
     assert sum(t.count for t in cost.traffic) == len(told)
     text = compiled.as_text()
     for name in COLLECTIVES:
-        if name != "own_block":
+        if name != "local_slice":
             assert text.count(f" {name}(") == sum(each[0] == name for each in told)
     return told

@@ -4,13 +4,13 @@ import torch
 
 from course.memory import memory_line
 from tinyshard.core.program import Builder, Program, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
-ROW = Meta((8,), torch.float32)  # 32 bytes
-TALL = Meta((16,), torch.float32)  # 64 bytes
+ROW = ShapedType((8,), torch.float32)  # 32 bytes
+TALL = ShapedType((16,), torch.float32)  # 64 bytes
 
 
-def program_of(*steps: tuple[str, list, dict, Meta], inputs: int = 1, outputs: tuple[int, ...] = ()) -> Program:
+def program_of(*steps: tuple[str, list, dict, ShapedType], inputs: int = 1, outputs: tuple[int, ...] = ()) -> Program:
     """Steps (op, arguments, named arguments, result); the results are numbered on from the inputs."""
     builder = Builder((0, 1), (2,))
     for _ in range(inputs):
@@ -46,9 +46,9 @@ def test_a_result_is_held_to_the_end() -> None:
 def test_a_view_takes_no_memory_and_keeps_alive_what_it_looks_at() -> None:
     program = program_of(
         ("aten.sin.default", [Value(0)], {}, ROW),
-        ("aten.view.default", [Value(1), [2, 4]], {}, Meta((2, 4), torch.float32)),
+        ("aten.view.default", [Value(1), [2, 4]], {}, ShapedType((2, 4), torch.float32)),
         ("aten.neg.default", [Value(0)], {}, ROW),
-        ("aten.cos.default", [Value(2)], {}, Meta((2, 4), torch.float32)),
+        ("aten.cos.default", [Value(2)], {}, ShapedType((2, 4), torch.float32)),
         outputs=(4,),
     )
     assert [m.nbytes for m in memory_line(program).moments] == [64, 64, 96, 96]
@@ -57,7 +57,7 @@ def test_a_view_takes_no_memory_and_keeps_alive_what_it_looks_at() -> None:
 def test_a_gathered_block_takes_its_whole_size_and_one_s_own_block_none() -> None:
     program = program_of(
         ("all_gather", [Value(0)], {"axes": (0,), "dim": 0}, TALL),
-        ("own_block", [Value(1)], {"axes": (0,), "dim": 0}, ROW),
+        ("local_slice", [Value(1)], {"axes": (0,), "dim": 0}, ROW),
         outputs=(2,),
     )
     line = memory_line(program)

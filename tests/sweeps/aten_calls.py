@@ -1,7 +1,7 @@
 """Every aten op that torch's op database comes down to, forward and backward, as the partitioner meets it.
 
 `collect` runs samples of the database on plain tensors and writes down each aten op that is called, with its arguments.
-`hold` partitions one such call for operands in random layouts (some pending as partial results, some with transposed
+`hold` partitions one such call for operands in random layouts (some partial as partial results, some with transposed
 memory), runs the program on the local runtime, and compares each device's block with the op on whole tensors.
 """
 
@@ -24,9 +24,9 @@ from tests.sweeps import aten_extra
 from tests.sweeps.op_db import DTYPES, OPS, samples
 from tinyshard.core.layout import Layout
 from tinyshard.core.program import Builder
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner, strategy
-from tinyshard.partition.reshard import Placed
+from tinyshard.partition.reshard import ShardedVar
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
 LARGEST = 4_000
@@ -172,23 +172,23 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
             continue
         dims = _random_dims(draw, x.shape, axes)
         used = {a for cut in dims for a in cut}
-        pending: tuple[tuple[int, str], ...] = ()
+        partial: tuple[tuple[int, str], ...] = ()
         if draw.random() < 0.25:
             how = draw.choice(_ways(x.dtype))
-            pending = tuple((a, how) for a in range(len(axes)) if a not in used and draw.random() < 0.7)
-        if pending and x.is_floating_point():
+            partial = tuple((a, how) for a in range(len(axes)) if a not in used and draw.random() < 0.7)
+        if partial and x.is_floating_point():
             x = (x * 16).round() / 16 + 0.0  # so that parts add up to it exactly, and no zero is -0.0
-        value = Placed(0, tuple(x.shape), x.dtype, dims, pending)
+        value = ShardedVar(0, tuple(x.shape), x.dtype, dims, partial)
         number = builder.input(value.local(axes))
-        operands.append(Placed(number, value.shape, value.dtype, dims, pending))
-        parts = _parts(x, pending, axes, generator)
+        operands.append(ShardedVar(number, value.shape, value.dtype, dims, partial))
+        parts = _parts(x, partial, axes, generator)
         layout = Layout(tuple(range(count)), axes, dims, "cpu")
         turned = draw.random() < 0.3
         blocks = {d: _block(parts[d], layout, d, turned) for d in range(count)}
         buffers.append(runtime.put(blocks, None))
         whole.append(x)
-        told.append(f"{x.dtype}{list(x.shape)} {dims}{f' pending {pending}' if pending else ''}{' turned' * turned}")
-    if not any(isinstance(x, Placed) and not x.is_whole for x in operands):
+        told.append(f"{x.dtype}{list(x.shape)} {dims}{f' partial {partial}' if partial else ''}{' turned' * turned}")
+    if not any(isinstance(x, ShardedVar) and not x.is_whole for x in operands):
         return None
     args, kwargs = tree_unflatten(whole, form)
     expected = op(*args, **kwargs)
@@ -243,12 +243,12 @@ def _ways(dtype: torch.dtype) -> Sequence[str]:
 
 
 def _parts(
-    x: torch.Tensor, pending: Sequence[tuple[int, str]], axes: Sequence[int], generator: torch.Generator
+    x: torch.Tensor, partial: Sequence[tuple[int, str]], axes: Sequence[int], generator: torch.Generator
 ) -> list[torch.Tensor]:
-    """For each device the tensor that it holds a block of; combined along `pending` axes these are `x`, exactly."""
+    """For each device the tensor that it holds a block of; combined along `partial` axes these are `x`, exactly."""
     count = math.prod(axes)
     held = [x] * count
-    for axis, how in pending:
+    for axis, how in partial:
         stride, size = math.prod(axes[axis + 1 :]), axes[axis]
         for first in range(count):
             if first // stride % size:
@@ -301,8 +301,8 @@ def _block(x: torch.Tensor, layout: Layout, device: int, turned: bool) -> torch.
 
 def _difference(
     expected: Sequence[Any],
-    results: Sequence[Placed | None],
-    made: Sequence[Placed],
+    results: Sequence[ShardedVar | None],
+    made: Sequence[ShardedVar],
     outputs: Sequence[Any],
     axes: Sequence[int],
 ) -> str | None:
@@ -313,7 +313,7 @@ def _difference(
     count = math.prod(axes)
     for number, (want, placed, buffer) in enumerate(zip(tensors, made, outputs, strict=True)):
         if want is None or (tuple(want.shape), want.dtype) != (placed.shape, placed.dtype):
-            return f"result {number} is {Meta(placed.shape, placed.dtype)} for {want}"
+            return f"result {number} is {ShapedType(placed.shape, placed.dtype)} for {want}"
         want = want.resolve_conj().resolve_neg()
         layout = Layout(tuple(range(count)), tuple(axes), placed.dims, "cpu")
         local = placed.local(tuple(axes))

@@ -18,7 +18,7 @@ Axis = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Region:
+class ManualRegion:
     """A body, and the same on a whole tensor.
 
     Attributes:
@@ -63,46 +63,48 @@ def _numbered(x: Tensor, n: int) -> Tensor:
     return (blocks + torch.arange(n).reshape(n, *[1] * x.dim())).flatten(0, 1)
 
 
-REGIONS: dict[str, Region] = {
-    "sin": Region(lambda b, axis: b.sin(), _rows, _rows, lambda x, n: x.sin(), {0: 1}),
-    "sin of columns": Region(lambda b, axis: b.sin(), _columns, _columns, lambda x, n: x.sin(), {1: 1}),
-    "on copies": Region(lambda b, axis: b.tanh() * 2, _whole, _whole, lambda x, n: x.tanh() * 2, {}),
-    "block sums": Region(
+REGIONS: dict[str, ManualRegion] = {
+    "sin": ManualRegion(lambda b, axis: b.sin(), _rows, _rows, lambda x, n: x.sin(), {0: 1}),
+    "sin of columns": ManualRegion(lambda b, axis: b.sin(), _columns, _columns, lambda x, n: x.sin(), {1: 1}),
+    "on copies": ManualRegion(lambda b, axis: b.tanh() * 2, _whole, _whole, lambda x, n: x.tanh() * 2, {}),
+    "block sums": ManualRegion(
         lambda b, axis: b.sum(0, keepdim=True), _rows, _rows, lambda x, n: _blocks(x, n).sum(1), {0: 1}
     ),
-    "block cumsum": Region(
+    "block cumsum": ManualRegion(
         lambda b, axis: b.cumsum(0), _rows, _rows, lambda x, n: _blocks(x, n).cumsum(1).flatten(0, 1), {0: 1}
     ),
-    "psum": Region(lax.psum, _rows, _whole, lambda x, n: _blocks(x, n).sum(0), {0: 1}),
-    "pmean": Region(lax.pmean, _rows, _whole, lambda x, n: _blocks(x, n).mean(0), {0: 1}),
-    "less the mean": Region(
+    "psum": ManualRegion(lax.psum, _rows, _whole, lambda x, n: _blocks(x, n).sum(0), {0: 1}),
+    "pmean": ManualRegion(lax.pmean, _rows, _whole, lambda x, n: _blocks(x, n).mean(0), {0: 1}),
+    "less the mean": ManualRegion(
         lambda b, axis: b - lax.pmean(b, axis),
         _rows,
         _rows,
         lambda x, n: (_blocks(x, n) - _blocks(x, n).mean(0)).flatten(0, 1),
         {0: 1},
     ),
-    "all_gather": Region(
+    "all_gather": ManualRegion(
         lambda b, axis: lax.all_gather(b, axis, tiled=True), _rows, _whole, lambda x, n: x.clone(), {0: 1}
     ),
-    "all_gather to all": Region(
+    "all_gather to all": ManualRegion(
         lambda b, axis: lax.all_gather(b, axis, tiled=True), _rows, _rows, lambda x, n: torch.cat([x] * n), {0: 1}
     ),
-    "psum_scatter": Region(
+    "psum_scatter": ManualRegion(
         lambda b, axis: lax.psum_scatter(b, axis, tiled=True), _rows, _rows, lambda x, n: _blocks(x, n).sum(0), {0: 2}
     ),
-    "all_to_all": Region(
+    "all_to_all": ManualRegion(
         lambda b, axis: lax.all_to_all(b, axis, 1, 0, tiled=True), _rows, _columns, lambda x, n: x.clone(), {0: 1, 1: 1}
     ),
-    "ppermute": Region(
+    "ppermute": ManualRegion(
         lambda b, axis: lax.ppermute(b, axis, _ring(axis)),
         _rows,
         _rows,
         lambda x, n: x.roll(x.shape[0] // n, 0),
         {0: 1},
     ),
-    "axis_index": Region(lambda b, axis: b + lax.axis_index(axis), _rows, _rows, _numbered, {0: 1}),
-    "gradient": Region(lambda b, axis: ts.grad(lambda t: t.sin().sum())(b), _rows, _rows, lambda x, n: x.cos(), {0: 1}),
+    "axis_index": ManualRegion(lambda b, axis: b + lax.axis_index(axis), _rows, _rows, _numbered, {0: 1}),
+    "gradient": ManualRegion(
+        lambda b, axis: ts.grad(lambda t: t.sin().sum())(b), _rows, _rows, lambda x, n: x.cos(), {0: 1}
+    ),
 }
 
 

@@ -94,7 +94,7 @@ def test_a_program_is_made_once_though_the_function_is_traced_at_each_call():
         f(torch.ones(3))
     assert f._cache_size() == 1
     (entries,) = f._entries.values()
-    assert len(entries[0].recipes) == 1
+    assert len(entries[0].executables) == 1
 
 
 def test_an_explanation_names_the_tensor_that_hides(capsys):
@@ -132,7 +132,7 @@ def test_programs_of_layouts_and_functions_that_are_gone_are_dropped_by_the_devi
         for spec in (P(), P("a"), P("b"), P("c"), P(("a", "b"))):
             f(ts.device_put(torch.ones(8), ts.NamedSharding(mesh, spec)))
         (entries,) = f._entries.values()
-        assert len(entries[0].recipes) == 2
+        assert len(entries[0].executables) == 2
 
     use()
     assert len(forgotten) >= 2

@@ -3,7 +3,7 @@
 import torch
 
 from tinyshard.core.program import Builder
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
@@ -31,7 +31,7 @@ def test_a_program_is_sent_with_the_call_that_an_interrupt_kept_from_being_sent(
     calls.links.extend([Connection(), Connection()])
     deliveries = Deliveries(calls, Buffers(), None, lambda block, device: None)
     builder = Builder((0, 1), (2,))
-    x = builder.input(Meta((2,), torch.float32))
+    x = builder.input(ShapedType((2,), torch.float32))
     program = builder.finish([x])
     item = ("run", 0, Run(1, (0, 1), False, Where("here", 1)), program, (), ())
     for _ in range(2):  # Ctrl-C strikes after the first: its delivery is lost

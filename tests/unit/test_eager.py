@@ -161,10 +161,12 @@ def test_the_operand_is_as_it_was_when_the_op_was_called(x: Tensor) -> None:
 
 
 def test_one_op_on_two_platforms_does_not_share_what_says_where_its_results_are():
-    from tinyshard.compile.executable import Home
+    from tinyshard.compile.executable import DeviceAssignment
     from tinyshard.dispatch import eager
 
     x = torch.ones(4)
     for name in ("cpu", "gpu"):
-        recipe = eager._recipe(torch.ops.aten.sin.default, (x,), {}, [x], Home((0,), name, None, False))
-        assert [layout.platform for layout, _ in recipe.results] == [name]
+        executable = eager._executable(
+            torch.ops.aten.sin.default, (x,), {}, [x], DeviceAssignment((0,), name, None, False)
+        )
+        assert [layout.platform for layout, _ in executable.results] == [name]

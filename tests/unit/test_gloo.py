@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 
@@ -45,7 +45,7 @@ def device():
     return make
 
 
-META = Meta((2,), torch.uint8)
+META = ShapedType((2,), torch.uint8)
 WHOLE = (slice(0, 2),)
 SWAP = [("send", 1, [7, 7]), ("receive", 1), ("wait",), ("wait",)]
 

@@ -9,8 +9,8 @@ import torch
 
 import tinyshard as ts
 from benchmarks.kernels import rows
-from tinyshard.core.program import Builder, Step, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.program import Builder, Eqn, Value
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, make_ready
 from tinyshard.runtime.worker.kernels import KERNELS, kernel_for
 
@@ -34,15 +34,20 @@ def operands(count: int, dtype: torch.dtype, shape: str = "rows") -> list[torch.
 
 
 def call_of(
-    op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None, communicator: Any, **kwargs: Any
+    op: str,
+    args: tuple[Any, ...],
+    tensors: list[torch.Tensor],
+    made: ShapedType | None,
+    communicator: Any,
+    **kwargs: Any,
 ) -> Any:
     builder = Builder((0,), (1,))
     for x in tensors:
-        builder.input(Meta(tuple(x.shape), x.dtype))
+        builder.input(ShapedType(tuple(x.shape), x.dtype))
     return make_ready(builder.finish(builder.emit(op, args, kwargs, [made])), communicator=communicator).steps[0].call
 
 
-def performed(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: Meta | None) -> torch.Tensor:
+def performed(op: str, args: tuple[Any, ...], tensors: list[torch.Tensor], made: ShapedType | None) -> torch.Tensor:
     call = call_of(op, args, tensors, made, AWay())
     out: torch.Tensor = call([*tensors, None])[0]
     return out
@@ -85,7 +90,7 @@ def test_an_op_on_tensors_gives_what_it_gives_by_its_whole_name(op: str, shape: 
             with pytest.raises((RuntimeError, ValueError)):
                 performed(op, values, [x.clone() for x in tensors], None)
             continue
-        made = Meta(tuple(wanted.shape), wanted.dtype)
+        made = ShapedType(tuple(wanted.shape), wanted.dtype)
         check_same(performed(op, values, [x.clone() for x in tensors], made), wanted)
         tried += 1
     assert tried
@@ -104,10 +109,10 @@ def test_a_number_beside_a_tensor_counts_as_torch_counts_it(op: str, number: Any
             wanted = find_op(name)(x.clone(), number)
         except (RuntimeError, OverflowError) as error:
             with pytest.raises(type(error)) as caught:
-                performed(name, (Value(0), number), [x], Meta(tuple(x.shape), x.dtype))
+                performed(name, (Value(0), number), [x], ShapedType(tuple(x.shape), x.dtype))
             assert str(caught.value) == str(error)
             continue
-        for made in (Meta(tuple(wanted.shape), wanted.dtype), None):
+        for made in (ShapedType(tuple(wanted.shape), wanted.dtype), None):
             check_same(performed(name, (Value(0), number), [x.clone()], made), wanted)
 
 
@@ -115,7 +120,7 @@ def test_a_number_is_converted_once_and_an_op_on_tensors_is_torchs_own_function(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     (x,) = operands(1, torch.float32)
-    meta = Meta((3, 4), torch.float32)
+    meta = ShapedType((3, 4), torch.float32)
     seen: list[Any] = []
 
     def add(*args: Any) -> torch.Tensor:
@@ -134,7 +139,7 @@ def test_a_number_is_converted_once_and_an_op_on_tensors_is_torchs_own_function(
 
 def test_a_call_that_names_an_argument_is_made_in_full() -> None:
     x, y = operands(2, torch.float32)
-    meta = Meta((3, 4), torch.float32)
+    meta = ShapedType((3, 4), torch.float32)
     call = call_of("aten.add.Tensor", (Value(0), Value(1)), [x, y], meta, AWay(), alpha=3)
     assert torch.equal(call([x, y, None])[0], torch.add(x, y, alpha=3))
 
@@ -172,7 +177,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 def check_picked(mask: torch.Tensor, x: torch.Tensor, other: torch.Tensor) -> None:
     wanted = torch.where(mask, x, other)
-    meta = Meta(tuple(wanted.shape), wanted.dtype)
+    meta = ShapedType(tuple(wanted.shape), wanted.dtype)
     made = performed("aten.where.self", tuple(map(Value, range(3))), [mask, x, other], meta)
     check_same(made, wanted)
     assert torch.equal(made.flatten().view(torch.uint8), wanted.flatten().view(torch.uint8))
@@ -213,7 +218,7 @@ def test_many_elements_are_compared_as_torch_compares_them(op: str, number: floa
             wanted = find_op(f"aten.{op}.Scalar")(x, number)
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], Meta(tuple(x.shape), torch.bool))
+                made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], ShapedType(tuple(x.shape), torch.bool))
             check_same(made, wanted)
 
 
@@ -228,24 +233,24 @@ def own(*args: Any) -> torch.Tensor:
 
 def test_the_derivative_of_clamp_takes_the_kernels() -> None:
     x, mask = many(torch.float32), many(torch.float32) > 0
-    metas = [Meta(tuple(t.shape), t.dtype) for t in (mask, x, x.sum())]
-    picked = kernel_for(Step("aten.where.self", tuple(map(Value, range(3))), {}, (3,)), metas, own)
+    metas = [ShapedType(tuple(t.shape), t.dtype) for t in (mask, x, x.sum())]
+    picked = kernel_for(Eqn("aten.where.self", tuple(map(Value, range(3))), {}, (3,)), metas, own)
     assert picked(mask, x, torch.tensor(0.0)).shape == x.shape
     with pytest.raises(AssertionError, match="own way"):
         picked(mask, x, torch.tensor(-0.0))
-    compared = kernel_for(Step("aten.ge.Scalar", (Value(1), 0), {}, (3,)), metas, own)
+    compared = kernel_for(Eqn("aten.ge.Scalar", (Value(1), 0), {}, (3,)), metas, own)
     assert compared(x, 0).dtype == torch.bool
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (128,), (1, MANY), (MANY, 1)])
 def test_few_elements_none_and_dims_of_one_are_left_to_torch(shape: tuple[int, ...]) -> None:
-    x, mask, zero = Meta(shape, torch.float32), Meta(shape, torch.bool), Meta((), torch.float32)
+    x, mask, zero = ShapedType(shape, torch.float32), ShapedType(shape, torch.bool), ShapedType((), torch.float32)
     values = tuple(map(Value, range(3)))
-    assert kernel_for(Step("aten.ge.Scalar", (Value(0), 0), {}, (1,)), [x, mask], own) is own
-    assert kernel_for(Step("aten.where.self", values, {}, (3,)), [mask, x, zero, x], own) is own
+    assert kernel_for(Eqn("aten.ge.Scalar", (Value(0), 0), {}, (1,)), [x, mask], own) is own
+    assert kernel_for(Eqn("aten.where.self", values, {}, (3,)), [mask, x, zero, x], own) is own
     if len(shape) == 2:
-        metas = [x, Meta((shape[1], 10), torch.float32), Meta((shape[0], 10), torch.float32)]
-        assert kernel_for(Step("aten.mm.default", values[:2], {}, (2,)), metas, own) is own
+        metas = [x, ShapedType((shape[1], 10), torch.float32), ShapedType((shape[0], 10), torch.float32)]
+        assert kernel_for(Eqn("aten.mm.default", values[:2], {}, (2,)), metas, own) is own
 
 
 def test_what_a_kernel_gives_is_no_view_of_its_operands_and_leaves_them_as_they_are() -> None:
@@ -256,8 +261,8 @@ def test_what_a_kernel_gives_is_no_view_of_its_operands_and_leaves_them_as_they_
     ]:  # fmt: skip
         kept = [t.clone() for t in tensors]
         values = tuple(map(Value, range(len(tensors))))
-        metas = [Meta(tuple(t.shape), t.dtype) for t in tensors]
-        made = kernel_for(Step(op, (*values, *rest), {}, (len(tensors),)), metas, own)(*tensors, *rest)
+        metas = [ShapedType(tuple(t.shape), t.dtype) for t in tensors]
+        made = kernel_for(Eqn(op, (*values, *rest), {}, (len(tensors),)), metas, own)(*tensors, *rest)
         made.copy_(made.logical_not())
         assert all(map(torch.equal, tensors, kept)), op
 
@@ -271,7 +276,7 @@ def test_many_rows_times_a_few_columns_are_the_same_but_for_roundings(layout: st
     generator = torch.Generator().manual_seed(columns)
     x = NARROW[layout](torch.randn(512, 128, generator=generator))
     y = torch.randn(128, columns, generator=generator)
-    made = Meta((512, columns), torch.float32)
+    made = ShapedType((512, columns), torch.float32)
     for factor in (y, NARROW["columns"](y), torch._neg_view(y)):
         got = performed("aten.mm.default", (Value(0), Value(1)), [x, factor], made)
         assert got.is_contiguous() and got.dtype == torch.float32
@@ -280,13 +285,13 @@ def test_many_rows_times_a_few_columns_are_the_same_but_for_roundings(layout: st
 
 def test_only_products_by_a_few_columns_of_singles_are_turned() -> None:
     def way_of(rows: int, columns: int, dtype: torch.dtype) -> Callable[..., Any]:
-        metas = [Meta((rows, 128), dtype), Meta((128, columns), dtype), Meta((rows, columns), dtype)]
-        return kernel_for(Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), metas, own)
+        metas = [ShapedType((rows, 128), dtype), ShapedType((128, columns), dtype), ShapedType((rows, columns), dtype)]
+        return kernel_for(Eqn("aten.mm.default", (Value(0), Value(1)), {}, (2,)), metas, own)
 
     assert way_of(512, 10, torch.float32)(torch.ones(512, 128), torch.ones(128, 10)).unique().tolist() == [128.0]
     for count, columns, dtype in [
         (512, 1, torch.float32), (512, 12, torch.float32), (255, 10, torch.float32), (512, 10, torch.float64),
     ]:  # fmt: skip
         assert way_of(count, columns, dtype) is own
-    unknown = [Meta((512, 128), torch.float32), None, None]
-    assert kernel_for(Step("aten.mm.default", (Value(0), Value(1)), {}, (2,)), unknown, own) is own
+    unknown = [ShapedType((512, 128), torch.float32), None, None]
+    assert kernel_for(Eqn("aten.mm.default", (Value(0), Value(1)), {}, (2,)), unknown, own) is own

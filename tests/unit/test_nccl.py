@@ -12,7 +12,7 @@ import torch
 
 import tinyshard as ts
 from tinyshard.core.program import Program
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives import nccl
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
@@ -98,7 +98,7 @@ def test_what_a_device_sends_and_receives_in_a_permutation_is_one_batch(monkeypa
     monkeypatch.setattr(nccl.dist, "batch_isend_irecv", lambda operations: batches.append(operations) or [])
     here = NcclCommunicator.__new__(NcclCommunicator)
     here._device, here.handed = 4, deque()
-    meta = Meta((2,), torch.float32)
+    meta = ShapedType((2,), torch.float32)
     for pairs in (((0, 1), (1, 0)), ((0, 0),)):
         params = {"pairs": pairs}
         here.ready(Request("collective_permute", (4, 6), (2,), (0,), params, meta, meta, 0))(torch.ones(2), 1)

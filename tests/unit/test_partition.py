@@ -17,9 +17,9 @@ from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
 from tinyshard.dispatch import eager
 from tinyshard.partition import strategy
-from tinyshard.partition.op_table import facts, is_random, with_positive_dims
+from tinyshard.partition.op_table import is_random, op_traits, with_positive_dims
 from tinyshard.partition.planning_axes import planning_axes
-from tinyshard.partition.reshard import Placed
+from tinyshard.partition.reshard import ShardedVar
 
 aten = torch.ops.aten
 CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}
@@ -174,13 +174,13 @@ def test_views_of_empty_arrays_come_back(shape: tuple[int, int]) -> None:
 
 
 def test_planning_axes_follow_the_order_of_the_cuts() -> None:
-    x = Placed(0, (8, 8), torch.float32, ((2, 0), (1,)))
+    x = ShardedVar(0, (8, 8), torch.float32, ((2, 0), (1,)))
     assert planning_axes([x]) == ([(1,), (2, 0)], set())
 
 
 def test_cuts_in_contrary_orders_refuse_the_smaller_operand() -> None:
-    large = Placed(0, (8, 8), torch.float32, ((0, 1), ()))
-    small = Placed(1, (8,), torch.float32, ((1, 0),))
+    large = ShardedVar(0, (8, 8), torch.float32, ((0, 1), ()))
+    small = ShardedVar(1, (8,), torch.float32, ((1, 0),))
     groups, refused = planning_axes([small, large])
     assert groups == [(0, 1)]
     assert refused == {(1, 0)}
@@ -196,13 +196,13 @@ def test_negative_dims_are_counted_from_the_front() -> None:
 
 
 def test_facts_of_ops() -> None:
-    assert facts(aten.detach.default).is_alias
-    assert facts(aten.transpose.int).is_view
-    assert facts(aten.add_.Tensor).is_mutable
-    assert facts(aten.item.default).is_answer
-    assert facts(aten.split.Tensor).container is list
-    assert facts(aten.max.dim).container is tuple
-    assert facts(aten.add.Tensor).container is None
+    assert op_traits(aten.detach.default).is_alias
+    assert op_traits(aten.transpose.int).is_view
+    assert op_traits(aten.add_.Tensor).is_mutable
+    assert op_traits(aten.item.default).is_answer
+    assert op_traits(aten.split.Tensor).container is list
+    assert op_traits(aten.max.dim).container is tuple
+    assert op_traits(aten.add.Tensor).container is None
 
 
 def test_attention_draws_only_with_dropout() -> None:
@@ -221,7 +221,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     from tinyshard.partition import partitioner
 
     ops: list[Any] = []
-    monkeypatch.setattr(eager, "_recipes", type(eager._recipes)())
+    monkeypatch.setattr(eager, "_executables", type(eager._executables)())
     monkeypatch.setattr(partitioner, "plan", lambda op, *a: ops.append(op) or strategy.plan(op, *a))
     return ops
 
@@ -258,7 +258,7 @@ def test_the_number_of_recipes_is_bounded(planned: list[Any], monkeypatch: pytes
     x = put(X, 4, 2)
     for n in range(6):
         x + n
-    assert len(eager._recipes) == 3
+    assert len(eager._executables) == 3
     assert len(ts.platform.current()._programs) <= 3
     x + 5
     x + 0

@@ -65,7 +65,13 @@ def test_a_call_is_one_message_and_placed_operands_are_not_moved_again(monkeypat
     asked = runs(monkeypatch)
     f(placed)
     assert len(asked) == 1
-    moved = {s.op for s in asked[0].steps} & {"all_gather", "all_to_all", "collective_permute", "transfer", "own_block"}
+    moved = {s.op for s in asked[0].steps} & {
+        "all_gather",
+        "all_to_all",
+        "collective_permute",
+        "transfer",
+        "local_slice",
+    }
     assert not moved
     f(f(f(placed)))
     assert len(asked) == 4

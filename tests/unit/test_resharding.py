@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import tinyshard as ts
 from tests.expressions import device_orders, shapes, shardings
 from tinyshard.arrays.transfer import move_program
-from tinyshard.core.collectives import COLLECTIVES, group_positions, own_block, reduce_stack
+from tinyshard.core.collectives import COLLECTIVES, group_positions, local_slice, reduce_stack
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Builder, Program
 from tinyshard.partition import partitioner
-from tinyshard.partition.reshard import Placed, reshard
+from tinyshard.partition.reshard import ShardedVar, reshard
 
 F32 = torch.float32
 
@@ -36,9 +36,9 @@ def steps(program: Program) -> list[str]:
     return [step.op for step in program.steps]
 
 
-def moved(axes: tuple[int, ...], have: Any, want: Any, shape: tuple[int, ...], pending: Any = ()) -> Program:
+def moved(axes: tuple[int, ...], have: Any, want: Any, shape: tuple[int, ...], partial: Any = ()) -> Program:
     builder = Builder(tuple(range(math.prod(axes))), axes)
-    x = Placed(0, shape, F32, have, pending)
+    x = ShardedVar(0, shape, F32, have, partial)
     builder.input(x.local(axes))
     return builder.finish([reshard(builder, x, want).number])
 
@@ -83,7 +83,7 @@ def test_rows_to_columns_is_one_all_to_all() -> None:
 
 def test_whole_to_rows_moves_nothing() -> None:
     program = moved((8,), ((), ()), ((0,), ()), (16, 16))
-    assert steps(program) == ["own_block"]
+    assert steps(program) == ["local_slice"]
     assert not program.communicates
 
 
@@ -110,7 +110,7 @@ def test_nothing_is_done_where_nothing_changes() -> None:
 
 def test_a_value_that_two_ops_need_elsewhere_moves_once() -> None:
     builder = Builder(tuple(range(8)), (8,))
-    x = Placed(0, (16, 16), F32, ((0,), ()))
+    x = ShardedVar(0, (16, 16), F32, ((0,), ()))
     builder.input(x.local((8,)))
     assert reshard(builder, x, ((), ())) == reshard(builder, x, ((), ()))
     assert len(builder.steps) == 1
@@ -118,9 +118,9 @@ def test_a_value_that_two_ops_need_elsewhere_moves_once() -> None:
 
 def test_a_value_kept_pending_for_one_op_is_still_combined_for_another() -> None:
     builder = Builder(tuple(range(4)), (2, 2))
-    both = Placed(0, (4,), F32, ((),), ((0, "sum"), (1, "sum")))
+    both = ShardedVar(0, (4,), F32, ((),), ((0, "sum"), (1, "sum")))
     builder.input(both.local((2, 2)))
-    one = Placed(0, (4,), F32, ((),), ((0, "sum"),))
+    one = ShardedVar(0, (4,), F32, ((),), ((0, "sum"),))
     assert reshard(builder, one, ((),)).number != reshard(builder, both, ((),)).number
 
 
@@ -229,7 +229,7 @@ def test_collective_permute_gives_the_target_the_sources_shard(shards: list[torc
 @given(groups(), st.integers(0, 1))
 def test_own_block_is_the_ith_of_numpys_split(shards: list[torch.Tensor], dim: int) -> None:
     for i, x in enumerate(shards):
-        out = own_block(x, i, len(shards), dim=dim)
+        out = local_slice(x, i, len(shards), dim=dim)
         np.testing.assert_array_equal(out, np.split(x.numpy(), len(shards), dim)[i])
 
 
@@ -251,9 +251,9 @@ def test_the_promised_shape_is_the_shape_that_comes_out(name: str, params: dict[
 
 
 def ts_meta(x: torch.Tensor) -> Any:
-    from tinyshard.core.types import Meta
+    from tinyshard.core.types import ShapedType
 
-    return Meta(tuple(x.shape), x.dtype)
+    return ShapedType(tuple(x.shape), x.dtype)
 
 
 @given(st.sampled_from([(4, 2), (2, 2, 2), (3, 2), (6,)]), st.data())
@@ -279,12 +279,12 @@ def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(l
     builder = Builder(tuple(range(8)), (2, 2, 2))
     runtime = ts.platform.current()
     whole, operands, buffers = [], [], []
-    for dims, pending in ((((), (0,)), (1, 2)), (((), ()), (1, 2)), (((), (2,)), (1,))):
+    for dims, partial in ((((), (0,)), (1, 2)), (((), ()), (1, 2)), (((), (2,)), (1,))):
         x = torch.arange(16.0).reshape(4, 4) + 100 * len(whole)
-        value = Placed(0, (4, 4), torch.float32, dims, tuple((a, "sum") for a in pending))
+        value = ShardedVar(0, (4, 4), torch.float32, dims, tuple((a, "sum") for a in partial))
         value = replace(value, number=builder.input(value.local((2, 2, 2))))
         layout = Layout(tuple(range(8)), (2, 2, 2), dims)
-        first = {d for d in range(8) if all(d // (4, 2, 1)[a] % 2 == 0 for a in pending)}
+        first = {d for d in range(8) if all(d // (4, 2, 1)[a] % 2 == 0 for a in partial)}
         blocks = {d: (x if d in first else torch.zeros(4, 4))[layout.index(d, (4, 4))].clone() for d in range(8)}
         whole.append(x)
         operands.append(value)

@@ -9,7 +9,7 @@ import torch
 from tests.communicators import communicators_of, of_each
 from tinyshard.core.collectives import COLLECTIVES as TABLE
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.shm import memory_file, monitor
 from tinyshard.runtime.shm.barrier import PeerLostError, exchange_number
@@ -28,7 +28,7 @@ COLLECTIVES = {
     "collective_permute": {"pairs": ((0, 1), (1, 0))},
 }
 BOTH_WAYS = [(0, 1, (slice(None),), (slice(None),)), (1, 0, (slice(None),), (slice(None),))]
-META = Meta(SHAPE, torch.float32)
+META = ShapedType(SHAPE, torch.float32)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def perform(name):
 
 def total(communicator, x, devices, call):
     """The sum of what these devices bring to a call."""
-    meta = Meta(tuple(x.shape), x.dtype)
+    meta = ShapedType(tuple(x.shape), x.dtype)
     return ready(communicator, "all_reduce", devices, {"op": "sum"}, meta, meta)(x, call)
 
 
@@ -267,7 +267,7 @@ def test_a_device_that_is_gone_ends_the_waiting_of_the_others_now_and_later(comm
 
 def test_a_result_that_cannot_be_made_is_an_error_for_who_makes_it_and_holds_nobody_up(communicators):
     """torch has no mean of ints."""
-    meta = Meta((3,), torch.int64)
+    meta = ShapedType((3,), torch.int64)
     asked = Request("all_reduce", DEVICES, (2,), (0,), {"op": "avg"}, meta, meta, 0)
     for call in range(1, 4):
         ended = of_all(communicators, lambda c, call=call: c.ready(asked)(torch.ones(3).long(), call))
@@ -283,7 +283,7 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
         made = []
         for step, devices in enumerate(steps):
             if communicator._device in devices:
-                meta = Meta((3,), torch.float32)
+                meta = ShapedType((3,), torch.float32)
                 perform = ready(communicator, "all_reduce", devices, {"op": "sum"}, meta, meta, step * EAGER_SLOTS)
                 made.append(perform(x, 1).tolist())
         return made

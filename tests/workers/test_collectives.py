@@ -12,7 +12,7 @@ import tinyshard as ts
 from tests.workers.processes import JOINED, stopped
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.local import LocalRuntime
@@ -51,7 +51,7 @@ def operands(shape, dtype, seed=0):
 
 def program_of(name, params, shape, dtype, named, axes=(4, 2), devices=tuple(range(8)), times=1):
     builder = Builder(devices, axes)
-    meta = Meta(shape, dtype)
+    meta = ShapedType(shape, dtype)
     builder.input(meta)
     size = int(np.prod([axes[a] for a in named]))
     made = [COLLECTIVES[name].meta(meta, size, params)]
@@ -110,10 +110,12 @@ def test_a_permutation_gives_zeros_to_who_is_no_target(joined, pairs, k):
 
 def test_a_strided_operand_in_any_order_of_devices_is_read_as_it_is_meant(joined):
     builder = Builder((5, 2, 7, 0), (4,))
-    builder.input(Meta((300, 400), torch.float32))
-    turned = builder.emit("aten.t.default", (Value(0),), {}, [Meta((400, 300), torch.float32)])
+    builder.input(ShapedType((300, 400), torch.float32))
+    turned = builder.emit("aten.t.default", (Value(0),), {}, [ShapedType((400, 300), torch.float32)])
     params = {"op": "sum"}
-    made = builder.emit("all_reduce", (Value(turned[0]),), {"axes": (0,), **params}, [Meta((400, 300), torch.float32)])
+    made = builder.emit(
+        "all_reduce", (Value(turned[0]),), {"axes": (0,), **params}, [ShapedType((400, 300), torch.float32)]
+    )
     blocks = {d: x for d, x in operands((300, 400), torch.float32).items() if d in (5, 2, 7, 0)}
     check(joined, builder.finish(made), blocks)
 
@@ -121,11 +123,13 @@ def test_a_strided_operand_in_any_order_of_devices_is_read_as_it_is_meant(joined
 def test_thousands_of_exchanges_over_changing_groups_do_not_mix(joined):
     blocks = operands((7,), torch.int64)
     builder = Builder(tuple(range(8)), (2, 2, 2))
-    builder.input(Meta((7,), torch.int64))
+    builder.input(ShapedType((7,), torch.int64))
     value = 0
     for named in itertools.islice(itertools.cycle([(0,), (0, 1, 2), (2,), (1, 2), (0, 2)]), 1500):
-        (value,) = builder.emit("all_reduce", (Value(value),), {"axes": named, "op": "max"}, [Meta((7,), torch.int64)])
-        (value,) = builder.emit("aten.add.Tensor", (Value(value), 1), {}, [Meta((7,), torch.int64)])
+        (value,) = builder.emit(
+            "all_reduce", (Value(value),), {"axes": named, "op": "max"}, [ShapedType((7,), torch.int64)]
+        )
+        (value,) = builder.emit("aten.add.Tensor", (Value(value), 1), {}, [ShapedType((7,), torch.int64)])
     check(joined, builder.finish([value]), blocks)
 
 

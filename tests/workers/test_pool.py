@@ -11,7 +11,7 @@ import torch
 import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller import back_pressure
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.launch.cores import core_of
@@ -291,8 +291,8 @@ def test_shutdown_right_after_init_is_no_error(pool):
 
 def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
     builder = Builder((2, 0, 1), (3,))
-    builder.input(Meta((1,), torch.float32))
-    made = builder.emit("aten.std.correction", (Value(0),), {"correction": 1}, made=[Meta((), torch.float32)])
+    builder.input(ShapedType((1,), torch.float32))
+    made = builder.emit("aten.std.correction", (Value(0),), {"correction": 1}, made=[ShapedType((), torch.float32)])
     x = pool.put({d: torch.zeros(1) for d in (2, 0, 1)}, users_line())
     (y,) = pool.run(builder.finish(made), [x], users_line())
     pool.wait(y, (2, 0, 1))

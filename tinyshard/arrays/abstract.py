@@ -11,7 +11,7 @@ import torch
 from tinyshard.arrays.placement import as_sharding
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh
 
@@ -85,7 +85,7 @@ class ShapeDtypeStruct:
 
 def described(shape: Sequence[int], dtype: torch.dtype, sharding: Sharding | None) -> str:
     """`f32[8@a, 4@b]`: the dtype, and for each dim its size and the axes that cut it."""
-    text = str(Meta((), dtype))
+    text = str(ShapedType((), dtype))
     if sharding is None:
         cuts = [""] * len(shape)
     elif isinstance(sharding, NamedSharding):

@@ -20,7 +20,7 @@ from tinyshard.arrays.unchecked import one_hot
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.draw.html import array_html
 from tinyshard.runtime.controller.lineage import Buffer
 from tinyshard.sharding import Sharding, express
@@ -82,9 +82,9 @@ def innermost(x: Any) -> Any:
     return x
 
 
-def meta_of(x: Any) -> Meta:
+def shaped_type_of(x: Any) -> ShapedType:
     """Shape and dtype of a tensor. An Array knows them itself: through torch each is a call of `__torch_function__`."""
-    return x._meta if isinstance(x, Array) else Meta(tuple(x.shape), x.dtype)
+    return x._meta if isinstance(x, Array) else ShapedType(tuple(x.shape), x.dtype)
 
 
 _INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot}  # torch's own checks nothing on a subclass
@@ -122,7 +122,7 @@ class Array(torch.Tensor):
     _layout: Layout
     _mesh: Mesh | None
     _sharding: Sharding | None
-    _meta: Meta
+    _meta: ShapedType
     _origin: tuple[int, int, int]
     _viewed: bool  # shares memory, in torch, with a handle that is not remembered
     _view: View | None = None  # how it is reached from the handle whose memory it shares
@@ -155,7 +155,7 @@ class Array(torch.Tensor):
         made._layout = layout
         made._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
         made._sharding = sharding
-        made._meta = Meta(tuple(shape), dtype)
+        made._meta = ShapedType(tuple(shape), dtype)
         made._origin = origin()
         made._viewed = False
         made._is_part = False

@@ -10,8 +10,8 @@ from tinyshard.arrays.array import Array
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.program import Builder, Program, Value
-from tinyshard.core.types import Meta
-from tinyshard.partition.reshard import Placed, reshard
+from tinyshard.core.types import ShapedType
+from tinyshard.partition.reshard import ShardedVar, reshard
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent, forget_released, release
 from tinyshard.runtime.controller.lineage import users_line
@@ -74,7 +74,7 @@ def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: tor
     if common is None:
         return _transfer_program(have, want, shape, dtype)
     builder = Builder(have.devices, common[0].axes)
-    x = Placed(0, shape, dtype, common[0].dims)
+    x = ShardedVar(0, shape, dtype, common[0].dims)
     builder.input(x.local(builder.axes))
     return builder.finish([reshard(builder, x, common[1].dims).number])
 
@@ -82,7 +82,7 @@ def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: tor
 def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
     builder = Builder(devices, (len(devices),))
-    builder.input(Meta(have.shard_shape(shape), dtype))
+    builder.input(ShapedType(have.shard_shape(shape), dtype))
     return builder.finish([transfer(builder, 0, have, want, shape)])
 
 
@@ -111,7 +111,7 @@ def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: t
             cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
             if cut is not None:
                 moves.append((source, builder.devices.index(device), cut, place))
-    made = [Meta(want.shard_shape(shape), meta.dtype)]
+    made = [ShapedType(want.shard_shape(shape), meta.dtype)]
     return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, made)[0]
 
 

@@ -26,7 +26,7 @@ from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, r
 from tinyshard.arrays.chain import Link, View
 from tinyshard.arrays.host_draws import refuse_host_draw
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE
 
 aten = torch.ops.aten
@@ -95,7 +95,7 @@ def frozen(tree: Any) -> Any:
     return (type(tree), repr(tree) if isinstance(tree, float | complex) else tree)
 
 
-def _gives_view(meta: Meta, chain: Sequence[Link], shape: Sequence[int]) -> bool:
+def _gives_view(meta: ShapedType, chain: Sequence[Link], shape: Sequence[int]) -> bool:
     """Whether torch's reshape to `shape` is a view of what the chain leads to: else it copies."""
     x = follow(chain, torch.empty(meta.shape, dtype=meta.dtype, device="meta"))
     return bool(torch._C._is_alias_of(x.reshape(shape), x))  # type: ignore[attr-defined]

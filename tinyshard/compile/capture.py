@@ -1,6 +1,6 @@
 """A trace in progress: what each op of the traced function meets before it is recorded.
 
-an Array or a tensor from outside       lifted: it becomes an input of the graph, like an argument
+an Array or a tensor from outside       captured: it becomes an input of the graph, like an argument
 a value that a transformation wraps     likewise, before torch.func sees it
 a draw from torch's generator,
 a question for a value,
@@ -40,7 +40,7 @@ class EndedTraceError(TinyshardError, RuntimeError):
 
 
 class Recorder:
-    """The trace in progress: what has been lifted to an input so far.
+    """The trace in progress: what has been captured to an input so far.
 
     Attributes:
         own_rule: what makes the function's derivative another one than its graph's, if something does.
@@ -49,7 +49,7 @@ class Recorder:
     def __init__(self, fake: Any) -> None:
         self.fake = fake
         self.own_rule: str | None = None
-        self.lifted: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
+        self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
         self.rescales_weights = False  # whether an embedding with max_norm was met
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
@@ -80,7 +80,7 @@ class Recorder:
                 x.__class__ = _ended_stand_in()
                 object.__setattr__(x, "_traced_by", name)
 
-    def lift(self, x: torch.Tensor) -> torch.Tensor:
+    def capture(self, x: torch.Tensor) -> torch.Tensor:
         """The stand-in for a tensor that the function closes over; makes it an input.
 
         Raises:
@@ -89,7 +89,7 @@ class Recorder:
         from torch._subclasses.functional_tensor import FunctionalTensor
         from torch.fx.experimental.proxy_tensor import get_proxy_mode, track_tensor_tree
 
-        known = self.lifted.get(id(x))
+        known = self.captured.get(id(x))
         if known is None:
             if not isinstance(x, Array):
                 check_holdable(x)
@@ -100,11 +100,11 @@ class Recorder:
                 mode = get_proxy_mode()
                 assert mode is not None
                 tracer = mode.tracer
-                proxy = tracer.create_proxy("placeholder", f"closed_{len(self.lifted)}", (), {})
+                proxy = tracer.create_proxy("placeholder", f"closed_{len(self.captured)}", (), {})
                 proxy.node.meta["val"] = stand_in
                 track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
                 known = (x, FunctionalTensor.to_functional(stand_in))
-            self.lifted[id(x)] = known
+            self.captured[id(x)] = known
         return known[1]
 
 
@@ -133,15 +133,15 @@ def _ended_stand_in() -> type:
     return EndedStandIn
 
 
-def lift_arrays(tree: Any) -> Any:
+def capture_arrays(tree: Any) -> Any:
     """During a trace: every Array of the tree as the stand-in that is an input of the graph."""
     recorder = current_recorder()
     assert recorder is not None
-    return tree_map_only(Array, recorder.lift, tree)
+    return tree_map_only(Array, recorder.capture, tree)
 
 
 class Watch(TorchDispatchMode):
-    """Sees every op before it is recorded: lifts closed-over tensors, refuses what a program cannot do."""
+    """Sees every op before it is recorded: captures closed-over tensors, refuses what a program cannot do."""
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         from torch._subclasses.fake_tensor import DynamicOutputShapeException
@@ -178,7 +178,9 @@ class Watch(TorchDispatchMode):
             raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {where}")
         if not fresh:
             args, kwargs = tree_map_only(
-                torch.Tensor, lambda x: recorder.lift(x) if _is_closed_over(x, FunctionalTensor) else x, (args, kwargs)
+                torch.Tensor,
+                lambda x: recorder.capture(x) if _is_closed_over(x, FunctionalTensor) else x,
+                (args, kwargs),
             )
         if has_effect(op):
             return _recorded_as_it_is(op, args, kwargs)
@@ -252,12 +254,12 @@ def _is_of_this_trace(x: Any) -> bool:
     return recorder is None or getattr(below, "fake_mode", recorder.fake) is recorder.fake
 
 
-def lift_outer(tree: Any) -> Any:
+def capture_outer(tree: Any) -> Any:
     """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
     return _lifted(tree, _is_wrapped_outside)
 
 
-def lift_arguments(tree: Any) -> Any:
+def capture_arguments(tree: Any) -> Any:
     """During a trace: every tensor from outside of it as an input of the graph, before a transformation wraps it."""
     from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -270,8 +272,10 @@ def _lifted(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
     recorder = current_recorder()
     if recorder is None:
         return tree
-    with torch._C.DisableTorchFunction():  # to ask for a shape is a function of torch too, which would lift once more
-        return tree_map_only(torch.Tensor, lambda x: recorder.lift(x) if is_outer(x) else x, tree)
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # to ask for a shape is a function of torch too, which would capture once more
+        return tree_map_only(torch.Tensor, lambda x: recorder.capture(x) if is_outer(x) else x, tree)
 
 
 def _is_wrapped(x: torch.Tensor) -> bool:

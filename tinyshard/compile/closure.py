@@ -21,18 +21,18 @@ DEEPEST = 8
 _NO_STATE = {"torch", "numpy", "tinyshard", *sys.stdlib_module_names}  # modules that hold none of the learner's tensors
 _PLAIN_KEYS = (str, int, float, tuple, type(None))
 
-Step = tuple[str, Any]
+PathStep = tuple[str, Any]
 
 
-def reachable(roots: Sequence[Any]) -> dict[int, list[tuple[Step, ...]]]:
+def reachable(roots: Sequence[Any]) -> dict[int, list[tuple[PathStep, ...]]]:
     """The ways to all tensors that can be reached from a function and its static arguments.
 
     Returns:
         id of a tensor -> the ways to it, several where it has several names; the first step says from which root.
     """
-    found: dict[int, list[tuple[Step, ...]]] = {}
+    found: dict[int, list[tuple[PathStep, ...]]] = {}
     seen: set[int] = set()
-    queue: deque[tuple[Any, tuple[Step, ...]]] = deque((root, (("root", i),)) for i, root in enumerate(roots))
+    queue: deque[tuple[Any, tuple[PathStep, ...]]] = deque((root, (("root", i),)) for i, root in enumerate(roots))
     looked = 0
     while queue and looked < MOST_STEPS:
         at, path = queue.popleft()
@@ -47,7 +47,7 @@ def reachable(roots: Sequence[Any]) -> dict[int, list[tuple[Step, ...]]]:
     return found
 
 
-def follow(roots: Sequence[Any], path: tuple[Step, ...]) -> Any:
+def follow(roots: Sequence[Any], path: tuple[PathStep, ...]) -> Any:
     """Walk a way again. Raises LookupError, AttributeError, TypeError or ValueError where it has ended."""
     at: Any = roots
     for kind, key in path:
@@ -55,7 +55,7 @@ def follow(roots: Sequence[Any], path: tuple[Step, ...]) -> Any:
     return at
 
 
-def spelled(path: tuple[Step, ...]) -> str:
+def spelled(path: tuple[PathStep, ...]) -> str:
     """The way as a learner would write it."""
     text = ""
     for kind, key in path:
@@ -94,7 +94,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _children(at: Any) -> Iterator[tuple[Step, Any]]:
+def _children(at: Any) -> Iterator[tuple[PathStep, Any]]:
     if isinstance(at, types.FunctionType):
         module = (at.__module__ or "").partition(".")[0]
         if module not in _NO_STATE or module in ("tinyshard", "__main__"):
@@ -122,8 +122,8 @@ def _children(at: Any) -> Iterator[tuple[Step, Any]]:
             yield from ((("attribute", k), getattr(at, k)) for k in vars(at) if k == "__call__" or k[:2] != "__")
     elif not isinstance(at, types.ModuleType):
         yield from ((("attribute", k), v) for k, v in list(getattr(at, "__dict__", {}).items()))
-        slots = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
-        yield from ((("attribute", k), getattr(at, k)) for k in slots if isinstance(k, str) and hasattr(at, k))
+        specs = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
+        yield from ((("attribute", k), getattr(at, k)) for k in specs if isinstance(k, str) and hasattr(at, k))
         yield from _of_class(at)
 
 
@@ -133,14 +133,14 @@ def _has_state(kind: type) -> bool:
     return module == "__main__" or module not in _NO_STATE
 
 
-def _of_class(at: Any) -> Iterator[tuple[Step, Any]]:
+def _of_class(at: Any) -> Iterator[tuple[PathStep, Any]]:
     """An object's methods and class attributes: they stand in its class and in those that it inherits from."""
     for i, kind in enumerate(type(at).__mro__):
         if _has_state(kind):
             yield ("class", i), kind
 
 
-def _of_function(function: types.FunctionType) -> Iterator[tuple[Step, Any]]:
+def _of_function(function: types.FunctionType) -> Iterator[tuple[PathStep, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield ("cell", name), cell.cell_contents

@@ -10,9 +10,9 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
-from tinyshard.arrays.array import meta_of
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import Cost, cost_of
-from tinyshard.compile.executable import Home, Recipe, call
+from tinyshard.compile.executable import DeviceAssignment, Executable, call
 from tinyshard.compile.signature import Bound, as_operand, spelled_call
 from tinyshard.compile.text import axis_names, program_text
 from tinyshard.compile.tracing import Traced
@@ -48,15 +48,15 @@ class Compiled:
         self,
         name: str,
         traced: Traced,
-        recipe: Recipe,
-        home: Home,
+        executable: Executable,
+        assignment: DeviceAssignment,
         bound: Bound,
         closure: Closure,
     ) -> None:
         self._name = name
         self._traced = traced
-        self._recipe = recipe
-        self._home = home
+        self._executable = executable
+        self._assignment = assignment
         self._form: TreeSpec = bound.signature.tree
         self._nones = bound.signature.nones
         self._metas = bound.signature.metas
@@ -86,7 +86,7 @@ class Compiled:
             self._refuse("\n".join(self._closure.changes()), "what it closes over has the shapes and dtypes of then")
         everything = [*operands, *closed]
         self._check_places(everything)
-        arrays = call(self._recipe, everything, self._home_now(everything))
+        arrays = call(self._executable, everything, self._home_now(everything))
         leaves = [arrays[x] if is_tensor else x for is_tensor, x in self._traced.outputs]
         return tree_unflatten(leaves, self._traced.out_tree)
 
@@ -107,9 +107,9 @@ class Compiled:
             self._refuse(f"{now}, compiled for {before}", rule)
         operands = [as_operand(x) for x in leaves if x is not None]
         wrong = [
-            f"{name}: {meta_of(x)}, compiled for {meta}"
+            f"{name}: {shaped_type_of(x)}, compiled for {meta}"
             for name, x, meta in zip(self._names, operands, self._metas, strict=True)
-            if meta_of(x) != meta
+            if shaped_type_of(x) != meta
         ]
         if wrong:
             self._refuse("\n".join(wrong), "its arguments have the shapes and dtypes of those in lower()")
@@ -123,21 +123,21 @@ class Compiled:
 
     def _check_places(self, operands: Sequence[Any]) -> None:
         names = [*self._names, *("what it closes over",) * len(operands)]
-        for name, x, layout in zip(names, operands, self._recipe.inputs, strict=False):
+        for name, x, layout in zip(names, operands, self._executable.inputs, strict=False):
             if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
                 raise ShardingError(
                     message(
                         f"{self._name} was compiled for arguments that lie otherwise",
                         got=f"{name} with {x.sharding!r}",
-                        rule=f"it was compiled for {express(layout, self._home.mesh)!r}",
+                        rule=f"it was compiled for {express(layout, self._assignment.mesh)!r}",
                         try_=f"ts.device_put the argument there; or ts.jit({self._name}), which compiles again",
                     )
                 )
 
-    def _home_now(self, operands: Sequence[Any]) -> Home:
+    def _home_now(self, operands: Sequence[Any]) -> DeviceAssignment:
         """Where it runs, in the words of the operands: it may have been compiled on an abstract mesh."""
         bound = [x for x in operands if getattr(x, "committed", False)]
-        mesh = next((x._mesh for x in bound if x._mesh is not None), self._home.mesh)
+        mesh = next((x._mesh for x in bound if x._mesh is not None), self._assignment.mesh)
         if isinstance(mesh, AbstractMesh):
             raise ShardingError(
                 message(
@@ -147,19 +147,19 @@ class Compiled:
                     try_="ts.make_mesh(sizes, names) for a mesh of devices",
                 )
             )
-        return replace(self._home, mesh=mesh, committed=self._home.committed or bool(bound))
+        return replace(self._assignment, mesh=mesh, committed=self._assignment.committed or bool(bound))
 
     # ---- what it is -------------------------------------------------------------------------------------------
 
     @property
     def program(self) -> Program:
         """What each device runs."""
-        return self._recipe.program
+        return self._executable.program
 
     @property
     def input_shardings(self) -> tuple[Any, Any]:
         """Where the arguments lie when it is called: (args, kwargs) with a Sharding for each tensor, no static ones."""
-        mesh, shardings = self._home.mesh, iter(zip(self._given, self._recipe.inputs, strict=False))
+        mesh, shardings = self._assignment.mesh, iter(zip(self._given, self._executable.inputs, strict=False))
 
         def said(given: Sharding | None, layout: Any) -> Sharding:
             fits = given is not None and is_same_placement(given.layout(layout.ndim), layout)
@@ -172,10 +172,10 @@ class Compiled:
     @property
     def output_shardings(self) -> Any:
         """Where the results lie: the tree of what the function returns, a Sharding for each tensor."""
-        named = self._recipe.shardings or (None,) * len(self._recipe.results)
+        named = self._executable.shardings or (None,) * len(self._executable.results)
         found = [
-            given or express(made[0], self._home.mesh)
-            for given, made in zip(named, self._recipe.results, strict=True)
+            given or express(made[0], self._assignment.mesh)
+            for given, made in zip(named, self._executable.results, strict=True)
             if made is not None
         ]
         leaves = [found[x] if is_tensor else None for is_tensor, x in self._traced.outputs]
@@ -183,11 +183,11 @@ class Compiled:
 
     def as_text(self) -> str:
         """What each device runs, one step a line: local shapes, collectives, and the bytes that a device sends."""
-        return program_text(self.program, axis_names(self._recipe, self._home))
+        return program_text(self.program, axis_names(self._executable, self._assignment))
 
     def cost_analysis(self) -> Cost:
         """Floating-point operations of one device, and what it sends by each collective along each axis."""
-        return cost_of(self.program, axis_names(self._recipe, self._home))
+        return cost_of(self.program, axis_names(self._executable, self._assignment))
 
 
 def _keywords(form: TreeSpec, count: int) -> list[str]:

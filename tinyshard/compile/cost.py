@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.collectives import COLLECTIVES, group_size
-from tinyshard.core.program import Program, Step, Value
+from tinyshard.core.program import Eqn, Program, Value
 from tinyshard.runtime.worker.executor import find_op
 
 
@@ -82,7 +82,7 @@ class Cost:
         return "\n".join(lines)
 
 
-def bytes_sent(program: Program, step: Step) -> int:
+def bytes_sent(program: Program, step: Eqn) -> int:
     """Bytes that the busiest device sends in a collective: a model, and a lower bound, not a measurement.
 
     Blocks are cut in as many equal pieces as the group has devices, which go around a ring (all_reduce); a permutation
@@ -96,7 +96,7 @@ def bytes_sent(program: Program, step: Step) -> int:
     return COLLECTIVES[step.op].moved(operand, group_size(program.axes, step.kwargs), params)
 
 
-def _transferred(program: Program, step: Step) -> int:
+def _transferred(program: Program, step: Eqn) -> int:
     operand = program.metas[step.args[0].number]
     assert operand is not None
     sent = dict.fromkeys(range(len(program.devices)), 0)
@@ -138,7 +138,7 @@ def cost_of(program: Program, names: Sequence[str]) -> Cost:
     )
 
 
-def _flops(program: Program, step: Step) -> int:
+def _flops(program: Program, step: Eqn) -> int:
     from torch.utils.flop_counter import flop_registry
 
     op = find_op(step.op)

@@ -2,7 +2,7 @@
 
 One op on Arrays and a whole jitted function are made and called in the same way:
 
-    home_of       which devices it runs on: those of the committed operands
+    assignment_of       which devices it runs on: those of the committed operands
     open_program  a builder with an input for each operand
     close_program the program, the layouts of its inputs and of its results
     call          operands that are not in place yet are put there; the program is sent once; one message calls it
@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.array import Array, meta_of
+from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import move, put_tensor
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program
-from tinyshard.core.types import Meta
-from tinyshard.partition.reshard import Placed
+from tinyshard.core.types import ShapedType
+from tinyshard.partition.reshard import ShardedVar
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import Sharding
@@ -30,7 +30,7 @@ from tinyshard.sharding.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class DeviceAssignment:
     """Where a program runs.
 
     Attributes:
@@ -47,15 +47,15 @@ class Home:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class InputSpec:
     """An operand: its shape and dtype, and its layout if it is on the program's devices already."""
 
-    meta: Meta
+    meta: ShapedType
     layout: Layout | None
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class Executable:
     """A program and where its inputs and results lie.
 
     Attributes:
@@ -68,7 +68,7 @@ class Recipe:
 
     program: Program
     inputs: tuple[Layout, ...]
-    results: tuple[tuple[Layout, Meta] | None, ...]
+    results: tuple[tuple[Layout, ShapedType] | None, ...]
     gaps: tuple[int, ...] = ()
     shardings: tuple[Sharding | None, ...] = ()
 
@@ -89,7 +89,7 @@ class Elsewhere:
     layout: Layout
 
 
-def home_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | None = None) -> Home:
+def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | None = None) -> DeviceAssignment:
     """The devices of the committed operands; without one, those of the first Array, or the default device.
 
     Args:
@@ -110,12 +110,12 @@ def home_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | None =
                 raise _devices_error(first, x, None if names is None else (names()[at], names()[i]))
             mesh = mesh or x._mesh
     if first is not None:
-        return Home(first._layout.devices, first._layout.platform, mesh, True)
+        return DeviceAssignment(first._layout.devices, first._layout.platform, mesh, True)
     for x in operands:
         if isinstance(x, Array) and x._buffer.runtime is lifecycle.current():
-            return Home(x._layout.devices, x._layout.platform, x._mesh, False)
+            return DeviceAssignment(x._layout.devices, x._layout.platform, x._mesh, False)
     default = lifecycle.devices()[0]
-    return Home((default.id,), default.platform, None, False)
+    return DeviceAssignment((default.id,), default.platform, None, False)
 
 
 def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> ShardingError:
@@ -124,7 +124,10 @@ def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> Sha
 
     first, second = "array", "another array's"
     if names is not None:
-        first, second = f"{names[0]} of {meta_of(ours)}, {first}", f"{names[1]} of {meta_of(theirs)}, {second}"
+        first, second = (
+            f"{names[0]} of {shaped_type_of(ours)}, {first}",
+            f"{names[1]} of {shaped_type_of(theirs)}, {second}",
+        )
     return ShardingError(
         message(
             "Devices of all `Array` inputs and outputs should be the same.",
@@ -135,47 +138,52 @@ def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> Sha
     )
 
 
-def slot_of(x: Any, home: Home) -> Slot:
+def spec_of(x: Any, assignment: DeviceAssignment) -> InputSpec:
     """How an operand stands to the program: in place with a layout, or still to be put there."""
     layout = getattr(x, "_layout", None)
-    return Slot(meta_of(x), layout if layout is not None and layout.devices == home.devices else None)
+    return InputSpec(shaped_type_of(x), layout if layout is not None and layout.devices == assignment.devices else None)
 
 
 def open_program(
-    home: Home, slots: Sequence[Slot], targets: Sequence[Layout] = (), required: Sequence[Layout] = ()
-) -> tuple[Builder, list[Placed], list[Layout | None], list[Layout | None]]:
-    """Start a program with an input for each slot.
+    assignment: DeviceAssignment,
+    specs: Sequence[InputSpec],
+    targets: Sequence[Layout] = (),
+    required: Sequence[Layout] = (),
+) -> tuple[Builder, list[ShardedVar], list[Layout | None], list[Layout | None]]:
+    """Start a program with an input for each spec.
 
     Args:
-        home: where it will run.
-        slots: the operands.
+        assignment: where it will run.
+        specs: the operands.
         targets: layouts that values of the program are to be brought to.
         required: layouts that decide on the program's axes before those of the operands do.
 
     Returns:
-        The builder; a Placed for each slot; the targets, and what is required, written on the program's axes, None for
+        The builder; a ShardedVar for each spec; the targets, and what is required, on the program's axes, None for
         a layout that these cannot say. An operand with such a layout is brought to every device as a whole.
     """
-    known = [coarsest(s.layout) for s in slots if s.layout is not None]
-    axes, written = _on_common_axes(home, [*map(coarsest, required), *known, *map(coarsest, targets)])
-    builder = Builder(home.devices, axes)
+    known = [coarsest(s.layout) for s in specs if s.layout is not None]
+    axes, written = _on_common_axes(assignment, [*map(coarsest, required), *known, *map(coarsest, targets)])
+    builder = Builder(assignment.devices, axes)
     written, must = written[len(required) :], written[: len(required)]
     layouts = iter(written[: len(known)])
     placed = []
-    for slot in slots:
-        layout = None if slot.layout is None else next(layouts)
-        dims = ((),) * len(slot.meta.shape) if layout is None else layout.dims
-        value = Placed(0, slot.meta.shape, slot.meta.dtype, dims)
+    for spec in specs:
+        layout = None if spec.layout is None else next(layouts)
+        dims = ((),) * len(spec.meta.shape) if layout is None else layout.dims
+        value = ShardedVar(0, spec.meta.shape, spec.meta.dtype, dims)
         value = replace(value, number=builder.input(value.local(axes)))
-        if slot.layout is None:
+        if spec.layout is None:
             builder.free.add(value.number)
         placed.append(value)
     return builder, placed, written[len(known) :], must
 
 
-def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> tuple[tuple[int, ...], list[Layout | None]]:
+def _on_common_axes(
+    assignment: DeviceAssignment, layouts: Sequence[Layout]
+) -> tuple[tuple[int, ...], list[Layout | None]]:
     """Axes for a program, and all layouts on them; None for one that earlier ones exclude, as (2, 3) does (3, 2)."""
-    kept: list[Layout] = [Layout(home.devices, (len(home.devices),), (), home.platform)]
+    kept: list[Layout] = [Layout(assignment.devices, (len(assignment.devices),), (), assignment.platform)]
     fits = []
     for layout in layouts:
         fits.append(refine([*kept, layout]) is not None)
@@ -188,11 +196,11 @@ def _on_common_axes(home: Home, layouts: Sequence[Layout]) -> tuple[tuple[int, .
 
 def close_program(
     builder: Builder,
-    home: Home,
-    inputs: Sequence[Placed],
-    results: Sequence[Placed | Elsewhere | None],
+    assignment: DeviceAssignment,
+    inputs: Sequence[ShardedVar],
+    results: Sequence[ShardedVar | Elsewhere | None],
     numbers: Sequence[int],
-) -> Recipe:
+) -> Executable:
     """End a program.
 
     Args:
@@ -202,19 +210,19 @@ def close_program(
     """
 
     def layout(dims: Any) -> Layout:
-        return coarsest(Layout(home.devices, builder.axes, dims, home.platform))
+        return coarsest(Layout(assignment.devices, builder.axes, dims, assignment.platform))
 
-    def made(x: Placed | Elsewhere) -> tuple[Layout, Meta]:
-        return coarsest(x.layout) if isinstance(x, Elsewhere) else layout(x.dims), Meta(x.shape, x.dtype)
+    def made(x: ShardedVar | Elsewhere) -> tuple[Layout, ShapedType]:
+        return coarsest(x.layout) if isinstance(x, Elsewhere) else layout(x.dims), ShapedType(x.shape, x.dtype)
 
-    return Recipe(
+    return Executable(
         builder.finish(numbers),
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
         tuple(None if r is None else made(r) for r in results),
     )
 
 
-def call(recipe: Recipe, operands: Sequence[torch.Tensor], home: Home) -> list[Array]:
+def call(executable: Executable, operands: Sequence[torch.Tensor], assignment: DeviceAssignment) -> list[Array]:
     """Call the program on its devices; returns at once unless only running tells the shape of a result.
 
     Raises:
@@ -224,20 +232,20 @@ def call(recipe: Recipe, operands: Sequence[torch.Tensor], home: Home) -> list[A
     """
     where = users_line()
     buffers = []
-    for x, layout in zip(operands, recipe.inputs, strict=True):
+    for x, layout in zip(operands, executable.inputs, strict=True):
         if not isinstance(x, Array):
             x = put_tensor(x.detach(), layout, committed=False)
         elif x._layout is not layout and x._layout != layout:
             x = move(x, layout, committed=False)
         buffers.append(x._buffer)
     runtime = buffers[0].runtime if buffers else lifecycle.current()
-    made = runtime.run(recipe.program, buffers, where, guards=not recipe.results)
-    results: Any = recipe.results
+    made = runtime.run(executable.program, buffers, where, guards=not executable.results)
+    results: Any = executable.results
     if None in results:
-        metas: Any = runtime.describe(made, home.devices[0])
-        results = [(replicated(home.devices, len(m.shape), home.platform), m) for m in metas]
-    said = recipe.shardings or (None,) * len(results)
+        metas: Any = runtime.describe(made, assignment.devices[0])
+        results = [(replicated(assignment.devices, len(m.shape), assignment.platform), m) for m in metas]
+    said = executable.shardings or (None,) * len(results)
     return [
-        Array(buffer, layout, meta.shape, meta.dtype, home.committed, home.mesh, sharding)
+        Array(buffer, layout, meta.shape, meta.dtype, assignment.committed, assignment.mesh, sharding)
         for buffer, (layout, meta), sharding in zip(made, results, said, strict=True)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from tinyshard.compile.cost import bytes_sent
-from tinyshard.compile.executable import Home, Recipe
+from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.text import axis_names
 from tinyshard.core import config
 from tinyshard.core.program import Value
@@ -15,12 +15,12 @@ _explained: set[tuple[int, str]] = set()
 MOST = 4096  # remembered; then all are forgotten, and may be explained again
 
 
-def explain_gathers(recipe: Recipe, home: Home) -> None:
+def explain_gathers(executable: Executable, assignment: DeviceAssignment) -> None:
     """Print, if the flag is set, why a program that is called gathers operands; once for each program and line.
 
     Communication: none.
     """
-    program = recipe.program
+    program = executable.program
     if not program.reasons or not config.read("explain_gathers"):
         return
     caller = users_line()
@@ -29,18 +29,18 @@ def explain_gathers(recipe: Recipe, home: Home) -> None:
     if len(_explained) >= MOST:
         _explained.clear()
     _explained.add((program.number, str(caller)))
-    print(explanation(recipe, home, caller), file=sys.stderr)
+    print(explanation(executable, assignment, caller), file=sys.stderr)
 
 
-def explanation(recipe: Recipe, home: Home, caller: Where | None) -> str:
+def explanation(executable: Executable, assignment: DeviceAssignment, caller: Where | None) -> str:
     """The gathers of a program, each in three lines.
 
     Args:
-        recipe, home: the program and where it runs.
+        executable, assignment: the program and where it runs.
         caller: the line that calls it, for ops that were not traced.
     """
-    program = recipe.program
-    names = axis_names(recipe, home)
+    program = executable.program
+    names = axis_names(executable, assignment)
     lines = []
     for number, reason in program.reasons:
         step = program.steps[number]

@@ -22,12 +22,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
-from tinyshard.compile.capture import lift_outer, traced_value_error
+from tinyshard.compile.capture import capture_outer, traced_value_error
 from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import users_line
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")
@@ -116,7 +116,7 @@ def _leaves(data: Any) -> Iterator[Any]:
 def _repr(x: torch.Tensor, *, tensor_contents: Any = None) -> str:
     if _is_traced(x):
         with torch._C.DisableTorchFunction():
-            return f"Traced {Meta(tuple(x.shape), x.dtype)}"
+            return f"Traced {ShapedType(tuple(x.shape), x.dtype)}"
     with _disable_current_modes():
         return repr(x)
 
@@ -190,16 +190,16 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
 
 
 class Intercept(TorchFunctionMode):
-    """In a trace: calls of torch by what stands for them here, and outer values lifted before torch.func sees them."""
+    """Calls of torch by what stands for them here; outer values are captured before torch.func sees them."""
 
-    def __init__(self, *, lifts: bool) -> None:
+    def __init__(self, *, captures: bool) -> None:
         super().__init__()
-        self._lifts = lifts
+        self._lifts = captures
         self._views = TracedViews()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._lifts:
-            args, kwargs = lift_outer((args, kwargs or {}))
+            args, kwargs = capture_outer((args, kwargs or {}))
         return self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})
 
     def __exit__(self, kind: Any, *rest: Any) -> None:

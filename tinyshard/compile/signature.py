@@ -15,13 +15,13 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
-from tinyshard.arrays.array import Array, meta_of
+from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, StaticArgumentError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import named_leaves
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.sharding.mesh import current_mesh
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
@@ -40,7 +40,7 @@ class Signature:
     """
 
     tree: TreeSpec
-    metas: tuple[Meta, ...]
+    metas: tuple[ShapedType, ...]
     static: tuple[tuple[int | str, type, Any], ...]
     nones: tuple[bool, ...]
     flags: tuple[Any, ...]
@@ -110,7 +110,7 @@ def bind(
 
     signature = Signature(
         tree,
-        tuple(map(meta_of, operands)),
+        tuple(map(shaped_type_of, operands)),
         tuple((key, type(value), value) for key, value in static),
         tuple(x is None for x in leaves),
         (*config.key(), current_mesh()),

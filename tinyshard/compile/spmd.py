@@ -13,20 +13,20 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.arrays.strided import check_traced
 from tinyshard.arrays.transfer import transfer
-from tinyshard.compile.executable import Elsewhere, Home, Recipe, Slot, close_program, open_program
+from tinyshard.compile.executable import DeviceAssignment, Elsewhere, Executable, InputSpec, close_program, open_program
 from tinyshard.compile.intercept import STOP
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Builder, Literal, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner
-from tinyshard.partition.reshard import Placed, reduce_pending
+from tinyshard.partition.reshard import ShardedVar, reduce_partial
 from tinyshard.primitives import deferred
 from tinyshard.primitives.constraint import CONSTRAIN, constraint
 from tinyshard.primitives.deferred import Deferred
-from tinyshard.primitives.inlining import Axes, splice
-from tinyshard.primitives.manual_region import MAPPED, Cut, Region, region_of, regions_in
+from tinyshard.primitives.inlining import Axes, inline
+from tinyshard.primitives.manual_region import MAPPED, ManualRegion, NamedDims, region_of, regions_in
 from tinyshard.sharding import Sharding
 
 aten = torch.ops.aten
@@ -56,17 +56,19 @@ def _constrained(traced: Traced) -> list[torch.fx.Node]:
     return [node for node in traced.graph.graph.nodes if node.target is CONSTRAIN]
 
 
-def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: Sequence[Layout | None]) -> Recipe:
+def partition_graph(
+    traced: Traced, assignment: DeviceAssignment, specs: Sequence[InputSpec], outputs: Sequence[Layout | None]
+) -> Executable:
     """Partition a traced function.
 
     Args:
         traced: the function.
-        home: where it will run.
-        slots: its tensor arguments, then what it closes over.
+        assignment: where it will run.
+        specs: its tensor arguments, then what it closes over.
         outputs: the layout that each tensor output is to have; None where the partitioner chooses.
 
     Returns:
-        The recipe; its inputs are the slots.
+        The executable; its inputs are the specs.
     """
     constraints = [
         sharding.layout(len(node.meta["val"].shape))
@@ -76,7 +78,7 @@ def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: 
     # a layout with one dim for each axis of a region's mesh: it shows which of the program's axes that is
     regions = regions_in(traced)
     meshes = [r.sharding(tuple((name,) for name in r.mesh.axis_names)).layout(len(r.mesh.axis_names)) for r in regions]
-    builder, inputs, targets, written = open_program(home, slots, [*constraints, *wanted], meshes)
+    builder, inputs, targets, written = open_program(assignment, specs, [*constraints, *wanted], meshes)
     region_axes = [
         Axes(r.mesh.shape, None if layout is None else dict(zip(r.mesh.axis_names, layout.dims, strict=True)))
         for r, layout in zip(regions, written, strict=True)
@@ -89,8 +91,8 @@ def partition_graph(traced: Traced, home: Home, slots: Sequence[Slot], outputs: 
     for x, layout in zip(results, outputs, strict=True):
         x = x if layout is None else walk.brought(x, *next(finals))
         x = walk.emitted(x)
-        done.append(reduce_pending(builder, x) if isinstance(x, Placed) else x)
-    return close_program(builder, home, inputs, done, [x.number for x in done])
+        done.append(reduce_partial(builder, x) if isinstance(x, ShardedVar) else x)
+    return close_program(builder, assignment, inputs, done, [x.number for x in done])
 
 
 @dataclass(eq=False)
@@ -102,7 +104,7 @@ class _Constrained:
         layout: its layout, should it be returned.
     """
 
-    plain: Placed
+    plain: ShardedVar
     layout: Layout
 
 
@@ -113,7 +115,7 @@ class _Walk:
         self,
         builder: Builder,
         traced: Traced,
-        inputs: Sequence[Placed],
+        inputs: Sequence[ShardedVar],
         constraints: Sequence[tuple[Layout, Layout | None]],
         region_axes: Sequence[Axes],
     ) -> None:
@@ -136,15 +138,15 @@ class _Walk:
                 self._values[node] = self._call(node)
         raise AssertionError("a graph ends with its output")
 
-    def _literal(self, values: torch.Tensor) -> Placed:
-        whole = Placed(0, tuple(values.shape), values.dtype, ((),) * values.dim())
+    def _literal(self, values: torch.Tensor) -> ShardedVar:
+        whole = ShardedVar(0, tuple(values.shape), values.dtype, ((),) * values.dim())
         made = [whole.local(self._builder.axes)]
         return replace(whole, number=self._builder.emit("literal", (Literal(values.detach()),), {}, made)[0])
 
     def _as_it_is(self, node: torch.fx.Node) -> Any:
         """What a node made; an input that was put where an earlier op wanted it lies there."""
         x = self._values[node]
-        return _as_it_lies(self._builder, x) if isinstance(x, Placed) else x
+        return _as_it_lies(self._builder, x) if isinstance(x, ShardedVar) else x
 
     def _value(self, node: torch.fx.Node) -> Any:
         """What a node made, as an op takes it: on the program's axes."""
@@ -155,7 +157,7 @@ class _Walk:
             return x.plain
         if not isinstance(x, Elsewhere):
             return x
-        whole = Placed(x.number, x.shape, x.dtype, ((),) * len(x.shape))
+        whole = ShardedVar(x.number, x.shape, x.dtype, ((),) * len(x.shape))
         return replace(whole, number=self._transferred(x.number, x.layout, self._layout(whole.dims), x.shape))
 
     def _layout(self, dims: Any) -> Layout:
@@ -181,7 +183,7 @@ class _Walk:
             return x.laid(self._builder, written.dims)
         return partitioner.place(self._builder, x, written.dims)
 
-    def emitted(self, x: Any) -> Placed | Elsewhere:
+    def emitted(self, x: Any) -> ShardedVar | Elsewhere:
         """A value that is to be returned."""
         if not isinstance(x, _Constrained):
             return x if isinstance(x, Elsewhere) else self._placed(x)
@@ -233,35 +235,35 @@ class _Walk:
         single = len(returns) == 1 and "List" not in str(returns[0].type)
         return made[0] if single else made
 
-    def _region(self, region: Region, axes: Axes, operands: Sequence[Any]) -> Sequence[Placed | Elsewhere]:
+    def _region(self, region: ManualRegion, axes: Axes, operands: Sequence[Any]) -> Sequence[ShardedVar | Elsewhere]:
         """Bring the operands to where the region wants them, and write its steps."""
         if axes.named is None:
             return self._region_elsewhere(region, axes, operands)
         named = axes.named
 
-        def dims(cut: Cut) -> Any:
+        def dims(cut: NamedDims) -> Any:
             return tuple(tuple(a for name in names for a in named[name]) for names in cut)
 
         numbers = []
-        for x, cut in zip(map(self._on_axes, operands), region.all_in_cuts, strict=True):
+        for x, cut in zip(map(self._on_axes, operands), region.all_in_dims, strict=True):
             x = x.laid(self._builder, dims(cut)) if isinstance(x, Deferred) else x
             numbers.append(partitioner.place(self._builder, x, dims(cut)).number)
-        made = splice(self._builder, region, axes, numbers)
+        made = inline(self._builder, region, axes, numbers)
         return [
-            Placed(self._apart(number, dims(cut)), meta.shape, meta.dtype, dims(cut))
-            for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
+            ShardedVar(self._apart(number, dims(cut)), meta.shape, meta.dtype, dims(cut))
+            for number, meta, cut in zip(made, region.outputs, region.out_dims, strict=True)
         ]
 
-    def _region_elsewhere(self, region: Region, axes: Axes, operands: Sequence[Any]) -> list[Elsewhere]:
+    def _region_elsewhere(self, region: ManualRegion, axes: Axes, operands: Sequence[Any]) -> list[Elsewhere]:
         """A region on a mesh that the program's axes cannot say."""
         numbers = []
-        for x, cut in zip(operands, region.all_in_cuts, strict=True):
+        for x, cut in zip(operands, region.all_in_dims, strict=True):
             layout = region.sharding(cut).layout(len(cut))
             numbers.append(self._elsewhere(x, layout).number)
-        made = splice(self._builder, region, axes, numbers)
+        made = inline(self._builder, region, axes, numbers)
         return [
             Elsewhere(number, meta.shape, meta.dtype, region.sharding(cut).layout(len(cut)))
-            for number, meta, cut in zip(made, region.outputs, region.out_cuts, strict=True)
+            for number, meta, cut in zip(made, region.outputs, region.out_dims, strict=True)
         ]
 
     def _apart(self, number: int, dims: Any) -> int:
@@ -283,21 +285,21 @@ class _Walk:
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
         dims = deferred.wanted_by(op, args, kwargs, shape)
 
-        def laid(x: Deferred) -> Placed:
+        def laid(x: Deferred) -> ShardedVar:
             fits = any(dims) and len(x.shape) <= len(shape)
             return x.laid(self._builder, deferred.aligned(x.shape, shape, dims) if fits else None)
 
         return tree_map_only(Deferred, laid, (args, kwargs))
 
-    def _placed(self, x: Any) -> Placed:
+    def _placed(self, x: Any) -> ShardedVar:
         return x.laid(self._builder) if isinstance(x, Deferred) else x
 
 
-def _meta(node: torch.fx.Node) -> Meta:
+def _meta(node: torch.fx.Node) -> ShapedType:
     value = node.meta["val"]
-    return Meta(tuple(value.shape), value.dtype)
+    return ShapedType(tuple(value.shape), value.dtype)
 
 
-def _as_it_lies(builder: Builder, x: Placed) -> Placed:
+def _as_it_lies(builder: Builder, x: ShardedVar) -> ShardedVar:
     """A free input as it lies since the first op that took it."""
     return replace(x, dims=builder.wanted.get(x.number, x.dims))

@@ -10,27 +10,27 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.compile.cost import bytes_sent
-from tinyshard.compile.executable import Home, Recipe
+from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.primitives.collective import NAMED, call_of
 from tinyshard.primitives.constraint import CONSTRAIN, constraint
-from tinyshard.primitives.manual_region import MAPPED, Cut, Region, region_of
+from tinyshard.primitives.manual_region import MAPPED, ManualRegion, NamedDims, region_of
 
 # arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
 _UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
 
-def axis_names(recipe: Recipe, home: Home) -> tuple[str, ...]:
+def axis_names(executable: Executable, assignment: DeviceAssignment) -> tuple[str, ...]:
     """What to call the axes of a program: as the mesh does, "a*b" for several as one; else by their number."""
-    sizes = recipe.program.axes
-    mesh = home.mesh
+    sizes = executable.program.axes
+    mesh = assignment.mesh
     named = None
-    if mesh is not None and mesh.device_ids == home.devices:
+    if mesh is not None and mesh.device_ids == assignment.devices:
         named = _joined([(name, size) for name, size in mesh.shape.items() if size > 1], sizes)
-    return named or _numbered(recipe.program)
+    return named or _numbered(executable.program)
 
 
 def _numbered(program: Program) -> tuple[str, ...]:
@@ -131,14 +131,14 @@ def _lines(traced: Traced, inputs: Sequence[str], indent: str, returned: str = "
     return lines
 
 
-def _region_lines(region: Region, operands: Sequence[Value], indent: str) -> list[str]:
-    def told(cut: Cut) -> str:
+def _region_lines(region: ManualRegion, operands: Sequence[Value], indent: str) -> list[str]:
+    def told(cut: NamedDims) -> str:
         last = max((i + 1 for i, names in enumerate(cut) if names), default=0)
         entries = [None if not names else names[0] if len(names) == 1 else names for names in cut[:last]]
         return f"P({', '.join(map(repr, entries))})"
 
-    inputs = [f"shard of {x!r}, {told(cut)}" for x, cut in zip(operands, region.all_in_cuts, strict=True)]
-    return _lines(region.traced, inputs, indent, f" as {', '.join(map(told, region.out_cuts))}")
+    inputs = [f"shard of {x!r}, {told(cut)}" for x, cut in zip(operands, region.all_in_dims, strict=True)]
+    return _lines(region.traced, inputs, indent, f" as {', '.join(map(told, region.out_dims))}")
 
 
 class GraphText(str):
@@ -155,4 +155,4 @@ def _meta(node: torch.fx.Node) -> str:
     if value is None:
         return "none"
     values = value if isinstance(value, list | tuple) else [value]
-    return ", ".join(str(Meta(tuple(v.shape), v.dtype)) for v in values if isinstance(v, torch.Tensor))
+    return ", ".join(str(ShapedType(tuple(v.shape), v.dtype)) for v in values if isinstance(v, torch.Tensor))

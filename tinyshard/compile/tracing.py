@@ -24,11 +24,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.arrays.hidden_writes import max_norm_error, statistics_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
-from tinyshard.compile.closure import Step, follow, reachable, spelled
+from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, methods_replaced
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import ImmutableError, message
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Where
 
 
@@ -42,7 +42,7 @@ class Closed:
         value: as it was when the function was traced.
     """
 
-    paths: tuple[tuple[Step, ...], ...]
+    paths: tuple[tuple[PathStep, ...], ...]
     value: torch.Tensor
 
     def look_up(self, roots: Sequence[Any]) -> torch.Tensor | None:
@@ -74,7 +74,7 @@ class Traced:
     """
 
     graph: torch.fx.GraphModule
-    arguments: tuple[Meta, ...]
+    arguments: tuple[ShapedType, ...]
     closed: tuple[Closed, ...]
     outputs: tuple[tuple[bool, Any], ...]
     out_tree: TreeSpec
@@ -102,7 +102,7 @@ def _line_of(error: BaseException) -> Where | None:
 def trace(
     roots: Sequence[Any],
     call: Callable[[Sequence[torch.Tensor]], Any],
-    metas: Sequence[Meta],
+    metas: Sequence[ShapedType],
     names: Callable[[], list[str]],
 ) -> Traced:
     """Trace a function.
@@ -137,7 +137,7 @@ def trace(
         leaves, tree = tree_flatten(out)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         _refuse_changed(stand_ins, names, recorder)
-        for x, stand_in in recorder.lifted.values():
+        for x, stand_in in recorder.captured.values():
             if _is_changed(stand_in):  # through a view, which is no longer seen to belong to it
                 if recorder.rescales_weights:
                     raise max_norm_error()
@@ -157,8 +157,8 @@ def trace(
             raise traced_value_error(_line_of(error)) from error
         raise
     _inputs_first(graph)
-    paths = reachable(roots) if recorder.lifted else {}
-    closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.lifted.values())
+    paths = reachable(roots) if recorder.captured else {}
+    closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree = result
     recorder.end(getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function")
     count = iter(range(len(leaves)))
@@ -184,7 +184,7 @@ def _unlogged() -> Iterator[None]:
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
-    intercept = Intercept(lifts=torch._C._functorch.maybe_current_level() is not None)
+    intercept = Intercept(captures=torch._C._functorch.maybe_current_level() is not None)
     with _disable_current_modes(), temporarily_clear_interpreter_stack(), intercept, methods_replaced():
         yield
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
 REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum": lambda stacked: stacked.sum(0, dtype=stacked.dtype),
@@ -103,7 +103,7 @@ def in_groups(
     return made[sorted(range(len(order)), key=order.__getitem__)]
 
 
-def own_block(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
+def local_slice(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
     """Block number `place` of `count` along `dim`: what a device keeps of a tensor that it holds whole."""
     size = shard.shape[dim] // count
     return shard.narrow(dim, place * size, size)
@@ -125,8 +125,8 @@ class Collective:
         own: for a step that needs only the device's own place: (shard, place, group size) -> new shard.
     """
 
-    meta: Callable[[Meta, int, dict[str, Any]], Meta]
-    moved: Callable[[Meta, int, dict[str, Any]], int]
+    meta: Callable[[ShapedType, int, dict[str, Any]], ShapedType]
+    moved: Callable[[ShapedType, int, dict[str, Any]], int]
     form: Callable[..., Tensor] | None = None
     own: Callable[..., Tensor] | None = None
 
@@ -136,9 +136,9 @@ class Collective:
         return self.own is None
 
 
-def _scaled(meta: Meta, dim: int, up: int, down: int) -> Meta:
+def _scaled(meta: ShapedType, dim: int, up: int, down: int) -> ShapedType:
     size = meta.shape[dim] * up // down
-    return Meta((*meta.shape[:dim], size, *meta.shape[dim + 1 :]), meta.dtype)
+    return ShapedType((*meta.shape[:dim], size, *meta.shape[dim + 1 :]), meta.dtype)
 
 
 COLLECTIVES: dict[str, Collective] = {
@@ -167,13 +167,13 @@ COLLECTIVES: dict[str, Collective] = {
         lambda m, n, p: m.nbytes,
         collective_permute,
     ),
-    "own_block": Collective(
+    "local_slice": Collective(
         lambda m, n, p: _scaled(m, p["dim"], 1, n),
         lambda m, n, p: 0,
-        own=own_block,
+        own=local_slice,
     ),
     "own_index": Collective(
-        lambda m, n, p: Meta((), torch.int32),
+        lambda m, n, p: ShapedType((), torch.int32),
         lambda m, n, p: 0,
         form=lambda stack: torch.arange(stack.shape[0], dtype=torch.int32),
         own=own_index,

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Eqn:
     """One op or collective.
 
     Attributes:
@@ -95,9 +95,9 @@ class Program:
     devices: tuple[int, ...]
     axes: tuple[int, ...]
     num_inputs: int
-    steps: tuple[Step, ...]
+    steps: tuple[Eqn, ...]
     outputs: tuple[int, ...]
-    metas: tuple[Meta | None, ...]
+    metas: tuple[ShapedType | None, ...]
     reasons: tuple[tuple[int, Reason], ...] = field(default=(), compare=False)
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
     communicates: bool = field(init=False, compare=False)
@@ -136,8 +136,8 @@ class Builder:
 
     devices: tuple[int, ...]
     axes: tuple[int, ...]
-    steps: list[Step] = field(default_factory=list)
-    metas: list[Meta | None] = field(default_factory=list)
+    steps: list[Eqn] = field(default_factory=list)
+    metas: list[ShapedType | None] = field(default_factory=list)
     num_inputs: int = 0
     free: set[int] = field(default_factory=set)
     wanted: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
@@ -145,20 +145,20 @@ class Builder:
     reasons: dict[int, Reason] = field(default_factory=dict)
     where: Any = None
 
-    def input(self, meta: Meta) -> int:
+    def input(self, meta: ShapedType) -> int:
         """Add an input; all inputs come before all steps."""
         self.metas.append(meta)
         self.num_inputs += 1
         return len(self.metas) - 1
 
     def emit(
-        self, op: str, args: Sequence[Any], kwargs: dict[str, Any] | None = None, made: Sequence[Meta | None] = ()
+        self, op: str, args: Sequence[Any], kwargs: dict[str, Any] | None = None, made: Sequence[ShapedType | None] = ()
     ) -> tuple[int, ...]:
         """Add a step that makes values of these metas; returns their numbers."""
         first = len(self.metas)
         results = tuple(range(first, first + len(made)))
         self.metas.extend(made)
-        self.steps.append(Step(op, tuple(args), dict(kwargs or {}), results))
+        self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results))
         return results
 
     def finish(self, outputs: Sequence[int]) -> Program:

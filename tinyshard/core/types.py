@@ -27,7 +27,7 @@ SHORT = {
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class ShapedType:
     """Shape and dtype of one value."""
 
     shape: tuple[int, ...]

@@ -20,21 +20,29 @@ from tinyshard.arrays.hidden_writes import with_new_statistics, writes_statistic
 from tinyshard.arrays.placement import device_get
 from tinyshard.arrays.strided import is_part
 from tinyshard.arrays.views import remember
-from tinyshard.compile.capture import lift_arrays
-from tinyshard.compile.executable import Home, Recipe, call, close_program, home_of, open_program, slot_of
+from tinyshard.compile.capture import capture_arrays
+from tinyshard.compile.executable import (
+    DeviceAssignment,
+    Executable,
+    assignment_of,
+    call,
+    close_program,
+    open_program,
+    spec_of,
+)
 from tinyshard.compile.explain_gathers import explain_gathers
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, StatefulRandomError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition import partitioner
-from tinyshard.partition.op_table import facts, is_random
+from tinyshard.partition.op_table import is_random, op_traits
 from tinyshard.runtime import lifecycle
 
-MAX_RECIPES = 4096
+MAX_EXECUTABLES = 4096
 _SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
 
-_recipes: OrderedDict[Any, Recipe] = OrderedDict()
+_executables: OrderedDict[Any, Executable] = OrderedDict()
 
 
 def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,9 +65,9 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     Communication: what the op needs, as the text of its program says.
     """
     if is_tracing():  # an Array that a traced function closes over
-        args, kwargs = lift_arrays((args, kwargs))
+        args, kwargs = capture_arrays((args, kwargs))
         return op(*args, **kwargs)
-    known = facts(op)
+    known = op_traits(op)
     if known.is_alias:
         return _alias(args[0])
     if known.may_draw and is_random(op, args, kwargs):
@@ -86,17 +94,17 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     operands: list[torch.Tensor] = []
     _collect(args, operands)
     _collect(kwargs, operands)
-    home = home_of(operands)
-    recipe = _recipe(op, args, kwargs, operands, home)
-    arrays: list[Any] = list(call(recipe, operands, home))
-    if recipe.program.reasons:
-        explain_gathers(recipe, home)
+    assignment = assignment_of(operands)
+    executable = _executable(op, args, kwargs, operands, assignment)
+    arrays: list[Any] = list(call(executable, operands, assignment))
+    if executable.program.reasons:
+        explain_gathers(executable, assignment)
     if known.is_view:
         remember(op, args, kwargs, arrays)
         of_part = is_part(op, operands[0])
         for x in arrays:
             x._is_part = of_part
-    for position in recipe.gaps:
+    for position in executable.gaps:
         arrays.insert(position, None)
     if known.returns == 0:
         return None
@@ -112,19 +120,21 @@ def _alias(x: Array) -> Array:
     return made
 
 
-def _recipe(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:
-    """The recipe for operands of these shapes and layouts: kept, or made now."""
-    key = (op, home.platform, home.devices, _key(args, home), _key(kwargs, home))
-    recipe = _recipes.get(key)
-    if recipe is not None:
-        if len(_recipes) > MAX_RECIPES // 2:  # else nothing is about to be dropped
+def _executable(
+    op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
+) -> Executable:
+    """The executable for operands of these shapes and layouts: kept, or made now."""
+    key = (op, assignment.platform, assignment.devices, _key(args, assignment), _key(kwargs, assignment))
+    executable = _executables.get(key)
+    if executable is not None:
+        if len(_executables) > MAX_EXECUTABLES // 2:  # else nothing is about to be dropped
             with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
-                _recipes.move_to_end(key)
-        return recipe
-    recipe = _recipes[key] = _partition(op, args, kwargs, operands, home)
-    if len(_recipes) > MAX_RECIPES:
-        lifecycle.current().forget(_recipes.popitem(last=False)[1].program)
-    return recipe
+                _executables.move_to_end(key)
+        return executable
+    executable = _executables[key] = _partition(op, args, kwargs, operands, assignment)
+    if len(_executables) > MAX_EXECUTABLES:
+        lifecycle.current().forget(_executables.popitem(last=False)[1].program)
+    return executable
 
 
 def _target(kwargs: dict[str, Any]) -> str:
@@ -161,32 +171,34 @@ def _collect(tree: Any, operands: list[torch.Tensor]) -> None:
             _collect(item, operands)
 
 
-def _key(tree: Any, home: Home) -> Any:
-    if isinstance(tree, Array) and tree._layout.devices == home.devices:
+def _key(tree: Any, assignment: DeviceAssignment) -> Any:
+    if isinstance(tree, Array) and tree._layout.devices == assignment.devices:
         return (tree._meta, tree._layout)
     if isinstance(tree, torch.Tensor):
         return (tree.shape, tree.dtype)  # it can be put where the op wants it
     if isinstance(tree, _SEVERAL):
-        return (type(tree), *[_key(item, home) for item in tree])
+        return (type(tree), *[_key(item, assignment) for item in tree])
     if isinstance(tree, dict):
-        return tuple([(k, _key(v, home)) for k, v in tree.items()])
+        return tuple([(k, _key(v, assignment)) for k, v in tree.items()])
     return (type(tree), repr(tree) if isinstance(tree, _FLOATING) else tree)  # 1, 1.0, True, -0.0 and nan differ
 
 
-def _partition(op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], home: Home) -> Recipe:
+def _partition(
+    op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
+) -> Executable:
     """Build the program for an op on operands of these shapes and layouts."""
-    builder, placed, _, _ = open_program(home, [slot_of(x, home) for x in operands])
+    builder, placed, _, _ = open_program(assignment, [spec_of(x, assignment) for x in operands])
     following = iter(placed)
     new_args, new_kwargs = tree_map_only(torch.Tensor, lambda x: next(following), (args, kwargs))
     try:
         results = partitioner.finish(builder, partitioner.apply(builder, op, new_args, new_kwargs))
     except partitioner.UnknownShape:
-        count = len(args[1]) if op is torch.ops.aten._histogramdd_bin_edges.default else facts(op).returns
+        count = len(args[1]) if op is torch.ops.aten._histogramdd_bin_edges.default else op_traits(op).returns
         numbers = partitioner.apply_unknown(builder, op, new_args, new_kwargs, count)
-        return close_program(builder, home, placed, [None] * len(numbers), numbers)
+        return close_program(builder, assignment, placed, [None] * len(numbers), numbers)
     made = [r for r in results if r is not None]
     gaps = tuple(i for i, r in enumerate(results) if r is None)
-    return replace(close_program(builder, home, placed, made, [r.number for r in made]), gaps=gaps)
+    return replace(close_program(builder, assignment, placed, made, [r.number for r in made]), gaps=gaps)
 
 
 Array._dispatch = staticmethod(dispatch)

@@ -28,16 +28,16 @@ from tinyshard.arrays.hidden_writes import max_norm_error, runs_in_batch_norm, s
 from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import written
-from tinyshard.compile.executable import Recipe, call, home_of, slot_of
+from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
 from tinyshard.compile.spmd import partition_graph
 from tinyshard.compile.tracing import trace
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
 
 MAX_WRITES = 512
-_writes: OrderedDict[Any, Recipe] = OrderedDict()
+_writes: OrderedDict[Any, Executable] = OrderedDict()
 
 
 def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -156,17 +156,17 @@ def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
 
 def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Array]:
     """Call a function of tensors as one program: kept for this key and these operands, or made now."""
-    home = home_of(operands)
-    slots = tuple(slot_of(x, home) for x in operands)
-    key = (key, home.devices, slots)
-    recipe = _writes.get(key)
-    if recipe is None:
+    assignment = assignment_of(operands)
+    specs = tuple(spec_of(x, assignment) for x in operands)
+    key = (key, assignment.devices, specs)
+    executable = _writes.get(key)
+    if executable is None:
         with torch.no_grad():
-            traced = trace((), function, [slot.meta for slot in slots], lambda: ["a value of torch's own"] * len(slots))
-        recipe = _writes[key] = partition_graph(traced, home, slots, [None] * len(traced.outputs))
+            traced = trace((), function, [spec.meta for spec in specs], lambda: ["a value of torch's own"] * len(specs))
+        executable = _writes[key] = partition_graph(traced, assignment, specs, [None] * len(traced.outputs))
         if len(_writes) > MAX_WRITES:
             lifecycle.current().forget(_writes.popitem(last=False)[1].program)
-    return call(recipe, operands, home)
+    return call(executable, operands, assignment)
 
 
 def _is_written(returned: Any) -> bool:
@@ -206,7 +206,7 @@ def _reshaped(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Array:
         for x in family:
             x._viewed, x._view = True, None
     _reshape_handle(op, args, kwargs)
-    target._meta = Meta(tuple(target.shape), target.dtype)
+    target._meta = ShapedType(tuple(target.shape), target.dtype)
     return target
 
 

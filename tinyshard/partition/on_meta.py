@@ -9,14 +9,14 @@ from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.holdable import check_makes_holdable, check_result
 from tinyshard.core.layout import Axes
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
     SHAPED_BY_VALUES,
     has_mask,
     meta_differs,
 )
-from tinyshard.partition.reshard import Placed
+from tinyshard.partition.reshard import ShardedVar
 
 aten = torch.ops.aten
 
@@ -25,7 +25,7 @@ class UnknownShape(Exception):
     """The shape of the result depends on values (nonzero, boolean masks): only running the op tells it."""
 
 
-def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
+def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[ShapedType | None, ...]:
     """Shapes and dtypes of the results, on whole tensors or on shards.
 
     Raises:
@@ -34,13 +34,13 @@ def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> 
     """
     check_makes_holdable(op)
 
-    def empty(x: Placed) -> torch.Tensor:
+    def empty(x: ShardedVar) -> torch.Tensor:
         return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
 
     by_values = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
     if by_values and not _masks_are_plain(op, args):
         raise UnknownShape(str(op))
-    meta_args, meta_kwargs = tree_map_only(Placed, empty, (args, kwargs))
+    meta_args, meta_kwargs = tree_map_only(ShardedVar, empty, (args, kwargs))
     if "device" in meta_kwargs:
         meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
     op = aten.reshape.default if op in AS_RESHAPE else op
@@ -53,7 +53,7 @@ def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> 
     return _metas(op, out)
 
 
-def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[Meta | None, ...]:
+def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[ShapedType | None, ...]:
     """As `run_on_meta`, with the kernel of the CPU: the only other way to learn the shapes.
 
     Raises:
@@ -62,22 +62,22 @@ def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -
     if op in SHAPED_BY_VALUES:
         raise UnknownShape(str(op))
 
-    def zeros(x: Placed) -> torch.Tensor:
+    def zeros(x: ShardedVar) -> torch.Tensor:
         return torch.zeros(x.local(axes).shape if local else x.shape, dtype=x.dtype)
 
-    zero_args, zero_kwargs = tree_map_only(Placed, zeros, (args, kwargs))
+    zero_args, zero_kwargs = tree_map_only(ShardedVar, zeros, (args, kwargs))
     try:
         return _metas(op, op(*zero_args, **zero_kwargs))
     except RuntimeError as error:
         raise UnknownShape(str(op)) from error
 
 
-def _metas(op: Any, out: Any) -> tuple[Meta | None, ...]:
+def _metas(op: Any, out: Any) -> tuple[ShapedType | None, ...]:
     flat = out if isinstance(out, list | tuple) else (out,)
     for t in flat:
         if isinstance(t, torch.Tensor):
             check_result(op, t)
-    return tuple(Meta(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in flat)
+    return tuple(ShapedType(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in flat)
 
 
 def _masks_are_plain(op: Any, args: Any) -> bool:

@@ -199,7 +199,7 @@ def needs_contiguous(op: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class OpTraits:
     """What dispatch asks of an op at every call.
 
     Attributes:
@@ -224,11 +224,11 @@ class Facts:
 
 
 @cache
-def facts(op: Any) -> Facts:
+def op_traits(op: Any) -> OpTraits:
     """Look an op up once; torch's tags and schemas are slow to read."""
     returns = op._schema.returns
     kinds = [str(r.type) for r in returns]
-    return Facts(
+    return OpTraits(
         is_alias=op in ALIASES,
         is_view=any(r.alias_info is not None and not r.alias_info.is_write for r in returns),
         is_mutable=op._schema.is_mutable,

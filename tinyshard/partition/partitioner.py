@@ -16,11 +16,11 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 
 from tinyshard.core.current_trace import tracing_lock
 from tinyshard.core.program import Builder, Reason, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.on_meta import UnknownShape
 from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
-from tinyshard.partition.reshard import Cuts, Placed, reduce_pending, reshard
+from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
 from tinyshard.partition.strategy import Plan, gathered, known, plan
 from tinyshard.partition.whole_blocks import joined
 
@@ -29,21 +29,21 @@ __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu"
 aten = torch.ops.aten
 
 
-def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Placed | None]:
+def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[ShardedVar | None]:
     """Emit one op on whole tensors as steps on shards.
 
     Args:
         builder: the program being built.
         op: an OpOverload.
-        args, kwargs: its arguments, with a `Placed` for each tensor.
+        args, kwargs: its arguments, with a `ShardedVar` for each tensor.
 
     Returns:
-        A Placed for each result, None for a result that is None, in flat order.
+        A ShardedVar for each result, None for a result that is None, in flat order.
 
     Raises:
         UnknownShape: only running tells the shape of the result.
 
-    Communication: what the plan needs to bring the operands into place; results may be left pending.
+    Communication: what the plan needs to bring the operands into place; results may be left partial.
     """
     function = always(op, args, kwargs)
     if function is not None:
@@ -51,8 +51,8 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     planned = plan(op, args, kwargs, builder.axes)
     given, _ = tree_flatten((args, kwargs))
     wanted, form = tree_flatten((planned.args, planned.kwargs))
-    numbers = {x.number: x for x in given if isinstance(x, Placed)}
-    if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, Placed)):
+    numbers = {x.number: x for x in given if isinstance(x, ShardedVar)}
+    if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, ShardedVar)):
         function = where_cut(op)
         if function is not None:
             return _apply_function(builder, function, args, kwargs)
@@ -61,7 +61,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
             return moved
     leaves: list[Any] = []
     for leaf in wanted:
-        if isinstance(leaf, Placed):
+        if isinstance(leaf, ShardedVar):
             leaf = _brought(builder, numbers[leaf.number], leaf, op, planned)
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
@@ -70,27 +70,27 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
         local_args = (local_args[0], list(known(planned.local[0]).shape))
     made = [m for m in planned.local if m is not None]
     numbers_made = iter(builder.emit(name, tuple(local_args), local_kwargs, made))
-    out: list[Placed | None] = []
+    out: list[ShardedVar | None] = []
     slots: list[int] = []
     for result, whole in zip(planned.results, planned.whole, strict=True):
         number = -1 if result is None else next(numbers_made)
         slots.append(number)
-        out.append(None if result is None else Placed(number, known(whole).shape, known(whole).dtype, *result))
+        out.append(None if result is None else ShardedVar(number, known(whole).shape, known(whole).dtype, *result))
     if -1 in slots:
         builder.steps[-1] = replace(builder.steps[-1], results=tuple(slots))
     return out
 
 
-def is_gathered(have: Placed, want: Placed, axes: Sequence[int]) -> bool:
+def is_gathered(have: ShardedVar, want: ShardedVar, axes: Sequence[int]) -> bool:
     """Whether an operand is to lie in fewer parts than it does."""
 
-    def parts(x: Placed) -> int:
+    def parts(x: ShardedVar) -> int:
         return math.prod(axes[a] for cut in x.dims for a in cut)
 
     return parts(want) < parts(have)
 
 
-def _brought(builder: Builder, have: Placed, want: Placed, op: Any, planned: Plan) -> Value:
+def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, planned: Plan) -> Value:
     """Bring an operand into place, and write down why, where that gathers it."""
     first = len(builder.steps)
     value = bring(builder, have, want, op)
@@ -103,11 +103,11 @@ def _brought(builder: Builder, have: Placed, want: Placed, op: Any, planned: Pla
     return value
 
 
-def _apply_function(builder: Builder, function: Function, args: Any, kwargs: Any) -> list[Placed | None]:
+def _apply_function(builder: Builder, function: Function, args: Any, kwargs: Any) -> list[ShardedVar | None]:
     """Partition a function of whole tensors in place of an op: its graph, node by node."""
     leaves, form = tree_flatten((tuple(args), dict(kwargs)))
-    operands = iter([x for x in leaves if isinstance(x, Placed)])
-    described = tuple(Meta(x.shape, x.dtype) if isinstance(x, Placed) else x for x in leaves)
+    operands = iter([x for x in leaves if isinstance(x, ShardedVar)])
+    described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
     values: dict[torch.fx.Node, Any] = {}
     kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
     for node in _graph(function, described, kinds, form).graph.nodes:
@@ -132,11 +132,11 @@ def _graph(
     """The graph of a function on tensors of these shapes."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    metas = [x for x in described if isinstance(x, Meta)]
+    metas = [x for x in described if isinstance(x, ShapedType)]
 
     def flat(*tensors: torch.Tensor) -> Any:
         given = iter(tensors)
-        args, kwargs = tree_unflatten([next(given) if isinstance(x, Meta) else x for x in described], form)
+        args, kwargs = tree_unflatten([next(given) if isinstance(x, ShapedType) else x for x in described], form)
         return function(*args, **kwargs)
 
     with tracing_lock, _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
@@ -153,13 +153,13 @@ def on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return dict(kwargs)
 
 
-def place(builder: Builder, have: Placed, dims: Cuts) -> Placed:
-    """Emit what brings a value to `dims`, pending parts combined; an input that lies nowhere yet is put there."""
+def place(builder: Builder, have: ShardedVar, dims: Dims) -> ShardedVar:
+    """Emit what brings a value to `dims`, partial parts combined; an input that lies nowhere yet is put there."""
     have = _settled(builder, have, replace(have, dims=dims))
     return reshard(builder, have, dims)
 
 
-def _settled(builder: Builder, have: Placed, want: Placed) -> Placed:
+def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
     """An input that is not on the devices yet lies where the first op wants it."""
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
@@ -167,22 +167,22 @@ def _settled(builder: Builder, have: Placed, want: Placed) -> Placed:
     return replace(have, dims=builder.wanted.get(have.number, have.dims))
 
 
-def bring(builder: Builder, have: Placed, want: Placed, op: Any) -> Value:
+def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Value:
     """Emit what brings an operand to the layout that the op needs."""
     have = _settled(builder, have, want)
-    x = have if have.pending == want.pending and have.dims == want.dims else None
+    x = have if have.partial == want.partial and have.dims == want.dims else None
     if x is None:
-        x = _keep_pending(builder, have, want) if want.pending else reshard(builder, have, want.dims)
+        x = _keep_pending(builder, have, want) if want.partial else reshard(builder, have, want.dims)
     if needs_contiguous(op):
         return Value(builder.emit("aten.contiguous.default", (Value(x.number),), {}, [x.local(builder.axes)])[0])
     return Value(x.number)
 
 
-def _keep_pending(builder: Builder, have: Placed, want: Placed) -> Placed:
-    """The op wants some axes pending as they are: combine only the others."""
-    rest = replace(have, pending=tuple(p for p in have.pending if p not in want.pending))
+def _keep_pending(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
+    """The op wants some axes partial as they are: combine only the others."""
+    rest = replace(have, partial=tuple(p for p in have.partial if p not in want.partial))
     done = reshard(builder, rest, want.dims, stays_partial=True)
-    return replace(done, pending=want.pending)
+    return replace(done, partial=want.partial)
 
 
 def apply_unknown(
@@ -197,13 +197,13 @@ def apply_unknown(
     why = "the shape of its result depends on values"
     planned = Plan(op, args, kwargs, (), (), (), why)
 
-    def whole(x: Placed) -> Value:
+    def whole(x: ShardedVar) -> Value:
         return _brought(builder, x, gathered(x), op, planned)
 
-    new_args, new_kwargs = tree_map_only(Placed, whole, (args, kwargs))
+    new_args, new_kwargs = tree_map_only(ShardedVar, whole, (args, kwargs))
     return builder.emit(str(op), new_args, new_kwargs, [None] * count)
 
 
-def finish(builder: Builder, results: Sequence[Placed | None]) -> list[Placed | None]:
-    """Combine what is still pending: only final values leave a program."""
-    return [None if x is None else reduce_pending(builder, x) for x in results]
+def finish(builder: Builder, results: Sequence[ShardedVar | None]) -> list[ShardedVar | None]:
+    """Combine what is still partial: only final values leave a program."""
+    return [None if x is None else reduce_partial(builder, x) for x in results]

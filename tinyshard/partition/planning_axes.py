@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from tinyshard.core.layout import Axes
-from tinyshard.partition.reshard import Placed
+from tinyshard.partition.reshard import ShardedVar
 
 
-def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[list[Axes], set[tuple[int, int]]]:
+def planning_axes(operands: Sequence[ShardedVar], *, merge: bool = True) -> tuple[list[Axes], set[tuple[int, int]]]:
     """The axes to plan on: as few as the operands need, ordered so that each cut names them in ascending order.
 
     Args:
@@ -22,7 +22,7 @@ def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[li
 
     Example:
         >>> import torch
-        >>> x = Placed(0, (8, 8), torch.float32, ((2, 0), (1,)))
+        >>> x = ShardedVar(0, (8, 8), torch.float32, ((2, 0), (1,)))
         >>> planning_axes([x])
         ([(1,), (2, 0)], set())
     """
@@ -40,11 +40,11 @@ def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[li
         else:
             after = trial
     for x in operands:
-        for a, _ in x.pending:
+        for a, _ in x.partial:
             after.setdefault(a, set())
     order = _order(after) or []
     kept = [cut for x, d, cut in cuts if (x.number, d) not in refused]
-    reduced = [dict(x.pending) for x in operands]
+    reduced = [dict(x.partial) for x in operands]
     groups: list[Axes] = []
     for a in order:
         if merge and groups and _used_as_one(groups[-1][-1], a, kept, reduced):
@@ -54,11 +54,11 @@ def planning_axes(operands: Sequence[Placed], *, merge: bool = True) -> tuple[li
     return groups, refused
 
 
-def _used_as_one(a: int, b: int, cuts: Sequence[Axes], pending: Sequence[dict[int, str]]) -> bool:
+def _used_as_one(a: int, b: int, cuts: Sequence[Axes], partial: Sequence[dict[int, str]]) -> bool:
     for cut in cuts:
         if (a in cut or b in cut) and (a, b) not in pairwise(cut):
             return False
-    return all(p.get(a) == p.get(b) for p in pending)
+    return all(p.get(a) == p.get(b) for p in partial)
 
 
 def _order(after: dict[int, set[int]]) -> list[int] | None:

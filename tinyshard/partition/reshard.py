@@ -2,7 +2,7 @@
 
 rows -> columns     all_to_all        each device keeps 1/n of its block and swaps the rest
 rows -> whole       all_gather        each device collects the others' rows
-whole -> rows       own_block         nothing moves
+whole -> rows       local_slice         nothing moves
 swapped blocks      collective_permute
 """
 
@@ -17,37 +17,37 @@ import torch
 from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
-Cuts = tuple[Axes, ...]
+Dims = tuple[Axes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class ShardedVar:
     """A value of the program being built.
 
     Attributes:
         number: its number in the program.
         shape: its global shape.
         dims: for each dim the axes of the program that cut it.
-        pending: (axis, op) for each axis along which the devices hold parts that still have to be combined.
+        partial: (axis, op) for each axis along which the devices hold parts that still have to be combined.
     """
 
     number: int
     shape: tuple[int, ...]
     dtype: torch.dtype
-    dims: Cuts
-    pending: tuple[tuple[int, str], ...] = ()
+    dims: Dims
+    partial: tuple[tuple[int, str], ...] = ()
 
-    def local(self, axes: Axes) -> Meta:
+    def local(self, axes: Axes) -> ShapedType:
         """Shape and dtype of one shard."""
         parts = (math.prod(axes[a] for a in cut) for cut in self.dims)
-        return Meta(tuple(n // k for n, k in zip(self.shape, parts, strict=True)), self.dtype)
+        return ShapedType(tuple(n // k for n, k in zip(self.shape, parts, strict=True)), self.dtype)
 
     @property
     def is_whole(self) -> bool:
         """Whether every device holds the whole, final tensor."""
-        return not self.pending and not any(self.dims)
+        return not self.partial and not any(self.dims)
 
 
 def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -> int:
@@ -59,9 +59,9 @@ def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -
     return builder.emit(name, (Value(x),), named, [made])[0]
 
 
-def reduce_pending(builder: Builder, x: Placed) -> Placed:
-    """Combine the pending parts; afterwards every device along those axes holds the result."""
-    if not x.pending:
+def reduce_partial(builder: Builder, x: ShardedVar) -> ShardedVar:
+    """Combine the partial parts; afterwards every device along those axes holds the result."""
+    if not x.partial:
         return x
     key = (x, "combined")
     if key not in builder.copies:
@@ -69,16 +69,16 @@ def reduce_pending(builder: Builder, x: Placed) -> Placed:
     return builder.copies[key]
 
 
-def _all_reduced(builder: Builder, x: Placed) -> Placed:
+def _all_reduced(builder: Builder, x: ShardedVar) -> ShardedVar:
     number = x.number
-    for op in dict.fromkeys(op for _, op in x.pending):
-        axes = tuple(a for a, o in x.pending if o == op)
+    for op in dict.fromkeys(op for _, op in x.partial):
+        axes = tuple(a for a, o in x.partial if o == op)
         number = collective(builder, "all_reduce", number, axes, op=op)
-    return replace(x, number=number, pending=())
+    return replace(x, number=number, partial=())
 
 
-def reshard(builder: Builder, x: Placed, dims: Cuts, *, stays_partial: bool = False) -> Placed:
-    """Emit what brings `x` to `dims`, pending parts combined.
+def reshard(builder: Builder, x: ShardedVar, dims: Dims, *, stays_partial: bool = False) -> ShardedVar:
+    """Emit what brings `x` to `dims`, partial parts combined.
 
     Args:
         builder: the program.
@@ -89,16 +89,16 @@ def reshard(builder: Builder, x: Placed, dims: Cuts, *, stays_partial: bool = Fa
 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
-    key = (x, dims, stays_partial)  # x with what is pending: an op may want some axes combined and others not
+    key = (x, dims, stays_partial)  # x with what is partial: an op may want some axes combined and others not
     if key not in builder.copies:
         builder.copies[key] = _moved(builder, x, dims, stays_partial)
     return builder.copies[key]
 
 
-def _moved(builder: Builder, x: Placed, dims: Cuts, stays_partial: bool) -> Placed:
+def _moved(builder: Builder, x: ShardedVar, dims: Dims, stays_partial: bool) -> ShardedVar:
     if (x, "combined") not in builder.copies:
         x = _scatter_pending(builder, x, dims)
-    x = reduce_pending(builder, x)
+    x = reduce_partial(builder, x)
     while x.dims != dims:
         x = (
             _take_own_block(builder, x, dims)
@@ -114,34 +114,34 @@ def _next_axis(have: Axes, want: Axes) -> int | None:
     return want[len(have)] if len(have) < len(want) and want[: len(have)] == have else None
 
 
-def _with_cut(dims: Cuts, dim: int, cut: Axes) -> Cuts:
+def _with_cut(dims: Dims, dim: int, cut: Axes) -> Dims:
     return (*dims[:dim], cut, *dims[dim + 1 :])
 
 
-def _scatter_pending(builder: Builder, x: Placed, dims: Cuts) -> Placed:
-    """Pending along an axis that is to cut a dim: combine and cut in one step."""
-    for axis, op in x.pending:
+def _scatter_pending(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
+    """Partial sums along an axis that is to cut a dim: combine and cut in one step."""
+    for axis, op in x.partial:
         for dim, want in enumerate(dims):
             if _next_axis(x.dims[dim], want) == axis and op in ("sum", "avg"):
                 number = collective(builder, "reduce_scatter", x.number, (axis,), dim=dim, op=op)
-                rest = tuple(p for p in x.pending if p[0] != axis)
+                rest = tuple(p for p in x.partial if p[0] != axis)
                 cut = _with_cut(x.dims, dim, (*x.dims[dim], axis))
-                return _scatter_pending(builder, replace(x, number=number, dims=cut, pending=rest), dims)
+                return _scatter_pending(builder, replace(x, number=number, dims=cut, partial=rest), dims)
     return x
 
 
-def _take_own_block(builder: Builder, x: Placed, dims: Cuts) -> Placed | None:
+def _take_own_block(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar | None:
     """Cut by an axis along which lie copies: nothing moves, and later steps move less."""
     used = {a for cut in x.dims for a in cut}
     for dim, want in enumerate(dims):
         axis = _next_axis(x.dims[dim], want)
         if axis is not None and axis not in used:
-            number = collective(builder, "own_block", x.number, (axis,), dim=dim)
+            number = collective(builder, "local_slice", x.number, (axis,), dim=dim)
             return replace(x, number=number, dims=_with_cut(x.dims, dim, (*x.dims[dim], axis)))
     return None
 
 
-def _permute(builder: Builder, x: Placed, dims: Cuts) -> Placed | None:
+def _permute(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar | None:
     """Equal blocks that only live on other devices: one permutation."""
     devices = tuple(range(math.prod(builder.axes)))
     have, want = Layout(devices, builder.axes, x.dims), Layout(devices, builder.axes, dims)
@@ -153,7 +153,7 @@ def _permute(builder: Builder, x: Placed, dims: Cuts) -> Placed | None:
     return replace(x, number=number, dims=dims)
 
 
-def _swap(builder: Builder, x: Placed, dims: Cuts) -> Placed | None:
+def _swap(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar | None:
     """The last cut of one dim is the next cut of another: exchange blocks."""
     for dim, cut in enumerate(x.dims):
         if not cut or cut == dims[dim][: len(cut)]:
@@ -166,7 +166,7 @@ def _swap(builder: Builder, x: Placed, dims: Cuts) -> Placed | None:
     return None
 
 
-def _gather(builder: Builder, x: Placed, dims: Cuts) -> Placed:
+def _gather(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
     """Undo the last cuts of a dim that do not belong to the target."""
     for dim, (cut, want) in enumerate(zip(x.dims, dims, strict=True)):
         keep = 0

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.core import collector
 from tinyshard.core.layout import Axes
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
@@ -28,12 +28,12 @@ from tinyshard.partition.op_table import (
     INSTEAD,
     NEEDS_WHOLE,
     combined_by,
-    facts,
     not_by_rule,
+    op_traits,
     with_positive_dims,
 )
 from tinyshard.partition.planning_axes import planning_axes
-from tinyshard.partition.reshard import Cuts, Placed
+from tinyshard.partition.reshard import Dims, ShardedVar
 from tinyshard.partition.verified import RULES
 from tinyshard.runtime import lifecycle
 
@@ -55,8 +55,8 @@ class Plan:
 
     Attributes:
         op: the op to run on shards.
-        args, kwargs: its arguments with a Placed for each operand, in the layout that it must have.
-        results: for each flat result (dims, pending); None for a result that is None.
+        args, kwargs: its arguments with a ShardedVar for each operand, in the layout that it must have.
+        results: for each flat result (dims, partial); None for a result that is None.
         local: metas of the results on one device.
         whole: metas of the results as whole tensors.
         why: why operands are gathered that a rule might have kept in parts; empty where a rule decided.
@@ -65,9 +65,9 @@ class Plan:
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: tuple[tuple[Cuts, tuple[tuple[int, str], ...]] | None, ...]
-    local: tuple[Meta | None, ...]
-    whole: tuple[Meta | None, ...]
+    results: tuple[tuple[Dims, tuple[tuple[int, str], ...]] | None, ...]
+    local: tuple[ShapedType | None, ...]
+    whole: tuple[ShapedType | None, ...]
     why: str = ""
 
 
@@ -78,25 +78,27 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
         UnknownShape: only running tells the shape of the result.
     """
     op = INSTEAD.get(op, op)
-    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     whole = run_on_meta(op, args, kwargs, axes, local=False)
     if operands:
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
     planned = _plan(op, args, kwargs, whole, axes)
-    kept = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, Placed)]
+    kept = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
     if any(_is_to_be_combined(op, x, whole) for x in kept):
 
-        def combined(x: Placed) -> Placed:
-            return replace(x, pending=()) if _is_to_be_combined(op, x, whole) else x
+        def combined(x: ShardedVar) -> ShardedVar:
+            return replace(x, partial=()) if _is_to_be_combined(op, x, whole) else x
 
-        args, kwargs = tree_map_only(Placed, combined, (args, kwargs))
+        args, kwargs = tree_map_only(ShardedVar, combined, (args, kwargs))
         planned = _plan(op, args, kwargs, whole, axes)
     return planned
 
 
-def _plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole: tuple[Meta | None, ...], axes: Axes) -> Plan:
-    """As `plan`, with the shapes of the results; it may leave operands pending that must be combined."""
-    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
+def _plan(
+    op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole: tuple[ShapedType | None, ...], axes: Axes
+) -> Plan:
+    """As `plan`, with the shapes of the results; it may leave operands partial that must be combined."""
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     if op in NEEDS_WHOLE or all(x.is_whole for x in operands):
         return _everywhere(op, args, kwargs, whole, "it reads the memory of the whole tensor")
     if any(math.prod(x.shape) == 0 for x in operands):  # DTensor's rule for views never returns on a size of 0
@@ -115,14 +117,14 @@ def _plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole: tuple[M
         return _everywhere(op, args, kwargs, whole, "no rule for it has passed the sweep")
     from tinyshard.partition import dtensor
 
-    led = _led(args[0], whole[0]) if op in AS_RESHAPE and not args[0].pending else None
+    led = _led(args[0], whole[0]) if op in AS_RESHAPE and not args[0].partial else None
     if led is not None:
         try:
             return _by_rule(op, (led, *args[1:]), kwargs, whole, axes, set())
         except dtensor.NoRule:
             pass  # then as it lies
     hidden: set[int] = set()  # axes whose cuts are gathered because no rule can keep them
-    used = {a for x in operands for cut in x.dims for a in cut} | {a for x in operands for a, _ in x.pending}
+    used = {a for x in operands for cut in x.dims for a in cut} | {a for x in operands for a, _ in x.partial}
     reason = ""
     while hidden < used:
         try:
@@ -133,55 +135,55 @@ def _plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], whole: tuple[M
     return _everywhere(op, args, kwargs, whole, reason)
 
 
-def known(meta: Meta | None) -> Meta:
+def known(meta: ShapedType | None) -> ShapedType:
     """The meta of a result that is there."""
     assert meta is not None
     return meta
 
 
-def _everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], why: str) -> Plan:
+def _everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:
     """Every device runs the op on whole operands."""
-    args, kwargs = tree_map_only(Placed, gathered, (args, kwargs))
+    args, kwargs = tree_map_only(ShardedVar, gathered, (args, kwargs))
     results = tuple(None if m is None else (((),) * len(m.shape), ()) for m in whole)
     return Plan(op, args, kwargs, results, whole, whole, why)
 
 
-def gathered(x: Placed) -> Placed:
+def gathered(x: ShardedVar) -> ShardedVar:
     """The operand, wanted whole and final on every device."""
-    return replace(x, dims=((),) * len(x.shape), pending=())
+    return replace(x, dims=((),) * len(x.shape), partial=())
 
 
-def _is_to_be_combined(op: Any, x: Placed, whole: tuple[Meta | None, ...]) -> bool:
-    """Whether an operand is pending, and the op of each part is no part of the op's result.
+def _is_to_be_combined(op: Any, x: ShardedVar, whole: tuple[ShapedType | None, ...]) -> bool:
+    """Whether an operand is partial, and the op of each part is no part of the op's result.
 
     A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a maximum
     no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN. So with integers:
     a pool, linear of floats, rounds; of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum (1, 1) it is 1.
     """
-    if not x.pending or op in FILLED:
-        return bool(x.pending)
+    if not x.partial or op in FILLED:
+        return bool(x.partial)
     converts = any(m is not None and m.dtype != x.dtype for m in whole)
-    only_sums = all(how in ("sum", "avg") for _, how in x.pending)
+    only_sums = all(how in ("sum", "avg") for _, how in x.partial)
     rounds = not (x.dtype.is_floating_point or x.dtype.is_complex)
-    return converts or not (facts(op).is_view or (only_sums and not rounds))
+    return converts or not (op_traits(op).is_view or (only_sums and not rounds))
 
 
 def _pointwise(
-    op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], axes: Axes, *, insist: bool
+    op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], axes: Axes, *, insist: bool
 ) -> Plan | None:
     """A pointwise op whose operands are cut alike, or not at all, needs no rule: each shard is computed alone.
 
-    Parts of a sum along an axis that cuts another operand are combined first: left pending, the op would gather that
+    Parts of a sum along an axis that cuts another operand are combined first: left partial, the op would gather that
     operand. Where operands are cut in different ways a rule chooses, or the first operand does if `insist`.
     """
     if torch.Tag.pointwise not in op.tags or any(m is None for m in whole):
         return None
     shape = known(whole[0]).shape
-    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     cuts: list[Axes] = [()] * len(shape)
     cutting = {a for x in operands for cut in x.dims for a in cut}
     for x in operands:
-        if not insist and not {a for a, _ in x.pending} <= cutting:  # a rule may know how to leave it pending
+        if not insist and not {a for a, _ in x.partial} <= cutting:  # a rule may know how to leave it partial
             return None
         for dim, cut in enumerate(x.dims, start=len(shape) - len(x.dims)):
             if not cut or cuts[dim] == cut:
@@ -193,26 +195,26 @@ def _pointwise(
             cuts[dim] = cut
     dims = tuple(cuts)
 
-    def aligned(x: Placed) -> Placed:
+    def aligned(x: ShardedVar) -> ShardedVar:
         tail = dims[len(dims) - len(x.dims) :]
-        return replace(x, dims=tuple(cut if n > 1 else () for n, cut in zip(x.shape, tail, strict=True)), pending=())
+        return replace(x, dims=tuple(cut if n > 1 else () for n, cut in zip(x.shape, tail, strict=True)), partial=())
 
-    args, kwargs = tree_map_only(Placed, aligned, (args, kwargs))
+    args, kwargs = tree_map_only(ShardedVar, aligned, (args, kwargs))
     results = ((dims, ()),) * len(whole)
     return Plan(op, args, kwargs, results, _promised(whole, results, axes), whole)
 
 
-def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], axes: Axes) -> Plan | None:
+def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], axes: Axes) -> Plan | None:
     """An op that computes each item of a batch alone: cuts of the batch dims stay, the other dims are gathered."""
     row = BATCHED[op]
-    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     first = operands[0]
     lead = row.lead if row.inner is None else -len(args[row.inner])
     count = min(lead, len(first.shape)) if lead > 0 else len(first.shape) + lead
     batch = first.shape[:count]
-    chosen = None if row.operands is None else {args[i].number for i in row.operands if isinstance(args[i], Placed)}
+    chosen = None if row.operands is None else {args[i].number for i in row.operands if isinstance(args[i], ShardedVar)}
 
-    def has_batch(x: Placed) -> bool:
+    def has_batch(x: ShardedVar) -> bool:
         if chosen is not None:
             return x.number in chosen
         return len(x.shape) == len(first.shape) or x.shape[:count] == batch
@@ -223,13 +225,13 @@ def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], ax
     if not cuts or any(m is not None and i not in summed and m.shape[:count] != batch for i, m in enumerate(whole)):
         return None
 
-    def cut(x: Placed) -> Placed:
+    def cut(x: ShardedVar) -> ShardedVar:
         if not has_batch(x):
             return gathered(x)
         kept = tuple(c if n == b else () for c, n, b in zip(cuts, x.shape, batch, strict=False))
-        return replace(x, dims=kept + ((),) * (len(x.shape) - count), pending=())
+        return replace(x, dims=kept + ((),) * (len(x.shape) - count), partial=())
 
-    args, kwargs = tree_map_only(Placed, cut, (args, kwargs))
+    args, kwargs = tree_map_only(ShardedVar, cut, (args, kwargs))
     parts = tuple((a, "sum") for by in cuts for a in by)
     results = tuple(
         None
@@ -245,7 +247,7 @@ def _batched(op: Any, args: Any, kwargs: Any, whole: tuple[Meta | None, ...], ax
     return Plan(op, args, kwargs, results, promised, whole)
 
 
-def _on_batch(x: Placed, count: int, axes: Axes) -> Cuts:
+def _on_batch(x: ShardedVar, count: int, axes: Axes) -> Dims:
     """The cuts of an operand's items, on a dim of its batch instead: an all_to_all in place of a gather; () if none."""
     inner = tuple(a for cut in x.dims[count:] for a in cut)
     parts = math.prod(axes[a] for a in inner)
@@ -253,7 +255,7 @@ def _on_batch(x: Placed, count: int, axes: Axes) -> Cuts:
     return () if fitting is None else tuple(inner if d == fitting else () for d in range(count))
 
 
-def _led(x: Placed, made: Meta | None) -> Placed | None:
+def _led(x: ShardedVar, made: ShapedType | None) -> ShardedVar | None:
     """The operand of a view that joins dims, with the cuts of the later dims on the first one: there they stay.
 
     A block of [8, 4 in two parts] is not a block of [32]; one of [8 in two parts, 4] is. To swap dims by all_to_all
@@ -277,14 +279,15 @@ def _led(x: Placed, made: Meta | None) -> Placed | None:
         if later:
             dims[first : last + 1] = [dims[first] + later, *[()] * (last - first)]
         first, target = last + 1, target + 1
-    led = replace(x, dims=tuple(dims), pending=x.pending)
+    led = replace(x, dims=tuple(dims), partial=x.partial)
     return None if led.dims == x.dims else led
 
 
-def _promised(whole: Sequence[Meta | None], results: Sequence[Any], axes: Axes) -> tuple[Meta | None, ...]:
+def _promised(whole: Sequence[ShapedType | None], results: Sequence[Any], axes: Axes) -> tuple[ShapedType | None, ...]:
     """The metas of one device's results, if they lie as is said."""
     return tuple(
-        None if m is None else Placed(0, m.shape, m.dtype, *r).local(axes) for m, r in zip(whole, results, strict=True)
+        None if m is None else ShardedVar(0, m.shape, m.dtype, *r).local(axes)
+        for m, r in zip(whole, results, strict=True)
     )
 
 
@@ -292,48 +295,48 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     """Ask DTensor, and try its answer on meta tensors."""
     from tinyshard.partition import dtensor
 
-    def visible(x: Placed) -> Placed:
+    def visible(x: ShardedVar) -> ShardedVar:
         dims = []
         for cut in x.dims:
             kept = next((i for i, a in enumerate(cut) if a in hidden), len(cut))
             dims.append(cut[:kept])
-        return replace(x, dims=tuple(dims), pending=tuple(p for p in x.pending if p[0] not in hidden))
+        return replace(x, dims=tuple(dims), partial=tuple(p for p in x.partial if p[0] not in hidden))
 
-    args, kwargs = tree_map_only(Placed, visible, (args, kwargs))
-    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Placed)]
+    args, kwargs = tree_map_only(ShardedVar, visible, (args, kwargs))
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     groups, refused = planning_axes(operands, merge=op not in AS_RESHAPE)
     sizes = tuple(math.prod(axes[a] for a in group) for group in groups)
 
-    def as_operand(x: Placed) -> dtensor.Operand:
+    def as_operand(x: ShardedVar) -> dtensor.Operand:
         x = replace(x, dims=tuple(() if (x.number, d) in refused else cut for d, cut in enumerate(x.dims)))
         return dtensor.Operand(x.shape, x.dtype, tuple(_placement(x, group) for group in groups))
 
     try:
-        asked_args, asked_kwargs = tree_map_only(Placed, as_operand, (args, kwargs))
+        asked_args, asked_kwargs = tree_map_only(ShardedVar, as_operand, (args, kwargs))
         answer = dtensor.ask(op, asked_args, asked_kwargs, sizes)
     except dtensor.NoRule as why:
         raise dtensor.NoRule(str(why), tuple(a for number in why.axes for a in groups[number])) from why
 
-    def blocks(shape: Sequence[int], dtype: torch.dtype, placements: Any) -> tuple[Cuts, tuple[tuple[int, str], ...]]:
+    def blocks(shape: Sequence[int], dtype: torch.dtype, placements: Any) -> tuple[Dims, tuple[tuple[int, str], ...]]:
         dims: list[Axes] = [()] * len(shape)
-        pending: list[tuple[int, str]] = []
+        partial: list[tuple[int, str]] = []
         for number, (group, placement) in enumerate(zip(groups, placements, strict=True)):
             if placement[0] == "shard":
                 dims[placement[1]] += group
             elif placement[0] == "partial":
-                pending += [(a, combined_by(op, dtype, placement[1])) for a in group]
+                partial += [(a, combined_by(op, dtype, placement[1])) for a in group]
             if placement[0] == "shard" and shape[placement[1]] % math.prod(axes[a] for a in dims[placement[1]]):
                 raise dtensor.NoRule("an uneven shard", groups[number])
-        return tuple(dims), tuple(pending)
+        return tuple(dims), tuple(partial)
 
     old = iter(operands)
 
-    def as_placed(x: dtensor.Operand) -> Placed:
-        dims, pending = blocks(x.shape, x.dtype, x.placements)
+    def as_placed(x: dtensor.Operand) -> ShardedVar:
+        dims, partial = blocks(x.shape, x.dtype, x.placements)
         before = next(old)
-        if not set(pending) <= set(before.pending):
-            raise dtensor.NoRule("an operand as a partial sum", tuple(a for a, _ in pending))
-        return replace(before, dims=dims, pending=pending)
+        if not set(partial) <= set(before.partial):
+            raise dtensor.NoRule("an operand as a partial sum", tuple(a for a, _ in partial))
+        return replace(before, dims=dims, partial=partial)
 
     new_args, new_kwargs = tree_map_only(dtensor.Operand, as_placed, (answer.args, answer.kwargs))
     placements = answer.results if len(answer.results) == len(whole) else answer.results * len(whole)
@@ -353,9 +356,9 @@ def _by_rule(op: Any, args: Any, kwargs: Any, whole: Any, axes: Axes, hidden: se
     return Plan(answer.op, new_args, new_kwargs, results, local, whole)
 
 
-def _placement(x: Placed, group: Axes) -> tuple[Any, ...]:
+def _placement(x: ShardedVar, group: Axes) -> tuple[Any, ...]:
     for dim, cut in enumerate(x.dims):
         if group[0] in cut:
             return ("shard", dim)
-    ops = [op for a, op in x.pending if a == group[0]]
+    ops = [op for a, op in x.partial if a == group[0]]
     return ("partial", ops[0]) if ops else ("replicate",)

@@ -17,13 +17,13 @@ import torch
 
 from tinyshard.core.layout import Axes
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
-from tinyshard.partition.reshard import Placed
+from tinyshard.core.types import ShapedType
+from tinyshard.partition.reshard import ShardedVar
 
 aten = torch.ops.aten
 
 
-def joined(builder: Builder, op: Any, args: Sequence[Any]) -> list[Placed | None] | None:
+def joined(builder: Builder, op: Any, args: Sequence[Any]) -> list[ShardedVar | None] | None:
     """Emit a cat or a split of operands that are all cut alike along its dim; None where it is another call.
 
     Communication: one transfer, unless each device has its rows already.
@@ -40,9 +40,9 @@ def joined(builder: Builder, op: Any, args: Sequence[Any]) -> list[Placed | None
     return _split(builder, x, sizes, dim)
 
 
-def _cat(builder: Builder, tensors: Sequence[Placed], dim: int) -> list[Placed | None] | None:
+def _cat(builder: Builder, tensors: Sequence[ShardedVar], dim: int) -> list[ShardedVar | None] | None:
     first = tensors[0]
-    if any(x.dims != first.dims or x.pending or x.dtype != first.dtype for x in tensors):
+    if any(x.dims != first.dims or x.partial or x.dtype != first.dtype for x in tensors):
         return None
     cut = first.dims[dim]
     sizes = [x.shape[dim] for x in tensors]
@@ -55,10 +55,10 @@ def _cat(builder: Builder, tensors: Sequence[Placed], dim: int) -> list[Placed |
     return [replace(value, number=_moved(builder, number, local, cut, dim, sizes, to_whole=True))]
 
 
-def _split(builder: Builder, x: Placed, sizes: Sequence[int], dim: int) -> list[Placed | None] | None:
+def _split(builder: Builder, x: ShardedVar, sizes: Sequence[int], dim: int) -> list[ShardedVar | None] | None:
     cut = x.dims[dim]
     parts = math.prod(builder.axes[a] for a in cut)
-    if not cut or x.pending or not sizes or any(n % parts for n in sizes) or x.number in builder.free:
+    if not cut or x.partial or not sizes or any(n % parts for n in sizes) or x.number in builder.free:
         return None
     number = _moved(builder, x.number, x.local(builder.axes), cut, dim, sizes, to_whole=False)
     pieces = [replace(x, shape=(*x.shape[:dim], n, *x.shape[dim + 1 :])) for n in sizes]
@@ -69,7 +69,7 @@ def _split(builder: Builder, x: Placed, sizes: Sequence[int], dim: int) -> list[
 
 
 def _moved(
-    builder: Builder, number: int, local: Meta, cut: Axes, dim: int, sizes: Sequence[int], *, to_whole: bool
+    builder: Builder, number: int, local: ShapedType, cut: Axes, dim: int, sizes: Sequence[int], *, to_whole: bool
 ) -> int:
     """Rows between two orders: a device's rows of each piece one after the other, and a block of the whole.
 

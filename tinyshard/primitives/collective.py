@@ -25,7 +25,7 @@ from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.errors import DtypeError, MappingError, message
 from tinyshard.core.handles import Handles
 from tinyshard.core.leaves import is_whole
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -85,7 +85,7 @@ def _while_tracing(x: torch.Tensor, call: int) -> torch.Tensor:
 @torch.library.impl(_library, "named", "Meta")
 def _on_meta(x: torch.Tensor, call: int) -> torch.Tensor:
     does = _calls.value(call)
-    made = COLLECTIVES[does.kind].meta(Meta(tuple(x.shape), x.dtype), does.size, does.arguments)
+    made = COLLECTIVES[does.kind].meta(ShapedType(tuple(x.shape), x.dtype), does.size, does.arguments)
     return torch.empty(made.shape, dtype=made.dtype, device="meta")
 
 

@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map, tree_map_only
 
-from tinyshard.arrays.array import meta_of
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.strided import check_traced
 from tinyshard.compile.intercept import STOP
 from tinyshard.core.collectives import group_positions
 from tinyshard.core.program import Builder, Literal, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE, INSTEAD, needs_contiguous
 from tinyshard.partition.reshard import collective
 from tinyshard.primitives.collective import NAMED, Groups, call_of
-from tinyshard.primitives.manual_region import Region
+from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import compare_copies
 
 aten = torch.ops.aten
@@ -54,7 +54,7 @@ class Axes:
         return tuple(range(len(axes))), tuple(groups)
 
 
-def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) -> list[int]:
+def inline(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[int]) -> list[int]:
     """Write a region into a program.
 
     Args:
@@ -73,7 +73,7 @@ def splice(builder: Builder, region: Region, axes: Axes, inputs: Sequence[int]) 
             values[node] = Value(next(given))
         elif node.op == "get_attr":
             held = getattr(region.traced.graph, str(node.target)).detach()
-            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [meta_of(held)])[0])
+            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [shaped_type_of(held)])[0])
         elif node.op == "output":
             made = [values[x].number for x in node.args[0]]
             compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), made)
@@ -107,7 +107,7 @@ def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
     params = call.arguments
     if not over:  # a group of one: only a permutation without a pair changes anything
         if call.kind == "own_index" or params.get("pairs") == ():
-            meta = Meta((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
+            meta = ShapedType((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
             assert meta is not None
             return Value(builder.emit("aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta])[0])
         return x
@@ -124,14 +124,14 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
     if op in AS_RESHAPE:
-        op, args = aten.reshape.default, (args[0], list(meta_of(node.meta["val"]).shape))
+        op, args = aten.reshape.default, (args[0], list(shaped_type_of(node.meta["val"]).shape))
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
     if made is None:  # called for what it does: `_linalg_check_errors` raises where a matrix is singular
         builder.emit(str(op), args, kwargs)
         return None
     leaves = made if isinstance(made, list | tuple) else [made]
-    metas = [meta_of(x) for x in leaves if isinstance(x, torch.Tensor)]
+    metas = [shaped_type_of(x) for x in leaves if isinstance(x, torch.Tensor)]
     numbers = iter(builder.emit(str(op), args, kwargs, metas))
     if isinstance(made, list | tuple):
         return [Value(next(numbers)) if isinstance(x, torch.Tensor) else None for x in made]

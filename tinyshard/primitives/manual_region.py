@@ -20,29 +20,29 @@ import torch
 
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, P
 from tinyshard.sharding.mesh import Mesh
 
-Cut = tuple[tuple[str, ...], ...]  # for each dim the names of the axes that cut it
+NamedDims = tuple[tuple[str, ...], ...]  # for each dim the names of the axes that cut it
 
 
 @dataclass(frozen=True, eq=False)
-class Region:
+class ManualRegion:
     """A per-device function, traced.
 
     Attributes:
         traced: its graph on local shapes; the placeholders are its inputs and then what it closes over.
         mesh: the devices, and the names that the graph's collectives use.
-        in_cuts: how each input is cut; what it closes over is whole.
-        out_cuts: how each result is.
+        in_dims: how each input is cut; what it closes over is whole.
+        out_dims: how each result is.
         number: stands for the region in the op, which takes no Python objects.
     """
 
     traced: Traced
     mesh: Mesh
-    in_cuts: tuple[Cut, ...]
-    out_cuts: tuple[Cut, ...]
+    in_dims: tuple[NamedDims, ...]
+    out_dims: tuple[NamedDims, ...]
     number: int = field(default_factory=itertools.count(1).__next__)
     _jit: ClassVar[Callable[[Any], Any]]  # `transforms.jit`, which is built on regions, puts it here
 
@@ -55,20 +55,20 @@ class Region:
         return [n for n in self.traced.graph.graph.nodes if n.op == "placeholder"]
 
     @property
-    def all_in_cuts(self) -> tuple[Cut, ...]:
+    def all_in_dims(self) -> tuple[NamedDims, ...]:
         """How each placeholder is cut."""
-        closed = tuple(((),) * node.meta["val"].dim() for node in self.inputs[len(self.in_cuts) :])
-        return (*self.in_cuts, *closed)
+        closed = tuple(((),) * node.meta["val"].dim() for node in self.inputs[len(self.in_dims) :])
+        return (*self.in_dims, *closed)
 
     @property
-    def outputs(self) -> list[Meta]:
+    def outputs(self) -> list[ShapedType]:
         """Shape and dtype of each whole result."""
         return [
-            Meta(self.whole_shape(tuple(node.meta["val"].shape), cut), node.meta["val"].dtype)
-            for node, cut in zip(self.traced.results, self.out_cuts, strict=True)
+            ShapedType(self.whole_shape(tuple(node.meta["val"].shape), cut), node.meta["val"].dtype)
+            for node, cut in zip(self.traced.results, self.out_dims, strict=True)
         ]
 
-    def whole_shape(self, local: Sequence[int], cut: Cut) -> tuple[int, ...]:
+    def whole_shape(self, local: Sequence[int], cut: NamedDims) -> tuple[int, ...]:
         """The shape of the whole from that of a shard."""
         return tuple(n * self.parts(names) for n, names in zip(local, cut, strict=True))
 
@@ -80,12 +80,12 @@ class Region:
             total *= sizes[name]
         return total
 
-    def unmentioned(self, cut: Cut) -> tuple[str, ...]:
+    def unmentioned(self, cut: NamedDims) -> tuple[str, ...]:
         """The axes along which lie copies."""
         used = {name for names in cut for name in names}
         return tuple(name for name in self.mesh.axis_names if name not in used)
 
-    def sharding(self, cut: Cut) -> NamedSharding:
+    def sharding(self, cut: NamedDims) -> NamedSharding:
         """The sharding of a value that is cut so."""
         return NamedSharding(self.mesh, P(*(names or None for names in cut)))
 
@@ -98,16 +98,16 @@ class Region:
     def jitted(self) -> Any:
         """The op alone as a program, for calls that no trace records."""
         number = self.number
-        return Region._jit(lambda *xs: MAPPED(list(xs), number))
+        return ManualRegion._jit(lambda *xs: MAPPED(list(xs), number))
 
 
-_regions: weakref.WeakValueDictionary[int, Region] = weakref.WeakValueDictionary()
+_regions: weakref.WeakValueDictionary[int, ManualRegion] = weakref.WeakValueDictionary()
 
 _library = torch.library.Library("tinyshard", "FRAGMENT")
 _library.define("mapped(Tensor[] xs, int region) -> Tensor[]")
 
 
-def region_of(number: int) -> Region:
+def region_of(number: int) -> ManualRegion:
     """The region that an op's number stands for."""
     return _regions[number]
 
@@ -127,6 +127,6 @@ def _on_meta(xs: Sequence[torch.Tensor], region: int) -> Any:
 MAPPED = torch.ops.tinyshard.mapped.default
 
 
-def regions_in(traced: Traced) -> list[Region]:
+def regions_in(traced: Traced) -> list[ManualRegion]:
     """The regions of a graph, in order."""
     return [_regions[node.args[1]] for node in traced.graph.graph.nodes if node.target is MAPPED]

@@ -17,18 +17,18 @@ from tinyshard.core import config
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.leaves import named_leaves
 from tinyshard.core.program import Builder, Value
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import collective
 from tinyshard.primitives.collective import NAMED, Groups, call_of
-from tinyshard.primitives.manual_region import Region
+from tinyshard.primitives.manual_region import ManualRegion
 
 Names = frozenset[str]
 
 
-def varying(region: Region) -> list[Names]:
+def varying(region: ManualRegion) -> list[Names]:
     """The axes along which each result may differ from device to device; axes of size 1 are left out."""
     found: dict[torch.fx.Node, Names] = {}
-    cuts = iter(region.all_in_cuts)
+    cuts = iter(region.all_in_dims)
     for node in region.traced.graph.graph.nodes:
         if node.op == "placeholder":
             found[node] = frozenset(name for names in next(cuts) for name in names)
@@ -54,14 +54,14 @@ def _after_collective(given: Names, number: int) -> Names:
     return given | own
 
 
-def check_specs(region: Region, name: str) -> None:
+def check_specs(region: ManualRegion, name: str) -> None:
     """Compare what out_specs leave out with what the graph shows.
 
     Raises:
         ShardingError: a result may differ along an axis that its spec leaves out.
     """
     ways = [way for way, i in named_leaves(region.traced.tree_of_results) if i is not None]
-    for way, axes, cut in zip(ways, varying(region), region.out_cuts, strict=True):
+    for way, axes, cut in zip(ways, varying(region), region.out_dims, strict=True):
         wrong = sorted(axes & set(region.unmentioned(cut)))
         if wrong:
             axis = ", ".join(map(repr, wrong))
@@ -80,7 +80,7 @@ def check_specs(region: Region, name: str) -> None:
 Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
 
 
-def compare_copies(builder: Builder, region: Region, along: Along, made: Sequence[int]) -> None:
+def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: Sequence[int]) -> None:
     """With the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
 
     On a GPU the comparison that fails is an assertion of CUDA, after which its worker has to be started again.
@@ -95,20 +95,20 @@ def compare_copies(builder: Builder, region: Region, along: Along, made: Sequenc
     """
     if not config.read("check_replicated"):
         return
-    for place, (number, cut) in enumerate(zip(made, region.out_cuts, strict=True)):
+    for place, (number, cut) in enumerate(zip(made, region.out_dims, strict=True)):
         left_out = region.unmentioned(cut)
         over, groups = along(left_out)
         meta = builder.metas[number]
         if not over or meta is None or not meta.nbytes:
             continue
-        flat = Meta((meta.nbytes // meta.dtype.itemsize,), meta.dtype)
-        bits = Meta((meta.nbytes,), torch.uint8)
+        flat = ShapedType((meta.nbytes // meta.dtype.itemsize,), meta.dtype)
+        bits = ShapedType((meta.nbytes,), torch.uint8)
         row = builder.emit("aten.reshape.default", (Value(number), [-1]), {}, [flat])[0]
         row = builder.emit("aten.view.dtype", (Value(row), torch.uint8), {}, [bits])[0]
         grouped = {} if groups is None else {"groups": groups}
         most, least = (collective(builder, "all_reduce", row, over, op=op, **grouped) for op in ("max", "min"))
-        same = builder.emit("aten.eq.Tensor", (Value(most), Value(least)), {}, [Meta(bits.shape, torch.bool)])[0]
-        same = builder.emit("aten.all.default", (Value(same),), {}, [Meta((), torch.bool)])[0]
+        same = builder.emit("aten.eq.Tensor", (Value(most), Value(least)), {}, [ShapedType(bits.shape, torch.bool)])[0]
+        same = builder.emit("aten.all.default", (Value(same),), {}, [ShapedType((), torch.bool)])[0]
         said = message(
             "the blocks of a result differ where out_specs or out_axes say that they are the same",
             got=f"result {place} of a mapped function: its blocks differ along {', '.join(map(repr, left_out))}",

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
 # exit code of a device that has no memory for its part of a collective
 NO_MEMORY = errno.ENOMEM
@@ -78,7 +78,7 @@ def short(value: Any) -> str:
         '[f32[2, 3], 1]'
     """
     if isinstance(value, torch.Tensor):
-        return str(Meta(tuple(value.shape), value.dtype))
+        return str(ShapedType(tuple(value.shape), value.dtype))
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(short, value))}]"
     return repr(value)

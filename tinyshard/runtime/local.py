@@ -18,7 +18,7 @@ from tinyshard.core.collectives import COLLECTIVES, group_positions
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.core.program import Program
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
@@ -163,12 +163,12 @@ class LocalRuntime:
         """Always true: a call computes at once."""
         return True
 
-    def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
+    def describe(self, buffers: Sequence[Buffer], device: int) -> list[ShapedType | None]:
         """Shapes and dtypes of values, where they are known only after the run."""
         for buffer in buffers:
             self.wait(buffer, [device])
         found = (self._stores[device].get(b.number) for b in buffers)
-        return [None if x is None else Meta(tuple(x.shape), x.dtype) for x in found]
+        return [None if x is None else ShapedType(tuple(x.shape), x.dtype) for x in found]
 
     def held(self, device: int) -> int:
         """How many values a device holds."""
@@ -222,7 +222,7 @@ class LocalRuntime:
             )
 
 
-def _transfer(shards: list[Any], made: Meta | None, *, moves: Any) -> list[Tensor | None]:
+def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
     assert made is not None
     targets = {target for _, target, _, _ in moves}
     out = [torch.empty(made.shape, dtype=made.dtype) if p in targets else None for p in range(len(shards))]

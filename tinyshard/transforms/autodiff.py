@@ -17,7 +17,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.arrays.views import one_transform
-from tinyshard.compile.capture import lift_arguments
+from tinyshard.compile.capture import capture_arguments
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.transforms.tangents import as_tensors, checked_values, fitted
 
@@ -75,7 +75,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = lift_arguments((args, kwargs))
+        args, kwargs = capture_arguments((args, kwargs))
         args = _with_tensors(args, numbers)
         alone, whole = aux_apart(_scalar(fun, has_aux), has_aux)
         with one_transform():
@@ -111,14 +111,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     """
     check_function(fun, "vjp")
     alone, whole = aux_apart(fun, has_aux)
-    primals = checked_values("vjp", lift_arguments(primals))
+    primals = checked_values("vjp", capture_arguments(primals))
     with one_transform():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
     one = len(primals) == 1
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        out = back(fitted("vjp", "cotangent", lift_arguments(cotangent), value))
+        out = back(fitted("vjp", "cotangent", capture_arguments(cotangent), value))
         return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
 
     return (value, pull, whole(found[2])) if has_aux else (value, pull)
@@ -160,7 +160,7 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     if len(primals) != len(tangents):
         raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
     alone, whole = aux_apart(fun, has_aux)
-    primals, tangents = lift_arguments((primals, tangents))
+    primals, tangents = capture_arguments((primals, tangents))
     primals = checked_values("jvp", primals)
     tangents = tuple(fitted("jvp", "tangent", tangents, primals))
     primals = tuple(primals)

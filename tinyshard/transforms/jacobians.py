@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import array
 from tinyshard.arrays.views import one_transform
-from tinyshard.compile.capture import lift_arguments
+from tinyshard.compile.capture import capture_arguments
 from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
 
 
@@ -31,7 +31,7 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         tensors, whole = aux_apart(fun, has_aux)
-        args, kwargs = lift_arguments((args, kwargs))
+        args, kwargs = capture_arguments((args, kwargs))
         alone, chosen = by_chosen(tensors, args, kwargs, argnums)
         with one_transform():
             found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
@@ -60,7 +60,7 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         load_jvp_rules()
         tensors, whole = aux_apart(fun, has_aux)
-        args, kwargs = lift_arguments((args, kwargs))
+        args, kwargs = capture_arguments((args, kwargs))
         alone, chosen = by_chosen(tensors, args, kwargs, argnums)
         basis, _ = _basis(chosen)
 

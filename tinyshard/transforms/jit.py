@@ -16,7 +16,7 @@ from tinyshard.compile.signature import static_both_ways
 from tinyshard.compile.text import GraphText
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.primitives.manual_region import Region
+from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.transforms.jitted import Jitted
 
 _TAKEN = ("fun", "in_shardings", "out_shardings", "static_argnums", "static_argnames")
@@ -127,4 +127,4 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
     return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())
 
 
-Region._jit = staticmethod(jit)
+ManualRegion._jit = staticmethod(jit)

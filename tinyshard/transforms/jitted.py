@@ -12,10 +12,10 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
-from tinyshard.arrays.array import Array, meta_of
+from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.placement import array, as_sharding
 from tinyshard.compile.compiled import Closure, Compiled
-from tinyshard.compile.executable import Home, Recipe, call, home_of, slot_of
+from tinyshard.compile.executable import DeviceAssignment, Executable, assignment_of, call, spec_of
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.explain_gathers import explain_gathers
 from tinyshard.compile.lowered import Lowered
@@ -30,11 +30,11 @@ from tinyshard.sharding import Sharding
 from tinyshard.sharding.mesh import AbstractMesh, current_mesh
 from tinyshard.sharding.prefix import spread
 from tinyshard.transforms import applied
-from tinyshard.transforms.in_shardings import at, home_at, put_where, shardings_in
+from tinyshard.transforms.in_shardings import assignment_at, at, put_where, shardings_in
 from tinyshard.transforms.traces import (
     MOST_ALIKE,
     MOST_TRACES,
-    Entry,
+    TraceCacheEntry,
     partitioned,
     traces_of,
 )
@@ -46,7 +46,7 @@ def _of_constants(jitted: Jitted) -> Jitted:
     return jitted
 
 
-def _derived(entry: Entry) -> applied.Derived:
+def _derived(entry: TraceCacheEntry) -> applied.Derived:
     if entry.derived is None:
         entry.derived = applied.Derived(
             entry.traced, lambda function: _of_constants(Jitted(function, None, None, (), ()))
@@ -73,8 +73,8 @@ class Jitted:
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
         self._entries = traces_of(function)
-        self._asked: weakref.WeakKeyDictionary[Entry, list[Sharding | None]] = weakref.WeakKeyDictionary()
-        self._found: Recent[Any, tuple[Entry, Recipe, Home]] = Recent(MOST_TRACES)
+        self._asked: weakref.WeakKeyDictionary[TraceCacheEntry, list[Sharding | None]] = weakref.WeakKeyDictionary()
+        self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_TRACES)
         self._is_of_constants = False
 
     def __getattr__(self, name: str) -> Any:
@@ -110,34 +110,36 @@ class Jitted:
         entry, everything = self._everything(bound, self._in_place(bound))
         if _is_watched(everything):
             return self._applied(bound, entry, everything)
-        recipe, home = self._executable(bound, entry, everything)
+        executable, assignment = self._executable_on(bound, entry, everything)
         # without anything that it closes over, a trace always fits: the first one will be found again
         if key is not None and not entry.traced.closed and self._entries_for(bound.signature)[0] is entry:
-            self._found.put(key, (entry, recipe, home))
-        return _assembled(entry, _called(recipe, everything, home))
+            self._found.put(key, (entry, executable, assignment))
+        return _assembled(entry, _called(executable, everything, assignment))
 
-    def _executable(self, bound: Bound, entry: Entry, everything: Sequence[Any]) -> tuple[Recipe, Home]:
-        home = self._home(entry, everything, bound.names)
-        if isinstance(home.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
+    def _executable_on(
+        self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[Any]
+    ) -> tuple[Executable, DeviceAssignment]:
+        assignment = self._assignment(entry, everything, bound.names)
+        if isinstance(assignment.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
             raise ShardingError(
                 message(
                     "a program for an abstract mesh cannot be called",
-                    got=f"{self._name} called, with {home.mesh!r}",
+                    got=f"{self._name} called, with {assignment.mesh!r}",
                     rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
                     try_=f"{self._name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
                 )
             )
-        return self._recipe(entry, everything, home), home
+        return self._executable(entry, everything, assignment), assignment
 
-    def _applied(self, bound: Bound, entry: Entry, everything: Sequence[torch.Tensor]) -> Any:
+    def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
         """Within a transformation, or on torch's tape: as one op."""
         if entry.traced.own_rule is not None:  # its graph does not tell its derivative: the function itself does
             operands = everything[: len(bound.operands)]
             return self._laid_out(bound.call([array(x) for x in operands]))
 
         def run(*inputs: torch.Tensor) -> list[Array]:
-            recipe, home = self._executable(bound, entry, inputs)
-            return _called(recipe, inputs, home)
+            executable, assignment = self._executable_on(bound, entry, inputs)
+            return _called(executable, inputs, assignment)
 
         return _assembled(entry, applied.apply(_derived(entry), run, everything))
 
@@ -157,7 +159,7 @@ class Jitted:
         return tree_unflatten([None if x is None else at(x, next(places)) for x in leaves], form)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What decides on trace, recipe and home together, for the most common call; None for others."""
+        """What decides on trace, executable and assignment together, for the most common call; None for others."""
         if not args or kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
             return None
         key: list[Any] = [config.key(), current_mesh()]
@@ -190,10 +192,10 @@ class Jitted:
         entry, everything = self._everything(bound, self._in_place(bound, described=True))
 
         def compiled() -> Compiled:
-            home = self._home(entry, everything, bound.names)
-            recipe, roots = self._recipe(entry, everything, home), (self._function, *bound.statics)
+            assignment = self._assignment(entry, everything, bound.names)
+            executable, roots = self._executable(entry, everything, assignment), (self._function, *bound.statics)
             closure = Closure(lambda: entry.look_up(roots), lambda: entry.changes(roots))
-            return Compiled(self._name, entry.traced, recipe, home, bound, closure)
+            return Compiled(self._name, entry.traced, executable, assignment, bound, closure)
 
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 
@@ -201,7 +203,7 @@ class Jitted:
         """How many traces there are."""
         return sum(map(len, self._entries.values()))
 
-    def _entries_for(self, signature: Signature) -> list[Entry]:
+    def _entries_for(self, signature: Signature) -> list[TraceCacheEntry]:
         known = self._entries.get(signature)
         return self._entries.put(signature, []) if known is None else known
 
@@ -214,7 +216,7 @@ class Jitted:
         """Which arguments of this call are static."""
         return self._static_argnums
 
-    def _everything(self, bound: Bound, operands: list[Any]) -> tuple[Entry, list[Any]]:
+    def _everything(self, bound: Bound, operands: list[Any]) -> tuple[TraceCacheEntry, list[Any]]:
         """The trace that fits, and all its inputs: operands, then what it closes over."""
         roots = (self._function, *bound.statics)
         entries = self._entries_for(bound.signature)
@@ -231,7 +233,7 @@ class Jitted:
             print(told, file=sys.stderr)
         traced = trace(roots, bound.call, bound.signature.metas, bound.names)
         closed = [c.value for c in traced.closed]
-        entry = Entry(traced, tuple(map(meta_of, closed)))
+        entry = TraceCacheEntry(traced, tuple(map(shaped_type_of, closed)))
         same = next((e for e in entries if e.is_same_as(entry)), None) if entry.hides_tensors else None
         if same is not None:
             return same, [*operands, *closed]
@@ -252,40 +254,42 @@ class Jitted:
             for x, place in zip(bound.operands, [*places, *by_name], strict=True)
         ]
 
-    def _home(self, entry: Entry, operands: Sequence[Any], names: Callable[[], list[str]]) -> Home:
+    def _assignment(
+        self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]
+    ) -> DeviceAssignment:
         """The devices of the committed operands, else those that a constraint, a region or out_shardings names.
 
         Raises:
             ShardingError: these are not the same.
         """
-        home = home_of(operands, lambda: [*names(), *closed_names(entry.traced)])
+        assignment = assignment_of(operands, lambda: [*names(), *closed_names(entry.traced)])
         places = [as_sharding(p) for p in shardings_in(self._out_shardings) if p is not None]
-        for sharding, named in [*entry.homes, *((place, home_at(place)) for place in places)]:
-            if not home.committed:
-                home = named
-            if named.devices != home.devices:
+        for sharding, named in [*entry.assignments, *((place, assignment_at(place)) for place in places)]:
+            if not assignment.committed:
+                assignment = named
+            if named.devices != assignment.devices:
                 raise ShardingError(
                     message(
                         "Devices of all `Array` inputs and outputs should be the same.",
-                        got=f"array device ids {list(home.devices)} on platform {home.platform.upper()}\n"
+                        got=f"array device ids {list(assignment.devices)} on platform {assignment.platform.upper()}\n"
                         f"and {list(named.devices)} in {sharding!r}",
                         rule="constraints, regions and out_shardings name the arguments' devices, in their order",
                         try_="ts.device_put the arguments there before the call",
                     )
                 )
-        return home
+        return assignment
 
-    def _recipe(self, entry: Entry, operands: Sequence[Any], home: Home) -> Recipe:
-        slots = tuple(slot_of(x, home) for x in operands)
+    def _executable(self, entry: TraceCacheEntry, operands: Sequence[Any], assignment: DeviceAssignment) -> Executable:
+        specs = tuple(spec_of(x, assignment) for x in operands)
         asked = self._asked.get(entry)
         if asked is None:
             asked = self._asked[entry] = self._named(entry.traced)
-        key = (home.platform, home.devices, slots, tuple(asked))
-        recipe = entry.recipes.get(key)
-        if recipe is None:
+        key = (assignment.platform, assignment.devices, specs, tuple(asked))
+        executable = entry.executables.get(key)
+        if executable is None:
             forget_released()
-            recipe = entry.recipes.put(key, partitioned(entry.traced, home, slots, asked))
-        return recipe
+            executable = entry.executables.put(key, partitioned(entry.traced, assignment, specs, asked))
+        return executable
 
     def _named(self, traced: Traced) -> list[Sharding | None]:
         """The sharding that out_shardings names for each tensor result; None where the partitioner chooses."""
@@ -304,18 +308,18 @@ def _is_watched(operands: Sequence[Any]) -> bool:
         return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
 
 
-def _run(entry: Entry, recipe: Recipe, home: Home, operands: Sequence[Any]) -> Any:
-    return _assembled(entry, _called(recipe, operands, home))
+def _run(entry: TraceCacheEntry, executable: Executable, assignment: DeviceAssignment, operands: Sequence[Any]) -> Any:
+    return _assembled(entry, _called(executable, operands, assignment))
 
 
-def _called(recipe: Recipe, operands: Sequence[Any], home: Home) -> list[Array]:
-    arrays = call(recipe, operands, home)
-    if recipe.program.reasons:
-        explain_gathers(recipe, home)
+def _called(executable: Executable, operands: Sequence[Any], assignment: DeviceAssignment) -> list[Array]:
+    arrays = call(executable, operands, assignment)
+    if executable.program.reasons:
+        explain_gathers(executable, assignment)
     return arrays
 
 
-def _assembled(entry: Entry, made: Sequence[torch.Tensor]) -> Any:
+def _assembled(entry: TraceCacheEntry, made: Sequence[torch.Tensor]) -> Any:
     """The results as the function returns them."""
     leaves = [made[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
     tree = entry.traced.out_tree

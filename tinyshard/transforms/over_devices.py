@@ -3,8 +3,8 @@
     pmap        one row of the arguments a device; the function sees the row without the mapped dim
     shard_map   one block a device, cut as in_specs say over a mesh; the function sees the block
 
-Both trace the function on shards (a `Region`), once for each signature, and apply it as one op; `jit`'s machinery does
-the rest, so that a call is one message.
+Both trace the function on shards (a `ManualRegion`), once for each signature, and apply it as one op; `jit`'s
+machinery does the rest, so that a call is one message.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.arrays.array import meta_of
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor, device_put
-from tinyshard.compile.capture import lift_outer
-from tinyshard.compile.executable import Home
+from tinyshard.compile.capture import capture_outer
+from tinyshard.compile.executable import DeviceAssignment
 from tinyshard.compile.signature import Bound, bind, static_both_ways
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import MappingError, message
-from tinyshard.core.types import Meta
-from tinyshard.primitives.manual_region import Cut, Region, regions_in
+from tinyshard.core.types import ShapedType
+from tinyshard.primitives.manual_region import ManualRegion, NamedDims, regions_in
 from tinyshard.primitives.manual_region_rules import apply_region
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh
 from tinyshard.transforms.jitted import Jitted
-from tinyshard.transforms.traces import MOST_ALIKE, MOST_TRACES, Entry
+from tinyshard.transforms.traces import MOST_ALIKE, MOST_TRACES, TraceCacheEntry
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Split:
     """
 
     mesh: Mesh
-    cuts: tuple[Cut, ...]
+    cuts: tuple[NamedDims, ...]
     dims: tuple[int | None, ...]
 
 
@@ -66,7 +66,7 @@ class OverDevices(Jitted):
         super().__init__(inline, None, None, numbers, by_name)
         self.__wrapped__ = function
         self._shard_function = function
-        self._traces: Recent[Any, list[tuple[Region, tuple[Meta, ...]]]] = Recent(MOST_TRACES)
+        self._traces: Recent[Any, list[tuple[ManualRegion, tuple[ShapedType, ...]]]] = Recent(MOST_TRACES)
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
@@ -75,7 +75,7 @@ class OverDevices(Jitted):
         """Run on the devices; returns at once. Inside a transformation it is one op of it."""
         return self._inline(args, kwargs) if axis_names.in_scope() else super().__call__(*args, **kwargs)
 
-    def _applied(self, bound: Bound, entry: Entry, everything: Sequence[torch.Tensor]) -> Any:
+    def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
         return bound.call(everything[: len(bound.operands)])
 
     # ---- what pmap and shard_map tell -------------------------------------------------------------------------
@@ -85,10 +85,10 @@ class OverDevices(Jitted):
         """How the operands of a call go to the devices. Raises MappingError."""
 
     @abstractmethod
-    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+    def _out_dims(self, mesh: Mesh, out: Any) -> list[tuple[NamedDims, int | None]]:
         """For each leaf of the function's result how it is cut, and where the mapped dim is to be put in."""
 
-    def _check(self, region: Region) -> None:
+    def _check(self, region: ManualRegion) -> None:
         """Refuse a region whose results are not what the user says of them."""
 
     # ---- tracing ----------------------------------------------------------------------------------------------
@@ -106,17 +106,17 @@ class OverDevices(Jitted):
                 )
             )
         bound = bind(self._shard_function, self._static_now(args), self._static_argnames, args, kwargs)
-        operands, split = [lift_outer(x) for x in bound.operands], self._split(bound)
+        operands, split = [capture_outer(x) for x in bound.operands], self._split(bound)
         if not operands:  # transformations find an op by what it takes
             operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
         region, closed = self._region(bound, split, operands)
-        made = apply_region(region, [*operands, *closed]) if region.out_cuts else ()
+        made = apply_region(region, [*operands, *closed]) if region.out_dims else ()
         leaves = [made[x] if is_tensor else x for is_tensor, x in region.traced.outputs]
         return tree_unflatten(leaves, region.traced.out_tree)
 
     def _region(
         self, bound: Bound, split: Split, operands: Sequence[torch.Tensor]
-    ) -> tuple[Region, list[torch.Tensor]]:
+    ) -> tuple[ManualRegion, list[torch.Tensor]]:
         """The region that fits, and what it closes over as it is now."""
         roots = (self._shard_function, *bound.statics)
         scope = tuple((n.name, n.size) for n in axis_names.in_scope())
@@ -126,43 +126,48 @@ class OverDevices(Jitted):
         for region, metas in known:
             now = [c.look_up(roots) if c.paths else None for c in region.traced.closed]
             found = [x for x in now if x is not None]
-            if len(found) == len(now) and tuple(map(meta_of, found)) == metas:
-                return region, [lift_outer(x) for x in found]
-        out_cuts: list[Cut] = []
+            if len(found) == len(now) and tuple(map(shaped_type_of, found)) == metas:
+                return region, [capture_outer(x) for x in found]
+        out_dims: list[NamedDims] = []
 
         def call(shards: Sequence[torch.Tensor]) -> Any:
             rows = [x if d is None else x.squeeze(d) for x, d in zip(shards, split.dims, strict=True)]
             out = bound.call(rows)
             leaves, form = tree_flatten(out)
             leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
-            cuts = self._out_cuts(split.mesh, tree_unflatten(leaves, form))
-            out_cuts[:] = [cut for x, (cut, _) in zip(leaves, cuts, strict=True) if x is not None]
+            cuts = self._out_dims(split.mesh, tree_unflatten(leaves, form))
+            out_dims[:] = [cut for x, (cut, _) in zip(leaves, cuts, strict=True) if x is not None]
             put_in = [
                 x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, cuts, strict=True)
             ]
             return tree_unflatten(put_in, form)
 
         shards = [
-            Meta(_shard_shape(x.shape, cut, split.mesh), x.dtype) for x, cut in zip(operands, split.cuts, strict=True)
+            ShapedType(_shard_shape(x.shape, cut, split.mesh), x.dtype)
+            for x, cut in zip(operands, split.cuts, strict=True)
         ]
         with axis_names.mapped_to_devices(split.mesh.shape):
             traced = trace(roots, call, shards, bound.names)
-        region = Region(traced, split.mesh, split.cuts, tuple(out_cuts))
+        region = ManualRegion(traced, split.mesh, split.cuts, tuple(out_dims))
         self._check(region)
         closed = [c.value for c in traced.closed]
-        known.append((region, tuple(map(meta_of, closed))))
+        known.append((region, tuple(map(shaped_type_of, closed))))
         del known[: len(known) - MOST_ALIKE]
-        return region, [lift_outer(x) for x in closed]
+        return region, [capture_outer(x) for x in closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
-    def _home(self, entry: Entry, operands: Sequence[Any], names: Callable[[], list[str]]) -> Home:
-        home, regions = super()._home(entry, operands, names), regions_in(entry.traced)
+    def _assignment(
+        self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]
+    ) -> DeviceAssignment:
+        assignment, regions = super()._assignment(entry, operands, names), regions_in(entry.traced)
         # a function that returns no tensor leaves no region
-        return Home(home.devices, home.platform, regions[0].mesh, True) if regions else home
+        return (
+            DeviceAssignment(assignment.devices, assignment.platform, regions[0].mesh, True) if regions else assignment
+        )
 
 
-def _shard_shape(whole: Sequence[int], cut: Cut, mesh: Mesh) -> tuple[int, ...]:
+def _shard_shape(whole: Sequence[int], cut: NamedDims, mesh: Mesh) -> tuple[int, ...]:
     sizes = mesh.shape
     return tuple(n // math.prod(sizes[name] for name in by) for n, by in zip(whole, cut, strict=True))
 

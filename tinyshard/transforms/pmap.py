@@ -14,7 +14,7 @@ from tinyshard.core.absent import check_arguments
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError, message
 from tinyshard.core.leaves import shapes_of
-from tinyshard.primitives.manual_region import Cut
+from tinyshard.primitives.manual_region import NamedDims
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, P
 from tinyshard.sharding.mesh import Mesh
@@ -82,9 +82,9 @@ class Pmapped(OverDevices):
             )
         return Mesh(np.array(devices[:size], dtype=object), (self._axis_name,))
 
-    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+    def _out_dims(self, mesh: Mesh, out: Any) -> list[tuple[NamedDims, int | None]]:
         axes = checked_out_axes("pmap", self._out_axes, out)
-        found: list[tuple[Cut, int | None]] = []
+        found: list[tuple[NamedDims, int | None]] = []
         for x, shape, axis in zip(tree_leaves(out), shapes_of(out), axes, strict=True):
             if x is None or axis is None:
                 found.append((((),) * (0 if x is None else x.dim()), None))
@@ -99,7 +99,7 @@ class Pmapped(OverDevices):
         return moved_to(split.mesh, bound.operands, shardings)
 
 
-def _cut(ndim: int, dim: int | None, name: str) -> Cut:
+def _cut(ndim: int, dim: int | None, name: str) -> NamedDims:
     return tuple((name,) if i == dim else () for i in range(ndim))
 
 

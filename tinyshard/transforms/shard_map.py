@@ -12,7 +12,7 @@ from tinyshard.compile.signature import Bound
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import DtypeError, MeshError, message
 from tinyshard.core.leaves import shapes_of
-from tinyshard.primitives.manual_region import Cut, Region, regions_in
+from tinyshard.primitives.manual_region import ManualRegion, NamedDims, regions_in
 from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
@@ -44,7 +44,7 @@ class ShardMapped(OverDevices):
 
         return [i for i in self._static_argnums if i < len(args) and not any(map(is_traced, tree_leaves(args[i])))]
 
-    def _check(self, region: Region) -> None:
+    def _check(self, region: ManualRegion) -> None:
         if self._check_vma:
             check_specs(region, self._name)
 
@@ -78,7 +78,7 @@ class ShardMapped(OverDevices):
         ]
         return Split(mesh, tuple(cuts), (None,) * len(cuts))
 
-    def _out_cuts(self, mesh: Mesh, out: Any) -> list[tuple[Cut, int | None]]:
+    def _out_dims(self, mesh: Mesh, out: Any) -> list[tuple[NamedDims, int | None]]:
         specs = iter(spread(self._out_specs, out))
         return [
             ((), None) if x is None else (_cut(mesh, next(specs), shape, x.dim(), local=True), None)
@@ -96,7 +96,7 @@ def _is_spec(specs: Any) -> bool:
     return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
 
 
-def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> Cut:
+def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> NamedDims:
     """The names of the axes that cut each of `ndim` dims, those of a shape and one that its user does not see.
 
     Raises:

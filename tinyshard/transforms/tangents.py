@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
-from tinyshard.arrays.array import meta_of
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.leaves import named_leaves
 
@@ -38,7 +38,7 @@ def checked_values(what: str, tree: Any) -> Any:
             raise DtypeError(
                 message(
                     f"{what} takes values that are floating-point or complex",
-                    got=f"{meta_of(leaf) if is_tensor else type(leaf).__name__} at {path or 'the value'}",
+                    got=f"{shaped_type_of(leaf) if is_tensor else type(leaf).__name__} at {path or 'the value'}",
                     try_="x.float(); or let the function close over what is not differentiated by",
                 )
             )
@@ -75,13 +75,15 @@ def _fitted(what: str, kind: str, x: Any, path: str, value: torch.Tensor) -> Any
     if not isinstance(value, torch.Tensor):
         return x
     x = torch.tensor(x, dtype=value.dtype) if type(x) in _NUMBERS and not value.dim() else as_tensors(x)
-    if not isinstance(x, torch.Tensor) or meta_of(x) != meta_of(value):
+    if not isinstance(x, torch.Tensor) or shaped_type_of(x) != shaped_type_of(value):
         of = f" for {path}" if path else ""
-        given = meta_of(x) if isinstance(x, torch.Tensor) else f"{x!r} ({type(x).__name__})"
+        given = shaped_type_of(x) if isinstance(x, torch.Tensor) else f"{x!r} ({type(x).__name__})"
         raise DtypeError(
             message(
                 f"{what}'s {kind} does not fit its value",
-                got=f"{given}{of}, which is {meta_of(value)}" if of else f"{given} for a value {meta_of(value)}",
+                got=f"{given}{of}, which is {shaped_type_of(value)}"
+                if of
+                else f"{given} for a value {shaped_type_of(value)}",
                 rule=f"a {kind} has the shape and the dtype of its value",
                 try_=f"{kind}.to({value.dtype})",
             )

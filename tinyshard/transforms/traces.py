@@ -11,58 +11,58 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.array import meta_of
-from tinyshard.compile.executable import Home, Recipe, Slot
+from tinyshard.arrays.array import shaped_type_of
+from tinyshard.compile.executable import DeviceAssignment, Executable, InputSpec
 from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import constraints_of, partition_graph
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.layout import is_same_placement
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.primitives.manual_region import regions_in
 from tinyshard.runtime.cache import Recent, release
 from tinyshard.sharding import Sharding
 from tinyshard.transforms.applied import Derived
-from tinyshard.transforms.in_shardings import home_at
+from tinyshard.transforms.in_shardings import assignment_at
 
 MOST_TRACES = 1024  # of a function, for different signatures
 MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
 MOST_PROGRAMS = 256  # of a trace, for different layouts
 
 
-def _release(recipe: Recipe) -> None:
-    release(recipe.program)
+def _release(executable: Executable) -> None:
+    release(executable.program)
 
 
-def _release_all(recipes: Recent[Any, Recipe]) -> None:
-    for recipe in recipes.values():
-        _release(recipe)
+def _release_all(executables: Recent[Any, Executable]) -> None:
+    for executable in executables.values():
+        _release(executable)
 
 
 @dataclass(eq=False)
-class Entry:
-    """A trace, and the recipes made from it.
+class TraceCacheEntry:
+    """A trace, and the executables made from it.
 
     Attributes:
         traced: the graph.
         closed: shapes and dtypes of what it closes over; with others it does not fit.
-        recipes: partitioned, by devices and layouts.
+        executables: partitioned, by devices and layouts.
         derived: its derivatives, once they have been asked for.
     """
 
     traced: Traced
-    closed: tuple[Meta, ...]
-    recipes: Recent[Any, Recipe] = field(default_factory=lambda: Recent(MOST_PROGRAMS, _release))
+    closed: tuple[ShapedType, ...]
+    executables: Recent[Any, Executable] = field(default_factory=lambda: Recent(MOST_PROGRAMS, _release))
     derived: Derived | None = None
 
     def __post_init__(self) -> None:
-        weakref.finalize(self, _release_all, self.recipes).atexit = False
+        weakref.finalize(self, _release_all, self.executables).atexit = False
 
     @property
     def hides_tensors(self) -> bool:
         """Whether it closes over a tensor that cannot be found again, which may be another one at the next call."""
         return any(not c.paths for c in self.traced.closed)
 
-    def is_same_as(self, other: Entry) -> bool:
+    def is_same_as(self, other: TraceCacheEntry) -> bool:
         """Whether both have one graph on inputs of one kind: then the programs of one do for both."""
         mine, theirs = self.traced, other.traced
         plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
@@ -71,16 +71,16 @@ class Entry:
         return plain and not literal and same and mine.graph.code == theirs.graph.code
 
     @functools.cached_property
-    def homes(self) -> list[tuple[Sharding, Home]]:
+    def assignments(self) -> list[tuple[Sharding, DeviceAssignment]]:
         """What its constraints and regions say of where it runs."""
         named = [*constraints_of(self.traced), *(region.anywhere for region in regions_in(self.traced))]
-        return [(sharding, home_at(sharding)) for sharding in named]
+        return [(sharding, assignment_at(sharding)) for sharding in named]
 
     def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
         """What it closes over, as it is now; None if the trace does not fit that."""
         now = [c.look_up(roots) for c in self.traced.closed]
         found = [x for x in now if x is not None]
-        return found if len(found) == len(now) and tuple(map(meta_of, found)) == self.closed else None
+        return found if len(found) == len(now) and tuple(map(shaped_type_of, found)) == self.closed else None
 
     def changes(self, roots: Sequence[Any]) -> list[str]:
         """What has become of what it closes over, for the tensors that are not as they were."""
@@ -91,12 +91,12 @@ class Entry:
                 said.append(f"{name}, a tensor of {before} which it closes over, cannot be found again")
             elif now is None:
                 said.append(f"{name}, which it closes over, is gone or means something else")
-            elif meta_of(now) != before:
-                said.append(f"{name}, which it closes over: {before}, now {meta_of(now)}")
+            elif shaped_type_of(now) != before:
+                said.append(f"{name}, which it closes over: {before}, now {shaped_type_of(now)}")
         return said
 
 
-Traces = Recent[Signature, list[Entry]]
+Traces = Recent[Signature, list[TraceCacheEntry]]
 
 _traces: weakref.WeakKeyDictionary[Any, Traces] = weakref.WeakKeyDictionary()
 
@@ -108,15 +108,17 @@ def traces_of(function: Callable[..., Any]) -> Traces:
     return _traces.setdefault(function, Recent(MOST_TRACES))
 
 
-def partitioned(traced: Traced, home: Home, slots: Sequence[Slot], named: Sequence[Sharding | None]) -> Recipe:
-    """The recipe whose results lie as they are named, and say so in the same words."""
+def partitioned(
+    traced: Traced, assignment: DeviceAssignment, specs: Sequence[InputSpec], named: Sequence[Sharding | None]
+) -> Executable:
+    """The executable whose results lie as they are named, and say so in the same words."""
     shapes = [tuple(node.meta["val"].shape) for node in traced.results]
     layouts = [s if s is None else s.checked_layout(shape) for s, shape in zip(named, shapes, strict=True)]
-    recipe = partition_graph(traced, home, slots, layouts)
+    executable = partition_graph(traced, assignment, specs, layouts)
     if not any(named):
-        return recipe
+        return executable
     lie_so = [
         layout is not None and made is not None and is_same_placement(layout, made[0])
-        for layout, made in zip(layouts, recipe.results, strict=True)
+        for layout, made in zip(layouts, executable.results, strict=True)
     ]
-    return replace(recipe, shardings=tuple(s if fits else None for s, fits in zip(named, lie_so, strict=True)))
+    return replace(executable, shardings=tuple(s if fits else None for s, fits in zip(named, lie_so, strict=True)))

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.arrays.views import one_transform
-from tinyshard.compile.capture import lift_arguments
+from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import IndexedByExamples
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
@@ -82,7 +82,7 @@ def vmap(
 def _operand(x: Any) -> Any:
     """A leaf of the arguments: tensors as they are known here, anything without a shape as it is."""
     if isinstance(x, torch.Tensor):
-        return lift_arguments(x)
+        return capture_arguments(x)
     return as_tensor(x) if hasattr(x, "shape") else x
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 
 # how many of its last collectives a device records, for tests
 MOST_HANDED = 1000
@@ -62,8 +62,8 @@ class Request:
     axes: tuple[int, ...]
     named: tuple[int, ...]
     params: dict[str, Any]
-    meta: Meta | None
-    made: Meta | None
+    meta: ShapedType | None
+    made: ShapedType | None
     step: int
 
 

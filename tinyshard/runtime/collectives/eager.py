@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, own_block, reduce_stack
-from tinyshard.core.types import Meta
+from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Group, Perform
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
@@ -37,7 +37,7 @@ class Eager:
         self._readers: list[tuple[tuple[int, ...], int]] = [((), 0)] * EAGER_SLOTS
         self._passed: dict[tuple[int, ...], int] = {}  # by the other members of a group, its last exchange
 
-    def ready(self, name: str, group: Group, meta: Meta, params: dict[str, Any], step: int) -> Perform:
+    def ready(self, name: str, group: Group, meta: ShapedType, params: dict[str, Any], step: int) -> Perform:
         """One collective as a function.
 
         Args:
@@ -81,7 +81,7 @@ class Eager:
         if number and self._passed[others] == number:
             self._barrier.wait_until_left(others, number)
 
-    def _place(self, device: int, slot: int, meta: Meta, *, is_result: bool = False) -> Tensor:
+    def _place(self, device: int, slot: int, meta: ShapedType, *, is_result: bool = False) -> Tensor:
         start = self._arena.control.eager_offset + ((device * EAGER_SLOTS + slot) * 2 + is_result) * EAGER_NBYTES
         return self._arena.view(start, meta.shape, meta.dtype)
 
@@ -98,7 +98,7 @@ def _joined(name: str, shards: Sequence[Tensor], place: int, *, dim: int) -> Ten
 
 
 def _exchanged(name: str, shards: Sequence[Tensor], place: int, *, split: int, join: int) -> Tensor:
-    return torch.cat([own_block(shard, place, len(shards), dim=split) for shard in shards], join)
+    return torch.cat([local_slice(shard, place, len(shards), dim=split) for shard in shards], join)
 
 
 def _moved(name: str, shards: Sequence[Tensor], place: int, *, pairs: Any) -> Tensor:

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, group_positions, reduced
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes
@@ -133,7 +133,9 @@ class GlooCommunicator:
     def settle(self) -> None:
         """Nothing to do after a call."""
 
-    def transfer(self, x: Tensor | None, devices: tuple[int, ...], made: Meta | None, moves: Any) -> Tensor | None:
+    def transfer(
+        self, x: Tensor | None, devices: tuple[int, ...], made: ShapedType | None, moves: Any
+    ) -> Tensor | None:
         """Move blocks between any devices of the program, as a `device_put` to other devices does.
 
         Args:

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, group_positions, own_block
-from tinyshard.core.types import Meta
+from tinyshard.core.collectives import COLLECTIVES, group_positions, local_slice
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
 from tinyshard.runtime.collectives.eager import Eager, from_all
 from tinyshard.runtime.collectives.reduction import combine
@@ -105,7 +105,7 @@ class SharedMemoryCommunicator:
         return perform
 
     def transfer(
-        self, group: Group, x: Tensor | None, at: tuple[int, int], meta: Meta, made: Any, moves: Any
+        self, group: Group, x: Tensor | None, at: tuple[int, int], meta: ShapedType, made: Any, moves: Any
     ) -> Tensor | None:
         """Move blocks between any devices of the group.
 
@@ -207,7 +207,7 @@ class SharedMemoryCommunicator:
 
     def _empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Memory for this device's own result: in the arena if it is large, as it may be the next operand."""
-        nbytes = Meta(tuple(shape), dtype).nbytes
+        nbytes = ShapedType(tuple(shape), dtype).nbytes
         if nbytes < SMALLEST_NBYTES:
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
@@ -229,13 +229,13 @@ class SharedMemoryCommunicator:
         shape[dim] *= group.count
         with self._rendezvous(group, at, result_nbytes=x.nbytes * group.count) as messages:
             whole = self._arena.view(messages.blocks[0].offset, shape, x.dtype)
-            own_block(whole, group.place, group.count, dim=dim).copy_(x)
+            local_slice(whole, group.place, group.count, dim=dim).copy_(x)
         return self._arena.hold(messages.blocks[0], shape, x.dtype)
 
     def reduce_scatter(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int, op: str) -> Tensor:
         """Each member reduces its block of all operands."""
         with self._rendezvous(group, at, operand=x) as messages:
-            parts = [own_block(shard, group.place, group.count, dim=dim) for shard in self._shards(messages, x)]
+            parts = [local_slice(shard, group.place, group.count, dim=dim) for shard in self._shards(messages, x)]
             out = self._empty(parts[0].shape, x.dtype)
             combine(parts, op, out)
         return out
@@ -243,7 +243,7 @@ class SharedMemoryCommunicator:
     def all_to_all(self, group: Group, x: Tensor, at: tuple[int, int], *, split: int, join: int) -> Tensor:
         """Each member concatenates its block of all operands."""
         with self._rendezvous(group, at, operand=x) as messages:
-            parts = [own_block(shard, group.place, group.count, dim=split) for shard in self._shards(messages, x)]
+            parts = [local_slice(shard, group.place, group.count, dim=split) for shard in self._shards(messages, x)]
             shape = list(parts[0].shape)
             shape[join] *= group.count
             out = self._empty(shape, x.dtype)

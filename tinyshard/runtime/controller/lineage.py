@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.failure import Failure
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
@@ -116,7 +116,7 @@ class Buffer:
 
     __slots__ = ("__weakref__", "block", "number", "run", "runtime")
 
-    def __init__(self, number: int, run: Run, runtime: Any, block: Meta | None = None) -> None:
+    def __init__(self, number: int, run: Run, runtime: Any, block: ShapedType | None = None) -> None:
         self.number = number
         self.block = block
         self.run = run

@@ -14,7 +14,7 @@ import torch
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RemoteError, RuntimeStateError, message
 from tinyshard.core.program import Program
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.connection import Request
@@ -89,7 +89,7 @@ class ProcessPool:
         try:
             return self._arena.new(host.shape, host.dtype).copy_(host)
         except MemoryError as error:
-            raise no_room(f"{Meta(tuple(host.shape), host.dtype)} to be placed: {error}") from error
+            raise no_room(f"{ShapedType(tuple(host.shape), host.dtype)} to be placed: {error}") from error
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
@@ -99,7 +99,7 @@ class ProcessPool:
         placed = {device: (block, place_of(block)) for device, block in blocks.items()}
         run = Run(0, tuple(blocks), False, where, computes=False)
         block = next(iter(blocks.values()))
-        buffer = self._buffers.make(run, self, Meta(tuple(block.shape), block.dtype))
+        buffer = self._buffers.make(run, self, ShapedType(tuple(block.shape), block.dtype))
         dispatcher.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
         self._waiting.throttle(run)
         return buffer
@@ -143,7 +143,7 @@ class ProcessPool:
         metas = self._answered(fetched, buffer)
         return {d: wire.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
 
-    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, Meta]:
+    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, ShapedType]:
         """Shape and dtype of the block that each device has sent; raises if one could not send it."""
         for device, (meta, payload) in fetched.answers.items():
             if isinstance(meta, Failure):
@@ -172,7 +172,7 @@ class ProcessPool:
         try:
             out = self._arena.new(shape, dtype)
         except MemoryError as error:
-            raise no_room(f"{Meta(shape, dtype)}: {error}") from error
+            raise no_room(f"{ShapedType(shape, dtype)}: {error}") from error
         block = self._arena.block_of(out)
         assert block is not None
         fetched = self._waiting.ask("fetch", places, (buffer.number, (block, shape, places)), (out, block))
@@ -203,7 +203,7 @@ class ProcessPool:
             return self._waiting.glances(known, READY_WITHIN_S)
         return self._waiting.wait([self._waiting.ask("sync", late)], READY_WITHIN_S)
 
-    def describe(self, buffers: Sequence[Buffer], device: int) -> list[Meta | None]:
+    def describe(self, buffers: Sequence[Buffer], device: int) -> list[ShapedType | None]:
         """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `fetch` does."""
         answers = self._answers("describe", [device], tuple(b.number for b in buffers))
         for buffer in buffers:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Buffer, Run
 
 _MOST_SHOWN = 5
@@ -41,7 +41,7 @@ class Buffers:
         self._held: dict[int, Watch] = {}
         self._released: collections.deque[Any] = collections.deque()
 
-    def make(self, run: Run, runtime: Any, block: Meta | None = None) -> Buffer:
+    def make(self, run: Run, runtime: Any, block: ShapedType | None = None) -> Buffer:
         """A handle on a new value; the arguments are its attributes."""
         buffer = Buffer(next(self._numbers), run, runtime, block)
         watch = Watch(buffer, self._released.append)

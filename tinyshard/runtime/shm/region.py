@@ -28,7 +28,7 @@ def rounded(nbytes: int) -> int:
     return -(-pages // step) * step * system.PAGE_NBYTES
 
 
-class Region:
+class ManualRegion:
     """The blocks of one member. One thread at a time may use it.
 
     Args:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Program, Step, Value, values_in
-from tinyshard.core.types import Meta
+from tinyshard.core.program import Eqn, Program, Value, values_in
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, with_tensors_for_numbers
@@ -35,10 +35,10 @@ class ReadyStep:
 
     name: str
     call: Callable[[list[Any]], Sequence[Any]] | None
-    step: Step
+    step: Eqn
     collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
     operand: int
-    meta: Meta | None
+    meta: ShapedType | None
     perform: Perform | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
@@ -98,7 +98,7 @@ def make_ready(
 
 
 def _ready_step(
-    step: Step,
+    step: Eqn,
     program: Program,
     dead: tuple[int, ...],
     place: torch.device | None,
@@ -127,8 +127,8 @@ def find_op(name: str) -> Any:
 
 
 def _caller(
-    step: Step,
-    metas: Sequence[Meta | None],
+    step: Eqn,
+    metas: Sequence[ShapedType | None],
     place: torch.device | None,
     *,
     is_shortened: bool,
@@ -168,7 +168,7 @@ def _filled(tree: Any, values: list[Any]) -> Any:
     return tree
 
 
-def zeros_for(meta: Meta | None, place: torch.device | None = None) -> torch.Tensor:
+def zeros_for(meta: ShapedType | None, place: torch.device | None = None) -> torch.Tensor:
     """The operand that a failed device uses in a collective, so that the other devices do not block.
 
     It is one zero, expanded: the failure may be that memory ran out.

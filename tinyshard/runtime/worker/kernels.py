@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.program import Step, Value, values_in
-from tinyshard.core.types import Meta
+from tinyshard.core.program import Eqn, Value, values_in
+from tinyshard.core.types import ShapedType
 
 # with fewer elements the kernels are not faster
 _MANY = 1 << 15
@@ -32,7 +32,7 @@ class Kernel:
     """A row of the table.
 
     Attributes:
-        fits: whether the kernel's result equals the op's, by the arguments: a `Meta` in place of each tensor.
+        fits: whether the kernel's result equals the op's, by the arguments: a `ShapedType` in place of each tensor.
         call: the kernel, called with the op and then its arguments. It calls the op where a tensor's memory layout
             does not suit it.
     """
@@ -41,7 +41,7 @@ class Kernel:
     call: Callable[..., Tensor]
 
 
-def kernel_for(step: Step, metas: Sequence[Meta | None], op: Callable[..., Any]) -> Callable[..., Any]:
+def kernel_for(step: Eqn, metas: Sequence[ShapedType | None], op: Callable[..., Any]) -> Callable[..., Any]:
     """The kernel for a step on CPU tensors; `op` where there is no faster one.
 
     Args:
@@ -56,7 +56,7 @@ def kernel_for(step: Step, metas: Sequence[Meta | None], op: Callable[..., Any])
     return partial(kernel.call, op)
 
 
-def _is_large(x: Meta) -> bool:
+def _is_large(x: ShapedType) -> bool:
     """Whether a tensor has many elements, and no dim of 1, whose stride may be any number."""
     return math.prod(x.shape) >= _MANY and 1 not in x.shape
 
@@ -65,7 +65,7 @@ def _is_row_major(x: Tensor) -> bool:
     return x.is_contiguous() and not x.is_neg()
 
 
-def _is_narrow_product(x: Meta, y: Meta) -> bool:
+def _is_narrow_product(x: ShapedType, y: ShapedType) -> bool:
     return _is_large(x) and x.dtype == torch.float32 and y.shape[1] in _NARROW
 
 
@@ -73,7 +73,7 @@ def _narrow_product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
     return torch.mm(y.t(), x.t()).t().contiguous() if y.is_contiguous() else op(x, y)
 
 
-def _is_compared(x: Meta, number: Any) -> bool:
+def _is_compared(x: ShapedType, number: Any) -> bool:
     is_plain = type(number) in (int, float) and abs(number) < _GREATEST
     return is_plain and _is_large(x) and x.dtype in (torch.float32, torch.float64)
 
@@ -82,7 +82,7 @@ def _compared(ufunc: np.ufunc, op: Callable[..., Tensor], x: Tensor, number: flo
     return torch.from_numpy(ufunc(x.numpy(), number)) if _is_row_major(x) else op(x, number)
 
 
-def _is_picked_or_zero(mask: Meta, x: Meta, other: Meta) -> bool:
+def _is_picked_or_zero(mask: ShapedType, x: ShapedType, other: ShapedType) -> bool:
     is_picked = _is_large(x) and mask.dtype == torch.bool and mask.shape == x.shape
     return is_picked and x.dtype == other.dtype == torch.float32 and other.shape == ()
 
@@ -111,7 +111,7 @@ _TAKE_NUMBERS = ("aten.add.Tensor", "aten.sub.Tensor", "aten.mul.Tensor", "aten.
 _CONVERTED = (torch.float32, torch.float64, torch.int32, torch.int64)
 
 
-def with_tensors_for_numbers(step: Step, metas: Sequence[Meta | None]) -> list[Any]:
+def with_tensors_for_numbers(step: Eqn, metas: Sequence[ShapedType | None]) -> list[Any]:
     """The arguments of a step, with a tensor in place of each number that torch would convert at every call.
 
     Only where all tensors and the result have one dtype and the number is of its kind, so that promotion is the same.

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.program import Program
-from tinyshard.core.types import Meta
+from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
@@ -178,7 +178,7 @@ class Worker:
             self._values[value] = self._arena.hold(block, shape, dtype)
         elif nbytes and payload is None:  # the reader had no memory for it
             error = MemoryError(f"no room for {nbytes} bytes")
-            failure = failure_of(self._device, f"device_put({Meta(shape, dtype)})", error)
+            failure = failure_of(self._device, f"device_put({ShapedType(shape, dtype)})", error)
             self._values[value] = self._fail(number, failure)
         else:
             self._values[value] = wire.tensor_of(payload, shape, dtype).to(self._place)
@@ -273,8 +273,8 @@ class Worker:
         return None
 
 
-def _meta(value: Any) -> Meta | None:
-    return Meta(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
+def _meta(value: Any) -> ShapedType | None:
+    return ShapedType(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
 def _leave() -> None:
