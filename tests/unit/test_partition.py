@@ -253,8 +253,8 @@ def test_scalars_that_compare_equal_do_not_share_a_program(scalars: tuple[Any, .
     assert len(planned) == first
 
 
-def test_the_number_of_recipes_is_bounded(planned: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "MAX_RECIPES", 3)
+def test_the_number_of_executables_is_bounded(planned: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eager, "MAX_EXECUTABLES", 3)
     x = put(X, 4, 2)
     for n in range(6):
         x + n

@@ -16,14 +16,14 @@ from tinyshard.runtime.launch.remote_workers import ids_text
 def test_torchrun_and_srun_name_the_slot() -> None:
     torchrun = {"RANK": "6", "WORLD_SIZE": "8", "LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"}
     srun = {"SLURM_PROCID": "6", "SLURM_NTASKS": "8", "SLURM_LOCALID": "2"}
-    assert agent.spec_of(torchrun) == agent.spec_of(srun) == (6, 8)
-    assert agent.spec_of({**srun, **torchrun, "RANK": "1"}) == (1, 8)
+    assert agent.slot_of(torchrun) == agent.slot_of(srun) == (6, 8)
+    assert agent.slot_of({**srun, **torchrun, "RANK": "1"}) == (1, 8)
 
 
 @pytest.mark.parametrize("environment", [{}, {"RANK": "1", "WORLD_SIZE": "2"}, {"RANK": "x"}])
 def test_without_a_launcher_the_error_shows_one(environment: dict[str, str]) -> None:
     with pytest.raises(RuntimeStateError, match="torchrun --nproc-per-node"):
-        agent.spec_of(environment)
+        agent.slot_of(environment)
 
 
 def test_ids_are_told_in_runs() -> None:

@@ -92,7 +92,7 @@ def _put(value: Any, device: Any) -> Any:
             check_holdable(value)
         return put_plain(value, sharding, device is not None)
     sharding.checked_layout(tuple(value.shape))
-    return placed_at(value, Target(sharding, device is not None, put_plain), returns=True)
+    return placed_at(value, Target(sharding, device is not None, put_plain, returns=True))
 
 
 def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:

@@ -25,7 +25,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
-from tinyshard.sharding import Sharding
+from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import Mesh
 
 
@@ -116,6 +116,13 @@ def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | 
             return DeviceAssignment(x._layout.devices, x._layout.platform, x._mesh, False)
     default = lifecycle.devices()[0]
     return DeviceAssignment((default.id,), default.platform, None, False)
+
+
+def assignment_at(sharding: Sharding) -> DeviceAssignment:
+    """The devices of a sharding, to which a program is bound."""
+    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+    devices = sharding.devices
+    return DeviceAssignment(tuple(d.id for d in devices), devices[0].platform, mesh, True)
 
 
 def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> ShardingError:

@@ -27,24 +27,27 @@ from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.primitive import Rules, define
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import users_line
 
-_library = torch.library.Library("tinyshard", "FRAGMENT")
-_library.define("stop(Tensor x) -> Tensor")
+STOP = define("stop(Tensor x) -> Tensor", torch.clone, torch.empty_like)
 
 
-@torch.library.impl(_library, "stop", "CompositeExplicitAutograd")
-def _on_plain_tensors(x: torch.Tensor) -> torch.Tensor:
-    return x.clone()
+class _Stop(Rules):
+    """The op `stop` in a graph: the value as it is; a gradient stops there when the graph is run again."""
+
+    def replay(self, args: Any, kwargs: Any) -> torch.Tensor:
+        return args[0].detach()
+
+    def partition(self, partitioner: Any, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        return args[0]
+
+    def inline(self, inliner: Any, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        return args[0]
 
 
-@torch.library.impl(_library, "stop", "Meta")
-def _on_meta(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-STOP = torch.ops.tinyshard.stop.default
+_Stop(STOP)
 
 
 class _Stopped(torch.autograd.Function):

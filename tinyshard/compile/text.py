@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import bytes_sent
 from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Program, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.primitives.collective import NAMED, call_of
-from tinyshard.primitives.constraint import CONSTRAIN, constraint
-from tinyshard.primitives.manual_region import MAPPED, ManualRegion, NamedDims, region_of
 
 # arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
 _UNSAID = {"device", "layout", "memory_format", "pin_memory"}
@@ -95,50 +94,57 @@ def graph_text(traced: Traced, name: str, names: Sequence[str]) -> str:
     The function of a pmap or a shard_map stands indented below its line, on shards.
     """
     inputs = [*names, *closed_names(traced)]
-    return "\n".join([f"{name} on whole tensors", *_lines(traced, inputs, "  ")])
+    return "\n".join([f"{name} on whole tensors", *Printer("  ").lines_of(traced, inputs)])
 
 
-def _lines(traced: Traced, inputs: Sequence[str], indent: str, returned: str = "") -> list[str]:
-    numbers: dict[Any, Value] = {}
-    lines = []
-    following = iter(inputs)
-    for node in traced.graph.graph.nodes:
-        if node.op == "output":
-            lines.append(f"{indent}return {', '.join(repr(numbers[x]) for x in node.args[0])}{returned}")
-            continue
-        number = numbers[node] = Value(len(numbers))
-        made = f"{indent}{number}: {_meta(node)} ="
-        if node.op == "placeholder":
-            lines.append(f"{made} {next(following, 'input')}")
-        elif node.op == "get_attr":
-            lines.append(f"{made} literal")
-        else:
-            args, kwargs = tree_map_only(torch.fx.Node, numbers.__getitem__, (node.args, node.kwargs))
-            if node.target is MAPPED:
-                region = region_of(args[1])
-                lines.append(f"{made} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:")
-                lines += _region_lines(region, args[0], indent + "    ")
-                continue
-            if node.target is CONSTRAIN:
-                args = (args[0], constraint(args[1]))
-            if node.target is NAMED:
-                call = call_of(args[1])
-                lines.append(f"{made} {call.kind}({args[0]!r}, {call})")
-                continue
+class Printer(Interpreter):
+    """The walk over a graph; nodes become the Values under which the text names them."""
+
+    def __init__(self, indent: str) -> None:
+        self._indent = indent
+        self._count = itertools.count()
+        self._lines: list[str] = []
+
+    def lines_of(self, traced: Traced, inputs: Sequence[str], returned: str = "") -> list[str]:
+        """The lines of a graph.
+
+        Args:
+            traced: the graph.
+            inputs: what each input is called; "input" for those that are left over.
+            returned: what is said of the results.
+        """
+        names = itertools.chain(inputs, itertools.repeat("input"))
+        given = (self._line(_described(node), lambda made: [f"{made} {next(names)}"]) for node in traced.inputs)
+        out = evaluate(traced.graph, self, given)
+        return [*self._lines, f"{self._indent}return {', '.join(map(repr, out))}{returned}"]
+
+    def nested(self, traced: Traced, inputs: Sequence[str], returned: str) -> list[str]:
+        """The lines of a graph that stands below one op of this one."""
+        return Printer(self._indent + "    ").lines_of(traced, inputs, returned)
+
+    def literal(self, values: torch.Tensor) -> Value:
+        return self._line(str(shaped_type_of(values)), lambda made: [f"{made} literal"])
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Value:
+        primitive = primitive_of(node.target)
+
+        def lines(made: str) -> list[str]:
+            own = None if primitive is None else primitive.text(self, made, args)
+            if own is not None:
+                return own
             shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in _UNSAID)]
-            target = "item" if node.target is operator.getitem else str(node.target)
-            lines.append(f"{made} {target}({', '.join(shown)})")
-    return lines
+            return [f"{made} {node.target}({', '.join(shown)})"]
 
+        return self._line(_described(node), lines)
 
-def _region_lines(region: ManualRegion, operands: Sequence[Value], indent: str) -> list[str]:
-    def told(cut: NamedDims) -> str:
-        last = max((i + 1 for i, names in enumerate(cut) if names), default=0)
-        entries = [None if not names else names[0] if len(names) == 1 else names for names in cut[:last]]
-        return f"P({', '.join(map(repr, entries))})"
+    def item(self, node: torch.fx.Node, several: Value, position: int) -> Value:
+        return self._line(_described(node), lambda made: [f"{made} item({several!r}, {position})"])
 
-    inputs = [f"shard of {x!r}, {told(cut)}" for x, cut in zip(operands, region.all_in_dims, strict=True)]
-    return _lines(region.traced, inputs, indent, f" as {', '.join(map(told, region.out_dims))}")
+    def _line(self, described: str, lines: Callable[[str], list[str]]) -> Value:
+        number = Value(next(self._count))
+        first, *below = lines(f"{number}: {described} =")
+        self._lines += [self._indent + first, *below]
+        return number
 
 
 class GraphText(str):
@@ -150,7 +156,7 @@ class GraphText(str):
         return str(self)
 
 
-def _meta(node: torch.fx.Node) -> str:
+def _described(node: torch.fx.Node) -> str:
     value = node.meta.get("val")
     if value is None:
         return "none"

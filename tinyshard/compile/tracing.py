@@ -82,6 +82,11 @@ class Traced:
     own_rule: str | None = None
 
     @property
+    def inputs(self) -> list[torch.fx.Node]:
+        """The placeholders: the arguments, and then what it closes over."""
+        return [node for node in self.graph.graph.nodes if node.op == "placeholder"]
+
+    @property
     def results(self) -> list[torch.fx.Node]:
         """The nodes that make the tensor outputs."""
         return list(next(n for n in reversed(self.graph.graph.nodes) if n.op == "output").args[0])

@@ -5,10 +5,12 @@ config       flags that change what programs do
 devices      Device: a slot for shards
 layout       Layout: where each block of a tensor is; the one value that every sharding reduces to
 types        shape and dtype of a value
-program      Program, Step, Value, Builder: what every device runs on its own shard
+program      Program, Eqn, Value, Builder: what every device runs on its own shard
 collectives  what each collective means, as a function of the shards of a group; one row each
 axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
+primitive    an op of tinyshard's own with all its rules: the base of `tinyshard/primitives/`
+evaluate     the one walk over a traced graph, and what interprets it
 handles      numbers that stand for Python objects in a traced graph
 leaves       values that are one leaf of a tree, as keys are
 tree         `ts.tree`: torch's pytrees under JAX's names

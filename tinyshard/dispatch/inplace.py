@@ -29,7 +29,7 @@ from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import written
 from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
-from tinyshard.compile.spmd import partition_graph
+from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import trace
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
@@ -163,7 +163,7 @@ def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Arr
     if executable is None:
         with torch.no_grad():
             traced = trace((), function, [spec.meta for spec in specs], lambda: ["a value of torch's own"] * len(specs))
-        executable = _writes[key] = partition_graph(traced, assignment, specs, [None] * len(traced.outputs))
+        executable = _writes[key] = compile_graph(traced, specs, assignment, [None] * len(traced.outputs))
         if len(_writes) > MAX_WRITES:
             lifecycle.current().forget(_writes.popitem(last=False)[1].program)
     return call(executable, operands, assignment)

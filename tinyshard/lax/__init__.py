@@ -6,6 +6,7 @@ exchange    all_to_all pswapaxes
 permute     ppermute pshuffle
 index       axis_index axis_size
 constraint  with_sharding_constraint
+operands    what the collectives take: axis names, groups, dims, trees
 
 To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """

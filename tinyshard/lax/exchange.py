@@ -9,8 +9,8 @@ import torch
 from tinyshard.core.collectives import selected
 from tinyshard.lax.gather import all_gather, check_cut
 from tinyshard.lax.index import axis_index
-from tinyshard.lax.reduce import axis_total
-from tinyshard.primitives.collective import Groups, axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
+from tinyshard.lax.operands import axes_of, dim_of, groups_of, on_leaves, one_by_one
+from tinyshard.primitives.collective import Groups, axis_total, collective
 
 
 def all_to_all(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from tinyshard.core.errors import MappingError, message
-from tinyshard.lax.reduce import axis_total
-from tinyshard.primitives.collective import axes_of, collective, dim_of, groups_of, on_leaves, one_by_one
+from tinyshard.lax.operands import axes_of, dim_of, groups_of, on_leaves, one_by_one
+from tinyshard.primitives.collective import axis_total, collective
 
 
 def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, axis_index_groups: Any = None) -> Any:

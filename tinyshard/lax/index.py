@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from tinyshard.core import axis_names
-from tinyshard.lax.reduce import axis_total
-from tinyshard.primitives.collective import axes_of, collective, one_by_one
+from tinyshard.lax.operands import axes_of, one_by_one
+from tinyshard.primitives.collective import axis_total, collective
 
 
 def axis_index(axis_name: Any) -> torch.Tensor:

@@ -11,8 +11,8 @@ from tinyshard.core.collectives import selected
 from tinyshard.core.errors import MappingError, message
 from tinyshard.lax.gather import all_gather
 from tinyshard.lax.index import axis_index
-from tinyshard.lax.reduce import axis_total
-from tinyshard.primitives.collective import axes_of, collective, on_leaves, one_by_one
+from tinyshard.lax.operands import axes_of, on_leaves, one_by_one
+from tinyshard.primitives.collective import axis_total, collective
 
 
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:

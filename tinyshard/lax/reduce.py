@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.leaves import is_whole
-from tinyshard.primitives.collective import axes_of, collective, groups_of, on_leaves, one_by_one
+from tinyshard.lax.operands import axes_of, groups_of, on_leaves, one_by_one
+from tinyshard.primitives.collective import axis_total, collective
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -109,13 +109,3 @@ def _reduce(x: torch.Tensor, axes: tuple[str, ...], groups: Any, op: str) -> tor
     for part in one_by_one(axes):
         x = collective("all_reduce", x, part, groups, op=op)
     return x
-
-
-def axis_total(axes: tuple[str, ...], groups: Any = None) -> int:
-    """How many take part."""
-    if groups:
-        return len(groups[0])
-    total = 1
-    for axis in axes:
-        total *= axis_names.find(axis).size
-    return total

@@ -35,7 +35,13 @@ NEEDS_WHOLE = {aten.as_strided.default}
 BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
 # they take no number of their operand, and what they make is no part of a sum where the operand is
 FILLED = {aten.new_ones.default, aten.new_full.default}
-ALIASES = {aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.view_as.default}
+ALIASES = {
+    aten.detach.default,
+    aten.alias.default,
+    aten.lift_fresh.default,
+    aten.lift_fresh_copy.default,
+    aten.view_as.default,
+}
 
 # lazy bits stay on the device that runs the op, and would be lost on the way to another
 INSTEAD = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}

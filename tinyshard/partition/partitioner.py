@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from tinyshard.core.current_trace import tracing_lock
+from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
@@ -106,23 +106,22 @@ def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, plan
 def _apply_function(builder: Builder, function: Function, args: Any, kwargs: Any) -> list[ShardedVar | None]:
     """Partition a function of whole tensors in place of an op: its graph, node by node."""
     leaves, form = tree_flatten((tuple(args), dict(kwargs)))
-    operands = iter([x for x in leaves if isinstance(x, ShardedVar)])
+    operands = [x for x in leaves if isinstance(x, ShardedVar)]
     described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
-    values: dict[torch.fx.Node, Any] = {}
     kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
-    for node in _graph(function, described, kinds, form).graph.nodes:
-        if node.op == "placeholder":
-            values[node] = next(operands)
-        elif node.op == "output":
-            flat, _ = tree_flatten(node.args[0])
-            return [values[x] for x in flat]
-        elif node.target is operator.getitem:
-            values[node] = values[node.args[0]][node.args[1]]
-        else:
-            given = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, dict(node.kwargs)))
-            made = apply(builder, node.target, given[0], on_cpu(given[1]))
-            values[node] = made if isinstance(node.meta["val"], list | tuple) else made[0]
-    raise AssertionError("a graph ends with its output")
+    made = evaluate(_graph(function, described, kinds, form), _Decomposed(builder), operands)
+    return tree_flatten(made)[0]
+
+
+class _Decomposed(Interpreter):
+    """The walk over the graph of a function that stands for an op."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        made = apply(self._builder, node.target, args, on_cpu(kwargs))
+        return made if isinstance(node.meta["val"], list | tuple) else made[0]
 
 
 @lru_cache(maxsize=1024)

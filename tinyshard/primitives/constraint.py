@@ -1,4 +1,4 @@
-"""The constraint op: where a value is to be placed, as one op that torch can differentiate and vmap.
+"""The constraint: where a value is to be placed. `device_put` and `with_sharding_constraint` bind it.
 
 in a trace       the op is recorded; the partitioner brings the value there
 outside of one   the value is put there at once
@@ -8,38 +8,18 @@ vmap             left out: the constraint is on each example, and a spec cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from tinyshard.arrays.array import Array
-from tinyshard.core.current_trace import is_tracing, keep
-from tinyshard.core.handles import Handles
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.layout import Layout
+from tinyshard.core.primitive import Primitive
+from tinyshard.core.types import ShapedType
 from tinyshard.sharding import Sharding
-
-_library = torch.library.Library("tinyshard", "DEF")
-_library.define("constrain(Tensor x, int sharding) -> Tensor")
-_shardings: Handles[Sharding] = Handles()
-
-
-@torch.library.impl(_library, "constrain", "CompositeExplicitAutograd")
-def _on_plain_tensors(x: torch.Tensor, sharding: int) -> torch.Tensor:
-    return x.clone()
-
-
-@torch.library.impl(_library, "constrain", "Meta")
-def _on_meta(x: torch.Tensor, sharding: int) -> torch.Tensor:
-    return torch.empty_like(x)
-
-
-CONSTRAIN = torch.ops.tinyshard.constrain.default
-
-
-def constraint(number: int) -> Sharding:
-    """The sharding that a constraint op's number stands for."""
-    return _shardings.value(number)
 
 
 @dataclass(frozen=True)
@@ -50,23 +30,68 @@ class Target:
         sharding: on which devices, and how; None for the host.
         committed: whether the value is to stay there.
         put: puts a tensor there, outside of a trace.
+        returns: whether the gradient is put back to where the value was; else it is placed as the result is.
     """
 
     sharding: Sharding | None
     committed: bool
     put: Callable[[torch.Tensor, Sharding | None, bool], torch.Tensor]
+    returns: bool = False
 
 
-def placed_at(x: torch.Tensor, target: Target, *, returns: bool = False) -> torch.Tensor:
-    """A tensor at its target, within any transformation.
+class Constraint(Primitive[Target]):
+    """Where one tensor is to be placed."""
 
-    Args:
-        x: the tensor.
-        target: where it is to be.
-        returns: whether its gradient is put back to where `x` was; else it is placed as the result is.
-    """
-    made: torch.Tensor = _Placed.apply(x, target, returns)
-    return made
+    name = "constrain"
+
+    def abstract(self, params: Target, *xs: ShapedType) -> Sequence[ShapedType]:
+        return xs
+
+    def run(self, params: Target, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        return [params.put(xs[0], params.sharding, params.committed)]
+
+    def record(self, params: Target, xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        if params.sharding is None or not params.committed:
+            return (xs[0].clone(),)
+        return super().record(params, xs)
+
+    def save(self, ctx: Any, params: Target, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        ctx.source = params if is_tracing() or not params.returns else _target_of(xs[0], params)
+
+    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor]:
+        return self.bind(ctx.source, *gradients)
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor]:
+        return self.bind(ctx.params, *(dx for dx in tangents if dx is not None))
+
+    def batch(
+        self, params: Target, size: int, dims: Sequence[int | None], *xs: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
+        return [xs[0].clone()], dims
+
+    def shardings(self, params: Target) -> Sequence[Sharding]:
+        assert params.sharding is not None, "others are not recorded"
+        return [params.sharding]
+
+    def targets(self, params: Target, ndim: int) -> Sequence[Layout]:
+        return [sharding.layout(ndim) for sharding in self.shardings(params)]
+
+    def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return partitioner.brought(partitioner.as_it_is(args[0]), *partitioner.goals[node][0])
+
+    def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return args[0]  # each device has a value of its own there
+
+    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+        return [f"{made} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]
+
+
+CONSTRAINT = Constraint()
+
+
+def placed_at(x: torch.Tensor, target: Target) -> torch.Tensor:
+    """A tensor at its target, within any transformation."""
+    return CONSTRAINT.bind(target, x)[0]
 
 
 def is_transformed(x: torch.Tensor) -> bool:
@@ -78,43 +103,11 @@ def is_transformed(x: torch.Tensor) -> bool:
     )
 
 
-class _Placed(torch.autograd.Function):
-    @staticmethod
-    def forward(x: torch.Tensor, target: Target, returns: bool) -> torch.Tensor:
-        if not is_tracing():
-            return target.put(x, target.sharding, target.committed)
-        if target.sharding is None or not target.committed:
-            return x.clone()
-        handle = _shardings.handle(target.sharding)
-        keep(handle)
-        made: torch.Tensor = CONSTRAIN(x, handle.number)
-        return made
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, target, returns = inputs
-        ctx.returns = returns
-        ctx.target = target
-        ctx.source = target if is_tracing() or not returns else _target_of(x, target)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> Any:
-        return _Placed.apply(g, ctx.source, ctx.returns), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, dx: torch.Tensor, _: Any, __: Any) -> torch.Tensor:
-        return placed_at(dx, ctx.target, returns=ctx.returns)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, target: Target, returns: bool) -> Any:
-        return x.clone(), in_dims[0]
-
-
 def _target_of(x: torch.Tensor, target: Target) -> Target:
     """Where the value that transformations wrap is placed now."""
     functorch = torch._C._functorch
     while functorch.is_functorch_wrapped_tensor(x):
         x = functorch.get_unwrapped(x)
     if isinstance(x, Array):
-        return Target(x.sharding, x.committed, target.put)
-    return Target(None, False, target.put)
+        return Target(x.sharding, x.committed, target.put, returns=True)
+    return Target(None, False, target.put, returns=True)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +12,12 @@ from torch.utils._pytree import tree_map, tree_map_only
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.strided import check_traced
-from tinyshard.compile.intercept import STOP
 from tinyshard.core.collectives import group_positions
+from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Builder, Literal, Value
-from tinyshard.core.types import ShapedType
-from tinyshard.partition.op_table import AS_RESHAPE, INSTEAD, needs_contiguous
-from tinyshard.partition.reshard import collective
-from tinyshard.primitives.collective import NAMED, Groups, call_of
+from tinyshard.partition.op_table import ALIASES, AS_RESHAPE, INSTEAD, needs_contiguous
+from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import compare_copies
 
@@ -66,54 +64,42 @@ def inline(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[
     Returns:
         The numbers of its results, on their shards.
     """
-    values: dict[torch.fx.Node, Any] = {}
-    given = iter(inputs)
-    for node in region.traced.graph.graph.nodes:
-        if node.op == "placeholder":
-            values[node] = Value(next(given))
-        elif node.op == "get_attr":
-            held = getattr(region.traced.graph, str(node.target)).detach()
-            values[node] = Value(builder.emit("literal", (Literal(held),), {}, [shaped_type_of(held)])[0])
-        elif node.op == "output":
-            made = [values[x].number for x in node.args[0]]
-            compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), made)
-            return made
-        else:
-            args, kwargs = tree_map_only(torch.fx.Node, values.__getitem__, (node.args, node.kwargs))
-            values[node] = _step(builder, axes, node, args, kwargs)
-    raise AssertionError("a graph ends with its output")
+    made = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
+    compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), made)
+    return made
 
 
-def _step(builder: Builder, axes: Axes, node: torch.fx.Node, args: Any, kwargs: dict[str, Any]) -> Any:
-    op: Any = node.target
-    if op is operator.getitem:
-        return args[0][args[1]]
-    if op in (aten.detach.default, aten.alias.default, aten.lift_fresh.default, aten.lift_fresh_copy.default, STOP):
-        return args[0]
-    # gradients recompute what their region computes: in one program a step with the same operands is the same step
-    named = op is NAMED
-    # of two meshes one name may mean different axes
-    call = call_of(args[1]) if named else None
-    over = axes.of(call.axes, call.groups, builder.axes) if call is not None else None
-    key = ("step", str(op), repr(args), repr(sorted(kwargs.items())), over)
-    if key not in builder.copies:
-        builder.copies[key] = _collective(builder, axes, *args) if named else _local(builder, node, op, args, kwargs)
-    return builder.copies[key]
+class Inliner(Interpreter):
+    """The walk over a region's graph; nodes become Values of the program."""
 
+    def __init__(self, builder: Builder, axes: Axes) -> None:
+        self.builder = builder
+        self.axes = axes
 
-def _collective(builder: Builder, axes: Axes, x: Value, number: int) -> Value:
-    call = call_of(number)
-    over, groups = axes.of(call.axes, call.groups, builder.axes)
-    params = call.arguments
-    if not over:  # a group of one: only a permutation without a pair changes anything
-        if call.kind == "own_index" or params.get("pairs") == ():
-            meta = ShapedType((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
-            assert meta is not None
-            return Value(builder.emit("aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta])[0])
-        return x
-    if groups is not None:
-        params["groups"] = groups
-    return Value(collective(builder, call.kind, x.number, over, **params))
+    def literal(self, values: torch.Tensor) -> Value:
+        held = values.detach()
+        return Value(self.builder.emit("literal", (Literal(held),), {}, [shaped_type_of(held)])[0])
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        op: Any = node.target
+        primitive = primitive_of(op)
+        if primitive is not None:
+            made = primitive.inline(self, node, args, kwargs)
+            if made is not NotImplemented:
+                return made
+        if op in ALIASES:
+            return args[0]
+        key = ("step", str(op), repr(args), repr(sorted(kwargs.items())))
+        return self.once(key, lambda: _local(self.builder, node, op, args, kwargs))
+
+    def once(self, key: Any, emit: Callable[[], Any]) -> Any:
+        """What `emit` gives, made once for a key.
+
+        Gradients recompute what their region computes: in one program a step with the same operands is the same step.
+        """
+        if key not in self.builder.copies:
+            self.builder.copies[key] = emit()
+        return self.builder.copies[key]
 
 
 def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -1,25 +1,17 @@
-"""A region: code that every device runs on its own shard, as one op on whole tensors.
+"""A manual region: code that every device runs on its own shard, traced; its shapes on devices and as a whole.
 
     on whole tensors     f32[8, 3] x  ->  mapped(x, region)  ->  f32[8, 3]
     on each device       f32[1, 3] x  ->  the region's graph ->  f32[1, 3]
 
-The op is recorded by jit like any other, and differentiated and vmapped by the rules of `manual_region_rules`;
-the partitioner brings its operands to the layout that the region wants, and writes its graph into the program.
+`manual_region_rules` has the primitive: how it is partitioned, differentiated and vmapped.
 """
 
 from __future__ import annotations
 
-import itertools
-import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, ClassVar
-
-import torch
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, P
 from tinyshard.sharding.mesh import Mesh
@@ -36,28 +28,17 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         in_dims: how each input is cut; what it closes over is whole.
         out_dims: how each result is.
-        number: stands for the region in the op, which takes no Python objects.
     """
 
     traced: Traced
     mesh: Mesh
     in_dims: tuple[NamedDims, ...]
     out_dims: tuple[NamedDims, ...]
-    number: int = field(default_factory=itertools.count(1).__next__)
-    _jit: ClassVar[Callable[[Any], Any]]  # `transforms.jit`, which is built on regions, puts it here
-
-    def __post_init__(self) -> None:
-        _regions[self.number] = self
-
-    @property
-    def inputs(self) -> list[torch.fx.Node]:
-        """The placeholders of the graph."""
-        return [n for n in self.traced.graph.graph.nodes if n.op == "placeholder"]
 
     @property
     def all_in_dims(self) -> tuple[NamedDims, ...]:
         """How each placeholder is cut."""
-        closed = tuple(((),) * node.meta["val"].dim() for node in self.inputs[len(self.in_dims) :])
+        closed = tuple(((),) * node.meta["val"].dim() for node in self.traced.inputs[len(self.in_dims) :])
         return (*self.in_dims, *closed)
 
     @property
@@ -93,40 +74,3 @@ class ManualRegion:
     def anywhere(self) -> NamedSharding:
         """A sharding that names its devices, and no more."""
         return NamedSharding(self.mesh, P())
-
-    @cached_property
-    def jitted(self) -> Any:
-        """The op alone as a program, for calls that no trace records."""
-        number = self.number
-        return ManualRegion._jit(lambda *xs: MAPPED(list(xs), number))
-
-
-_regions: weakref.WeakValueDictionary[int, ManualRegion] = weakref.WeakValueDictionary()
-
-_library = torch.library.Library("tinyshard", "FRAGMENT")
-_library.define("mapped(Tensor[] xs, int region) -> Tensor[]")
-
-
-def region_of(number: int) -> ManualRegion:
-    """The region that an op's number stands for."""
-    return _regions[number]
-
-
-@torch.library.impl(_library, "mapped", "CompositeExplicitAutograd")
-def _run(xs: Sequence[torch.Tensor], region: int) -> Any:
-    if is_tracing():  # on tensors that the traced function makes: what matters is the shape
-        return [torch.zeros(m.shape, dtype=m.dtype) for m in _regions[region].outputs]
-    return list(_regions[region].jitted(*xs))
-
-
-@torch.library.impl(_library, "mapped", "Meta")
-def _on_meta(xs: Sequence[torch.Tensor], region: int) -> Any:
-    return [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in _regions[region].outputs]
-
-
-MAPPED = torch.ops.tinyshard.mapped.default
-
-
-def regions_in(traced: Traced) -> list[ManualRegion]:
-    """The regions of a graph, in order."""
-    return [_regions[node.args[1]] for node in traced.graph.graph.nodes if node.target is MAPPED]

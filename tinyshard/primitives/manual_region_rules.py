@@ -1,27 +1,35 @@
-"""What transformations make of a region: its gradient, its tangent, its vmapped form. Each is a region again.
+"""The primitive of a manual region. Its gradient, its tangent and its vmapped form are manual regions again.
 
 input cut over an axis         its gradient is cut so too
 input whole on every device    its gradient is the sum over the devices
 result whole on every device   each device gets an equal part of its gradient
+
+Outside of a trace it is a graph of one node, compiled and called as any other.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from tinyshard.arrays.placement import put_plain
-from tinyshard.compile.intercept import STOP
+from tinyshard.arrays.array import shaped_type_of
+from tinyshard.compile.executable import Elsewhere
+from tinyshard.compile.replay import replayed
+from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names
-from tinyshard.core.current_trace import is_tracing, keep
 from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.layout import Layout
+from tinyshard.core.primitive import Primitive
 from tinyshard.core.types import ShapedType
-from tinyshard.primitives.collective import NAMED, call_of, collective, lifted, perform
-from tinyshard.primitives.constraint import CONSTRAIN, Target, constraint, placed_at
-from tinyshard.primitives.manual_region import MAPPED, ManualRegion, NamedDims, region_of
+from tinyshard.partition.reshard import ShardedVar
+from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
+from tinyshard.primitives.inlining import Axes, inline
+from tinyshard.primitives.manual_region import ManualRegion, NamedDims
+from tinyshard.sharding import Sharding
 from tinyshard.sharding.mesh import Mesh
 from tinyshard.transforms.vmap import vmap
 
@@ -52,50 +60,13 @@ def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tupl
     first, *others = (*operands, *constants)
     for name in _free_names(region):  # its rule is to run at that level, mapped operands or not
         first = lifted(first, name)
-    made: Any = _Mapped.apply(region.number, region, first, *others)
-    return tuple(made)
+    return MANUAL_REGION.bind(region, first, *others)
 
 
 def _free_names(region: ManualRegion) -> list[axis_names.Name]:
     own = set(region.mesh.axis_names)
-    asked = {n for node in _collectives(region) for n in call_of(node.args[1]).axes}  # type: ignore[arg-type]
+    asked = {name for _, call in COLLECTIVE.nodes(region.traced.graph) for name in call.axes}
     return [axis_names.find(n) for n in sorted(asked - own)]
-
-
-def _collectives(region: ManualRegion) -> list[torch.fx.Node]:
-    return [node for node in region.traced.graph.graph.nodes if node.target is NAMED]
-
-
-# what torch calls where no gradient is asked for, and has no derivative of -> the same op with one
-_WITH_DERIVATIVE = {torch.ops.aten._embedding_bag_forward_only.default: torch.ops.aten._embedding_bag.default}
-
-
-class _Replay(torch.fx.Interpreter):
-    """Runs a graph again, this package's ops as what transformations understand."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        if target is NAMED:
-            return perform(args[0], call_of(args[1]))
-        if target is MAPPED:
-            return apply_region(region_of(args[1]), args[0])
-        if target is CONSTRAIN:
-            return placed_at(args[0], Target(constraint(args[1]), True, put_plain))
-        if target is STOP:
-            return args[0].detach()
-        if target is torch.ops.aten.detach.default:  # torch's own, of values that it saves for a gradient
-            return args[0]
-        if target is torch.ops.aten.copy.default:  # torch has no derivative of it
-            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
-        return super().call_function(_WITH_DERIVATIVE.get(target, target), args, kwargs)
-
-
-def replayed(traced: Traced) -> Function:
-    """A graph as a function of all its inputs, to be transformed."""
-    return lambda *xs: tuple(_Replay(traced.graph, garbage_collect_values=False).run(*xs))
-
-
-def _function(region: ManualRegion) -> Function:
-    return replayed(region.traced)
 
 
 def _check_rule(region: ManualRegion) -> None:
@@ -119,53 +90,141 @@ def _differentiable(metas: Sequence[ShapedType]) -> list[int]:
     return [i for i, m in enumerate(metas) if m.dtype.is_floating_point or m.dtype.is_complex]
 
 
-class _Mapped(torch.autograd.Function):
-    """The op with its rules. Takes the region itself too, to keep it alive as long as the graph of gradients."""
+class ManualRegionPrimitive(Primitive[ManualRegion]):
+    """A manual region on whole tensors: its inputs, and then what it closes over."""
 
-    @staticmethod
-    def forward(number: int, region: ManualRegion, *xs: torch.Tensor) -> Any:
-        if is_tracing():
-            keep(region)
-            return tuple(MAPPED(list(xs), number))
-        return tuple(region.jitted(*xs))
+    name = "mapped"
+    several = True
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.region = inputs[1]
-        ctx.save_for_backward(*inputs[2:])
-        ctx.save_for_forward(*inputs[2:])
-        ctx.mark_non_differentiable(*(x for x in output if not (x.is_floating_point() or x.is_complex())))
+    def abstract(self, params: ManualRegion, *xs: ShapedType) -> Sequence[ShapedType]:
+        return params.outputs
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+    def run(self, params: ManualRegion, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        return entry_of(params).call(xs, "a mapped function")
+
+    def save(self, ctx: Any, params: ManualRegion, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        ctx.save_for_backward(*xs)
+        ctx.save_for_forward(*xs)
+
+    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        region, xs = ctx.params, ctx.saved_tensors
         wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
-        region: ManualRegion = ctx.region
         _check_rule(region)
-        pulled = _gradient(region, wanted)
         cotangents = [gradients[i] for i in _differentiable(region.outputs)]
-        made = iter(apply_region(pulled, [*ctx.saved_tensors, *cotangents]))
-        return None, None, *(next(made) if i in wanted else None for i in range(len(ctx.saved_tensors)))
+        made = iter(apply_region(_gradient(region, wanted), [*xs, *cotangents]))
+        return [next(made) if i in wanted else None for i in range(len(xs))]
 
-    @staticmethod
-    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Any:
-        region: ManualRegion = ctx.region
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        region = ctx.params
         _check_rule(region)
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
-        pushed = _tangent(region, moved)
-        made = iter(apply_region(pushed, [*ctx.saved_tensors, *(tangents[i] for i in moved)]))
+        given = [*ctx.saved_tensors, *(t for t in tangents if t is not None)]
+        made = iter(apply_region(_tangent(region, moved), given))
         floating = _differentiable(region.outputs)
-        return tuple(next(made) if i in floating else None for i in range(len(region.out_dims)))
+        return [next(made) if i in floating else None for i in range(len(region.out_dims))]
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, number: int, region: ManualRegion, *xs: torch.Tensor) -> Any:
-        dims = in_dims[2:]
-        mapped = tuple(d is not None for d in dims)
+    def batch(
+        self, params: ManualRegion, size: int, dims: Sequence[int | None], *xs: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
         here = axis_names.at_level(axis_names.level() + 1)
         # a mesh axis of the same name was bound inside of the vmap: within the region the name is the mesh's
-        name = here.name if here is not None and here.name not in region.mesh.axis_names else None
-        batched = _vmapped(region, mapped, info.batch_size, name)
+        name = here.name if here is not None and here.name not in params.mesh.axis_names else None
+        batched = _vmapped(params, tuple(d is not None for d in dims), size, name)
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
-        return apply_region(batched, fronted), (0,) * len(region.out_dims)
+        return apply_region(batched, fronted), [0] * len(params.out_dims)
+
+    def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        return apply_region(self.params(args), args[0])
+
+    def shardings(self, params: ManualRegion) -> Sequence[Sharding]:
+        return [params.anywhere]
+
+    def required(self, params: ManualRegion) -> Sequence[Layout]:
+        names = params.mesh.axis_names  # a layout with one dim for each axis shows which of the program's axes that is
+        return [params.sharding(tuple((name,) for name in names)).layout(len(names))]
+
+    def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        region, written = self.params(args), partitioner.goals[node][0][1]
+        if written is None:
+            return self._elsewhere(partitioner, region, args[0])
+        named = dict(zip(region.mesh.axis_names, written.dims, strict=True))
+
+        def dims(cut: NamedDims) -> Any:
+            return tuple(tuple(a for name in names for a in named[name]) for names in cut)
+
+        wanted = [dims(cut) for cut in region.all_in_dims]
+        numbers = [partitioner.at(x, at).number for x, at in zip(args[0], wanted, strict=True)]
+        made = inline(partitioner.builder, region, Axes(region.mesh.shape, named), numbers)
+        return [
+            ShardedVar(partitioner.apart(number, dims(cut)), meta.shape, meta.dtype, dims(cut))
+            for number, meta, cut in zip(made, region.outputs, region.out_dims, strict=True)
+        ]
+
+    def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[Elsewhere]:
+        """On a mesh that the program's axes cannot say."""
+
+        def layout(cut: NamedDims) -> Layout:
+            return region.sharding(cut).layout(len(cut))
+
+        given = zip(operands, region.all_in_dims, strict=True)
+        numbers = [partitioner.elsewhere(partitioner.as_it_is(x), layout(cut)).number for x, cut in given]
+        made = inline(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
+        return [
+            Elsewhere(number, meta.shape, meta.dtype, layout(cut))
+            for number, meta, cut in zip(made, region.outputs, region.out_dims, strict=True)
+        ]
+
+    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+        region = self.params(args)
+        inputs = [f"shard of {x!r}, {_spelled(cut)}" for x, cut in zip(args[0], region.all_in_dims, strict=True)]
+        returned = f" as {', '.join(map(_spelled, region.out_dims))}"
+        first = f"{made} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:"
+        return [first, *printer.nested(region.traced, inputs, returned)]
+
+
+MANUAL_REGION = ManualRegionPrimitive()
+
+
+def _spelled(cut: NamedDims) -> str:
+    last = max((i + 1 for i, names in enumerate(cut) if names), default=0)
+    entries = [None if not names else names[0] if len(names) == 1 else names for names in cut[:last]]
+    return f"P({', '.join(map(repr, entries))})"
+
+
+def trace_of(region: ManualRegion) -> Traced:
+    """The region alone as a traced function on whole tensors: a graph of one node."""
+    graph = torch.fx.Graph()
+
+    def meta_of(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(tuple(shape), dtype=dtype, device="meta")
+
+    inputs = []
+    for number, (node, cut) in enumerate(zip(region.traced.inputs, region.all_in_dims, strict=True)):
+        value = node.meta["val"]
+        inputs.append(graph.placeholder(f"x_{number}"))
+        inputs[-1].meta["val"] = meta_of(region.whole_shape(tuple(value.shape), cut), value.dtype)
+    handle = MANUAL_REGION.handle(region)
+    results = []
+    if region.out_dims:
+        made = graph.call_function(MANUAL_REGION.op, (inputs, handle.number))
+        made.meta["val"] = [meta_of(m.shape, m.dtype) for m in region.outputs]
+        for number, value in enumerate(made.meta["val"]):
+            results.append(graph.call_function(operator.getitem, (made, number)))
+            results[-1].meta["val"] = value
+    graph.output(tuple(results))
+    traced = region.traced
+    arguments = tuple(shaped_type_of(x.meta["val"]) for x in inputs[: len(region.in_dims)])
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    return Traced(module, arguments, traced.closed, traced.outputs, traced.out_tree, (handle,), traced.own_rule)
+
+
+def entry_of(region: ManualRegion) -> TraceCacheEntry:
+    """The region alone, with the executables of it."""
+    made: dict[Any, Any] = region.__dict__.setdefault("_derived", {})
+    if "entry" not in made:
+        made["entry"] = TraceCacheEntry(trace_of(region))
+    entry: TraceCacheEntry = made["entry"]
+    return entry
 
 
 def _kept(region: ManualRegion, key: Any, make: Callable[[], ManualRegion]) -> ManualRegion:
@@ -177,9 +236,9 @@ def _kept(region: ManualRegion, key: Any, make: Callable[[], ManualRegion]) -> M
 
 
 def _gradient(region: ManualRegion, wanted: tuple[int, ...]) -> ManualRegion:
-    ins, outs = _metas(region.inputs), _metas(region.traced.results)
+    ins, outs = _metas(region.traced.inputs), _metas(region.traced.results)
     floating = _differentiable(outs)
-    function = _function(region)
+    function = replayed(region.traced)
 
     def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
         xs, cotangents = list(given[: len(ins)]), given[len(ins) :]
@@ -210,9 +269,9 @@ def _summed(region: ManualRegion, cut: NamedDims, g: torch.Tensor) -> torch.Tens
 
 
 def _tangent(region: ManualRegion, moved: tuple[int, ...]) -> ManualRegion:
-    ins = _metas(region.inputs)
+    ins = _metas(region.traced.inputs)
     floating = _differentiable(_metas(region.traced.results))
-    function = _function(region)
+    function = replayed(region.traced)
 
     def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
         xs, tangents = list(given[: len(ins)]), given[len(ins) :]
@@ -235,9 +294,9 @@ def _tangent(region: ManualRegion, moved: tuple[int, ...]) -> ManualRegion:
 
 
 def _vmapped(region: ManualRegion, mapped: tuple[bool, ...], size: int, name: str | None) -> ManualRegion:
-    ins = _metas(region.inputs)
+    ins = _metas(region.traced.inputs)
     in_axes = tuple(0 if m else None for m in mapped)
-    function = vmap(_function(region), in_axes=in_axes, axis_name=name, axis_size=size)
+    function = vmap(replayed(region.traced), in_axes=in_axes, axis_name=name, axis_size=size)
 
     def make() -> ManualRegion:
         metas = [
@@ -247,6 +306,3 @@ def _vmapped(region: ManualRegion, mapped: tuple[bool, ...], size: int, name: st
         return make_region(region.mesh, function, metas, cuts, [((), *cut) for cut in region.out_dims])
 
     return _kept(region, ("vmap", mapped, size, name), make)
-
-
-__all__ = ["apply_region", "make_region", "region_of"]

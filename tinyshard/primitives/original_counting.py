@@ -18,17 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.core.primitive import define
 from tinyshard.partition.op_table import BATCHED, Batch
 from tinyshard.primitives.random_bits import made_of, width
 from tinyshard.primitives.threefry import words
-
-_library = torch.library.Library("tinyshard", "FRAGMENT")
-_library.define("draw_original(Tensor key, int[] shape, str kind, ScalarType dtype, float low, float high) -> Tensor")
-_library.define("pair_words(Tensor key, int count, int parts, Tensor[] at) -> Tensor")
-_library.define("of_words(Tensor words, int[] shape, str kind, ScalarType dtype, float low, float high) -> Tensor")
-_library.define("draw_pairs(Tensor key, int count, int parts, Tensor at, str kind, ScalarType dtype, float low, "
-                "float high) -> (Tensor, Tensor)")  # fmt: skip
-_library.define("join_pairs(Tensor own, Tensor got, int parts, Tensor at, int[] shape) -> Tensor")
 
 MOST_WORDS = 2**32 - 1  # a counter is one word here
 
@@ -79,24 +72,17 @@ def of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, 
     return made_of(raw.reshape([*batch, *shape]), kind, dtype, low, high)
 
 
-@torch.library.impl(_library, "draw_original", "CompositeExplicitAutograd")
 def _draw_original(key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
     count = word_count(shape, kind, dtype)
     both = torch.cat(hashed_pairs(key, count, 0, -(-count // 2)), -1)
     return of_words(both, shape, kind, dtype, low, high)
 
 
-@torch.library.impl(_library, "draw_original", "Meta")
 def _draw_original_on_meta(
     key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
 ) -> Tensor:
     inner = (2,) if kind == "words" else ()
     return key.new_empty([*key.shape[:-1], *shape, *inner], dtype=dtype)
-
-
-@torch.library.register_vmap("tinyshard::draw_original", lib=_library)
-def _draw_original_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    return DRAW_ORIGINAL(key.movedim(in_dims[0], 0), *rest), 0
 
 
 # ---- on many devices: any layout --------------------------------------------------------------------------------
@@ -108,7 +94,6 @@ def pairs_each(count: int, parts: int) -> int:
     return -(-half // parts)
 
 
-@torch.library.impl(_library, "pair_words", "CompositeExplicitAutograd")
 def _pair_words(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Tensor:
     """Each device's share of the pairs, int32[..., 2, share]."""
     share = pairs_each(count, parts)
@@ -116,19 +101,16 @@ def _pair_words(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Te
     return torch.stack(hashed_pairs(key, count, place * share, (place + 1) * share), -2)
 
 
-@torch.library.impl(_library, "pair_words", "Meta")
 def _pair_words_on_meta(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Tensor:
     return key.new_empty([*key.shape[:-1], 2, pairs_each(count, parts)])
 
 
-@torch.library.impl(_library, "of_words", "CompositeExplicitAutograd")
 def _of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
     """The whole tensor, of the gathered pairs int32[..., 2, n]."""
     half = -(-word_count(shape, kind, dtype) // 2)
     return of_words(made[..., :half].flatten(-2), shape, kind, dtype, low, high)
 
 
-@torch.library.impl(_library, "of_words", "Meta")
 def _of_words_on_meta(
     made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
 ) -> Tensor:
@@ -152,7 +134,6 @@ def _half_of_block(count: int, parts: int) -> int:
     return -(-(count // parts) // 2)
 
 
-@torch.library.impl(_library, "draw_pairs", "CompositeExplicitAutograd")
 def _draw_pairs(
     key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
@@ -165,7 +146,6 @@ def _draw_pairs(
     return own, sent
 
 
-@torch.library.impl(_library, "draw_pairs", "Meta")
 def _draw_pairs_on_meta(
     key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
@@ -173,20 +153,41 @@ def _draw_pairs_on_meta(
     return made, made.clone()
 
 
-@torch.library.impl(_library, "join_pairs", "CompositeExplicitAutograd")
 def _join_pairs(own: Tensor, got: Tensor, parts: int, at: Tensor, shape: Sequence[int]) -> Tensor:
     upper = int(at) >= parts // 2
     both = torch.cat((got, own) if upper else (own, got))
     return both[: math.prod(shape)].reshape(shape).clone()
 
 
-@torch.library.impl(_library, "join_pairs", "Meta")
 def _join_pairs_on_meta(own: Tensor, got: Tensor, parts: int, at: Tensor, shape: Sequence[int]) -> Tensor:
     return own.new_empty(shape)
 
 
-_ops = torch.ops.tinyshard
-DRAW_ORIGINAL = _ops.draw_original.default
-PAIR_WORDS, OF_WORDS = _ops.pair_words.default, _ops.of_words.default
+DRAW_ORIGINAL = define(
+    "draw_original(Tensor key, int[] shape, str kind, ScalarType dtype, float low, float high) -> Tensor",
+    _draw_original,
+    _draw_original_on_meta,
+)
+PAIR_WORDS = define(
+    "pair_words(Tensor key, int count, int parts, Tensor[] at) -> Tensor", _pair_words, _pair_words_on_meta
+)
+OF_WORDS = define(
+    "of_words(Tensor words, int[] shape, str kind, ScalarType dtype, float low, float high) -> Tensor",
+    _of_words,
+    _of_words_on_meta,
+)
+DRAW_PAIRS = define(
+    "draw_pairs(Tensor key, int count, int parts, Tensor at, str kind, ScalarType dtype, float low, float high) "
+    "-> (Tensor, Tensor)",
+    _draw_pairs,
+    _draw_pairs_on_meta,
+)
+JOIN_PAIRS = define(
+    "join_pairs(Tensor own, Tensor got, int parts, Tensor at, int[] shape) -> Tensor", _join_pairs, _join_pairs_on_meta
+)
 BATCHED[DRAW_ORIGINAL] = Batch(-1)
-DRAW_PAIRS, JOIN_PAIRS = _ops.draw_pairs.default, _ops.join_pairs.default
+
+
+@torch.library.register_vmap("tinyshard::draw_original")
+def _draw_original_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any) -> tuple[Tensor, int]:
+    return DRAW_ORIGINAL(key.movedim(in_dims[0], 0), *rest), 0

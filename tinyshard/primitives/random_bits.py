@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.core.primitive import define
 from tinyshard.partition.op_table import BATCHED, Batch
 from tinyshard.primitives import floats
 from tinyshard.primitives.threefry import counter_words, words
@@ -30,12 +31,6 @@ from tinyshard.primitives.threefry import counter_words, words
 BLOCK = 1 << 15  # elements that torch's ops make at once, so that they stay in the cache
 LOAD_FROM = 1 << 20  # elements; for fewer ones loading numba, 0.4 s a process, costs more than it saves
 COMPILED_FROM = 1 << 14  # once it is there
-
-_library = torch.library.Library("tinyshard", "FRAGMENT")
-_library.define(
-    "draw(Tensor key, int[] shape, int[] parts, Tensor[] at, str kind, ScalarType dtype, float low=0., float high=1.) "
-    "-> Tensor"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +84,6 @@ def counters_of(shape: Sequence[int], parts: Sequence[int], at: Sequence[int]) -
     return Counters(starts + at[last] * block[last] * below, block[last] * below)
 
 
-@torch.library.impl(_library, "draw", "CompositeExplicitAutograd")
 def _draw(
     key: Tensor,
     shape: Sequence[int],
@@ -108,7 +102,6 @@ def _draw(
     return out
 
 
-@torch.library.impl(_library, "draw", "Meta")
 def _draw_on_meta(
     key: Tensor,
     shape: Sequence[int],
@@ -123,11 +116,16 @@ def _draw_on_meta(
     return key.new_empty([*key.shape[:-1], *local, *_inner(kind)], dtype=dtype)
 
 
-DRAW = torch.ops.tinyshard.draw.default
+DRAW = define(
+    "draw(Tensor key, int[] shape, int[] parts, Tensor[] at, str kind, ScalarType dtype, float low=0., float high=1.) "
+    "-> Tensor",
+    _draw,
+    _draw_on_meta,
+)
 BATCHED[DRAW] = Batch(-1)  # each key of a batch is drawn from alone
 
 
-@torch.library.register_vmap("tinyshard::draw", lib=_library)
+@torch.library.register_vmap("tinyshard::draw")
 def _draw_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, int]:
     return DRAW(key.movedim(in_dims[0], 0), *rest, **named), 0
 

@@ -10,16 +10,20 @@ The graph tells along which axes a value can differ; with the flag `check_replic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from tinyshard.core import config
 from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.leaves import named_leaves
+from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import collective
-from tinyshard.primitives.collective import NAMED, Groups, call_of
+from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
 
 Names = frozenset[str]
@@ -27,31 +31,24 @@ Names = frozenset[str]
 
 def varying(region: ManualRegion) -> list[Names]:
     """The axes along which each result may differ from device to device; axes of size 1 are left out."""
-    found: dict[torch.fx.Node, Names] = {}
-    cuts = iter(region.all_in_dims)
-    for node in region.traced.graph.graph.nodes:
-        if node.op == "placeholder":
-            found[node] = frozenset(name for names in next(cuts) for name in names)
-        elif node.op == "output":
-            several = {name for name, size in region.mesh.shape.items() if size > 1}
-            return [found[x] & several for x in node.args[0]]
-        else:
-            given = frozenset().union(*(found[x] for x in node.all_input_nodes))
-            found[node] = _after_collective(given, node.args[1]) if node.target is NAMED else given
-    raise AssertionError("a graph ends with its output")
+    inputs = (frozenset(name for names in cut for name in names) for cut in region.all_in_dims)
+    several = {name for name, size in region.mesh.shape.items() if size > 1}
+    return [axes & several for axes in evaluate(region.traced.graph, _Varying(), inputs)]
 
 
-def _after_collective(given: Names, number: int) -> Names:
-    """Along which axes the result of a collective differs, from those along which its operand does."""
-    call = call_of(number)
-    own = frozenset(call.axes)
-    if call.kind == "own_index":
-        return own
-    if call.kind in ("all_reduce", "all_gather"):
-        return given - own if call.groups is None else given
-    if call.kind == "collective_permute" and len(call.arguments["pairs"]) == call.size:
-        return given  # everyone gets a value of another one; equal ones stay equal
-    return given | own
+class _Varying(Interpreter):
+    """The walk over a region's graph; nodes become the axes along which they differ."""
+
+    def literal(self, values: torch.Tensor) -> Names:
+        return frozenset()
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Names:
+        given: Names = frozenset().union(*(x for x in tree_leaves((args, kwargs)) if isinstance(x, frozenset)))
+        primitive = primitive_of(node.target)
+        return given if primitive is None else primitive.varies(given, args)
+
+    def item(self, node: torch.fx.Node, several: Names, position: int) -> Names:
+        return several
 
 
 def check_specs(region: ManualRegion, name: str) -> None:

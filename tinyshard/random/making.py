@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import tinyshard.primitives.sharded_draws  # noqa: F401  the rules of the ops that draw
 from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.primitive import define
 from tinyshard.partition.op_table import BATCHED, Batch
 from tinyshard.primitives.original_counting import DRAW_ORIGINAL
 from tinyshard.primitives.random_bits import DRAW
@@ -192,26 +194,16 @@ def fold_in(key: Key, data: Any) -> Key:
     return made
 
 
-_library = torch.library.Library("tinyshard", "FRAGMENT")
-_library.define("fold_in(Tensor key, Tensor number) -> Tensor")
-
-
-@torch.library.impl(_library, "fold_in", "CompositeExplicitAutograd")
 def _fold_in(key: Tensor, number: Tensor) -> Tensor:
     low = number.broadcast_to(key.shape[:-1]).clone()
     return torch.stack(words(key[..., 0].clone(), key[..., 1].clone(), torch.zeros_like(low), low), -1)
 
 
-@torch.library.impl(_library, "fold_in", "Meta")
-def _fold_in_on_meta(key: Tensor, number: Tensor) -> Tensor:
-    return torch.empty_like(key)
-
-
-FOLD = torch.ops.tinyshard.fold_in.default
+FOLD = define("fold_in(Tensor key, Tensor number) -> Tensor", _fold_in, lambda key, number: torch.empty_like(key))
 BATCHED[FOLD] = Batch(-1)
 
 
-@torch.library.register_vmap("tinyshard::fold_in", lib=_library)
+@torch.library.register_vmap("tinyshard::fold_in")
 def _fold_in_under_vmap(info: Any, in_dims: Any, key: Tensor, number: Tensor) -> tuple[Tensor, int]:
     given = [
         x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)

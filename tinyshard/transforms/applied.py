@@ -21,8 +21,9 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.array import one_call
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.intercept import STOP
+from tinyshard.compile.replay import replayed
 from tinyshard.compile.tracing import Traced
-from tinyshard.primitives.manual_region_rules import replayed
+from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.transforms.vmap import vmap
 
 Function = Callable[..., Sequence[torch.Tensor]]
@@ -50,16 +51,8 @@ class Derived:
     @cached_property
     def differentiable(self) -> tuple[int, ...]:
         """The results that a gradient may flow from."""
-        reached: dict[torch.fx.Node, bool] = {}
-        for node in self.traced.graph.graph.nodes:
-            if node.op == "placeholder":
-                reached[node] = _is_continuous(node.meta["val"])
-            elif node.op == "call_function":
-                passes = node.target is not STOP and any(reached.get(x, False) for x in node.all_input_nodes)
-                made = [] if has_effect(node.target) else tree_leaves(node.meta["val"])
-                reached[node] = passes and any(_is_continuous(x) for x in made)
         return tuple(
-            i for i, x in enumerate(self.traced.results) if reached.get(x, False) and _is_continuous(x.meta["val"])
+            i for i, x in enumerate(evaluate(self.traced.graph, _Flow(), map(_flow, self.traced.inputs))) if x is FLOWS
         )
 
     def gradient(self, wanted: tuple[int, ...], count: int) -> Function:
@@ -102,6 +95,29 @@ class Derived:
         if key not in self.made:
             self.made[key] = self.jit(function)
         return self.made[key]
+
+
+FLOWS = object()  # stands for a value that a gradient may flow through
+
+
+class _Flow(Interpreter):
+    """The walk over a graph; nodes become FLOWS where a gradient may flow through them, else None."""
+
+    def literal(self, values: torch.Tensor) -> Any:
+        return None
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        passes = node.target is not STOP and not has_effect(node.target)
+        passes = passes and any(x is FLOWS for x in tree_leaves((args, kwargs)))
+        made = node.meta["val"]
+        flows = [
+            FLOWS if passes and _is_continuous(x) else None for x in tree_leaves(made, is_leaf=lambda x: x is None)
+        ]
+        return flows if isinstance(made, list | tuple) else flows[0]
+
+
+def _flow(node: torch.fx.Node) -> Any:
+    return FLOWS if _is_continuous(node.meta["val"]) else None
 
 
 def _is_continuous(x: Any) -> bool:

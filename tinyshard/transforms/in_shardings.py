@@ -9,17 +9,9 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.placement import as_sharding, device_put
-from tinyshard.compile.executable import DeviceAssignment
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import is_same_placement
-from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
-
-
-def assignment_at(sharding: Sharding) -> DeviceAssignment:
-    """The devices of a sharding, to which a program is bound."""
-    mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
-    devices = sharding.devices
-    return DeviceAssignment(tuple(d.id for d in devices), devices[0].platform, mesh, True)
+from tinyshard.sharding import PartitionSpec, Sharding
 
 
 def at(x: Any, place: Any) -> Any:

@@ -16,7 +16,6 @@ from tinyshard.compile.signature import static_both_ways
 from tinyshard.compile.text import GraphText
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.transforms.jitted import Jitted
 
 _TAKEN = ("fun", "in_shardings", "out_shardings", "static_argnums", "static_argnames")
@@ -125,6 +124,3 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
     """
     jitted = jit(fun, static_argnums=static_argnums)
     return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())
-
-
-ManualRegion._jit = staticmethod(jit)

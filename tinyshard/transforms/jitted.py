@@ -12,32 +12,25 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
-from tinyshard.arrays.array import Array, shaped_type_of
+from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import array, as_sharding
 from tinyshard.compile.compiled import Closure, Compiled
-from tinyshard.compile.executable import DeviceAssignment, Executable, assignment_of, call, spec_of
+from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.explain import explanation
-from tinyshard.compile.explain_gathers import explain_gathers
 from tinyshard.compile.lowered import Lowered
 from tinyshard.compile.signature import Bound, Signature, bind
-from tinyshard.compile.tracing import Traced, closed_names, trace
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled, called, traces_of
+from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, ShardingError, message
-from tinyshard.runtime.cache import Recent, forget_released
+from tinyshard.core.errors import DtypeError, message
+from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import Sharding
-from tinyshard.sharding.mesh import AbstractMesh, current_mesh
+from tinyshard.sharding.mesh import current_mesh
 from tinyshard.sharding.prefix import spread
 from tinyshard.transforms import applied
-from tinyshard.transforms.in_shardings import assignment_at, at, put_where, shardings_in
-from tinyshard.transforms.traces import (
-    MOST_ALIKE,
-    MOST_TRACES,
-    TraceCacheEntry,
-    partitioned,
-    traces_of,
-)
+from tinyshard.transforms.in_shardings import at, put_where, shardings_in
 
 
 def _of_constants(jitted: Jitted) -> Jitted:
@@ -94,7 +87,8 @@ class Jitted:
         key = self._key(args, kwargs)
         found = None if key is None else self._found.get(key)
         if found is not None:
-            return _run(*found, args)
+            entry, executable, assignment = found
+            return assembled(entry.traced, called(executable, args, assignment))
         if axis_names.in_scope() and axis_names.level():  # collectives inside may name an axis that vmap binds outside
             return self._inlined(args, kwargs)
         bound = self._bind(args, kwargs)
@@ -110,26 +104,18 @@ class Jitted:
         entry, everything = self._everything(bound, self._in_place(bound))
         if _is_watched(everything):
             return self._applied(bound, entry, everything)
-        executable, assignment = self._executable_on(bound, entry, everything)
+        executable, assignment = self._executable(bound, entry, everything)
         # without anything that it closes over, a trace always fits: the first one will be found again
         if key is not None and not entry.traced.closed and self._entries_for(bound.signature)[0] is entry:
             self._found.put(key, (entry, executable, assignment))
-        return _assembled(entry, _called(executable, everything, assignment))
+        return assembled(entry.traced, called(executable, everything, assignment))
 
-    def _executable_on(
+    def _executable(
         self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[Any]
     ) -> tuple[Executable, DeviceAssignment]:
         assignment = self._assignment(entry, everything, bound.names)
-        if isinstance(assignment.mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in everything):
-            raise ShardingError(
-                message(
-                    "a program for an abstract mesh cannot be called",
-                    got=f"{self._name} called, with {assignment.mesh!r}",
-                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
-                    try_=f"{self._name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
-                )
-            )
-        return self._executable(entry, everything, assignment), assignment
+        entry.check_callable(everything, assignment, self._name)
+        return entry.executable(everything, assignment, self._named(entry)), assignment
 
     def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
         """Within a transformation, or on torch's tape: as one op."""
@@ -138,10 +124,10 @@ class Jitted:
             return self._laid_out(bound.call([array(x) for x in operands]))
 
         def run(*inputs: torch.Tensor) -> list[Array]:
-            executable, assignment = self._executable_on(bound, entry, inputs)
-            return _called(executable, inputs, assignment)
+            executable, assignment = self._executable(bound, entry, inputs)
+            return called(executable, inputs, assignment)
 
-        return _assembled(entry, applied.apply(_derived(entry), run, everything))
+        return assembled(entry.traced, applied.apply(_derived(entry), run, everything))
 
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as if it were not jitted, but for its shardings, which are constraints then."""
@@ -193,7 +179,8 @@ class Jitted:
 
         def compiled() -> Compiled:
             assignment = self._assignment(entry, everything, bound.names)
-            executable, roots = self._executable(entry, everything, assignment), (self._function, *bound.statics)
+            executable = entry.executable(everything, assignment, self._named(entry))
+            roots = (self._function, *bound.statics)
             closure = Closure(lambda: entry.look_up(roots), lambda: entry.changes(roots))
             return Compiled(self._name, entry.traced, executable, assignment, bound, closure)
 
@@ -231,15 +218,18 @@ class Jitted:
             changed = entries[-1].changes(roots) if entries else []
             told = explanation(self._name, bound.names(), bound.signature, before, users_line(), changed)
             print(told, file=sys.stderr)
-        traced = trace(roots, bound.call, bound.signature.metas, bound.names)
+        traced = self._trace(bound, roots)
         closed = [c.value for c in traced.closed]
-        entry = TraceCacheEntry(traced, tuple(map(shaped_type_of, closed)))
+        entry = TraceCacheEntry(traced)
         same = next((e for e in entries if e.is_same_as(entry)), None) if entry.hides_tensors else None
         if same is not None:
             return same, [*operands, *closed]
         entries.append(entry)
         del entries[: len(entries) - MOST_ALIKE]
         return entry, [*operands, *closed]
+
+    def _trace(self, bound: Bound, roots: Sequence[Any]) -> Traced:
+        return trace(roots, bound.call, bound.signature.metas, bound.names)
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
@@ -257,45 +247,18 @@ class Jitted:
     def _assignment(
         self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]
     ) -> DeviceAssignment:
-        """The devices of the committed operands, else those that a constraint, a region or out_shardings names.
+        results = [as_sharding(p) for p in shardings_in(self._out_shardings) if p is not None]
+        return entry.assignment(operands, names, results)
 
-        Raises:
-            ShardingError: these are not the same.
-        """
-        assignment = assignment_of(operands, lambda: [*names(), *closed_names(entry.traced)])
-        places = [as_sharding(p) for p in shardings_in(self._out_shardings) if p is not None]
-        for sharding, named in [*entry.assignments, *((place, assignment_at(place)) for place in places)]:
-            if not assignment.committed:
-                assignment = named
-            if named.devices != assignment.devices:
-                raise ShardingError(
-                    message(
-                        "Devices of all `Array` inputs and outputs should be the same.",
-                        got=f"array device ids {list(assignment.devices)} on platform {assignment.platform.upper()}\n"
-                        f"and {list(named.devices)} in {sharding!r}",
-                        rule="constraints, regions and out_shardings name the arguments' devices, in their order",
-                        try_="ts.device_put the arguments there before the call",
-                    )
-                )
-        return assignment
-
-    def _executable(self, entry: TraceCacheEntry, operands: Sequence[Any], assignment: DeviceAssignment) -> Executable:
-        specs = tuple(spec_of(x, assignment) for x in operands)
-        asked = self._asked.get(entry)
-        if asked is None:
-            asked = self._asked[entry] = self._named(entry.traced)
-        key = (assignment.platform, assignment.devices, specs, tuple(asked))
-        executable = entry.executables.get(key)
-        if executable is None:
-            forget_released()
-            executable = entry.executables.put(key, partitioned(entry.traced, assignment, specs, asked))
-        return executable
-
-    def _named(self, traced: Traced) -> list[Sharding | None]:
+    def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
         """The sharding that out_shardings names for each tensor result; None where the partitioner chooses."""
         if self._out_shardings is None:
-            return [None] * len(traced.results)
-        return [p if p is None else as_sharding(p) for p in spread(self._out_shardings, traced.tree_of_results)]
+            return None
+        asked = self._asked.get(entry)
+        if asked is None:
+            places = spread(self._out_shardings, entry.traced.tree_of_results)
+            asked = self._asked[entry] = [p if p is None else as_sharding(p) for p in places]
+        return asked
 
 
 def _is_watched(operands: Sequence[Any]) -> bool:
@@ -306,21 +269,3 @@ def _is_watched(operands: Sequence[Any]) -> bool:
         return False
     with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
         return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
-
-
-def _run(entry: TraceCacheEntry, executable: Executable, assignment: DeviceAssignment, operands: Sequence[Any]) -> Any:
-    return _assembled(entry, _called(executable, operands, assignment))
-
-
-def _called(executable: Executable, operands: Sequence[Any], assignment: DeviceAssignment) -> list[Array]:
-    arrays = call(executable, operands, assignment)
-    if executable.program.reasons:
-        explain_gathers(executable, assignment)
-    return arrays
-
-
-def _assembled(entry: TraceCacheEntry, made: Sequence[torch.Tensor]) -> Any:
-    """The results as the function returns them."""
-    leaves = [made[x] if is_tensor else x for is_tensor, x in entry.traced.outputs]
-    tree = entry.traced.out_tree
-    return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)

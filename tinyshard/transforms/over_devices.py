@@ -9,7 +9,6 @@ machinery does the rest, so that a call is one message.
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -23,17 +22,17 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor, device_put
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.executable import DeviceAssignment
-from tinyshard.compile.signature import Bound, bind, static_both_ways
-from tinyshard.compile.tracing import trace
+from tinyshard.compile.signature import Bound, static_both_ways
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled
+from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import MappingError, message
 from tinyshard.core.types import ShapedType
-from tinyshard.primitives.manual_region import ManualRegion, NamedDims, regions_in
-from tinyshard.primitives.manual_region_rules import apply_region
+from tinyshard.primitives.manual_region import ManualRegion, NamedDims
+from tinyshard.primitives.manual_region_rules import MANUAL_REGION, apply_region, trace_of
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh
 from tinyshard.transforms.jitted import Jitted
-from tinyshard.transforms.traces import MOST_ALIKE, MOST_TRACES, TraceCacheEntry
 
 
 @dataclass(frozen=True)
@@ -58,25 +57,16 @@ class OverDevices(Jitted):
 
     def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
         numbers, by_name = static_both_ways(function, tuple(static_numbers), ())
-
-        @functools.wraps(function, updated=())
-        def inline(*args: Any, **kwargs: Any) -> Any:
-            return self._inline(args, kwargs)
-
-        super().__init__(inline, None, None, numbers, by_name)
-        self.__wrapped__ = function
-        self._shard_function = function
-        self._traces: Recent[Any, list[tuple[ManualRegion, tuple[ShapedType, ...]]]] = Recent(MOST_TRACES)
+        super().__init__(function, None, None, numbers, by_name)
+        self._entries = Recent(MOST_TRACES)  # traces of regions: the function's own are of whole tensors
+        self._regions: Recent[Any, list[tuple[ManualRegion, tuple[ShapedType, ...]]]] = Recent(MOST_TRACES)
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the devices; returns at once. Inside a transformation it is one op of it."""
-        return self._inline(args, kwargs) if axis_names.in_scope() else super().__call__(*args, **kwargs)
-
-    def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
-        return bound.call(everything[: len(bound.operands)])
+        return self._inlined(args, kwargs) if axis_names.in_scope() else super().__call__(*args, **kwargs)
 
     # ---- what pmap and shard_map tell -------------------------------------------------------------------------
 
@@ -93,8 +83,19 @@ class OverDevices(Jitted):
 
     # ---- tracing ----------------------------------------------------------------------------------------------
 
-    def _inline(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Apply the region: within a trace it is recorded as one op, within a transformation it has its rules."""
+    def _trace(self, bound: Bound, roots: Sequence[Any]) -> Traced:
+        """The region alone, as a graph of one node."""
+        return trace_of(self._region(bound, self._split(bound), bound.operands)[0])
+
+    def _inlined(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        bound = self._bind(args, kwargs)
+        return self._bound(bound, bound.operands)
+
+    def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
+        return self._bound(bound, everything[: len(bound.operands)])
+
+    def _bound(self, bound: Bound, operands: Sequence[Any]) -> Any:
+        """Bind the region: within a trace it is recorded as one op, within a transformation it has its rules."""
         if axis_names.device_names():
             raise MappingError(
                 message(
@@ -105,24 +106,22 @@ class OverDevices(Jitted):
                     try_="shard_map over a mesh of two axes; or vmap for the inner one",
                 )
             )
-        bound = bind(self._shard_function, self._static_now(args), self._static_argnames, args, kwargs)
-        operands, split = [capture_outer(x) for x in bound.operands], self._split(bound)
+        operands, split = [capture_outer(x) for x in operands], self._split(bound)
         if not operands:  # transformations find an op by what it takes
             operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
         region, closed = self._region(bound, split, operands)
         made = apply_region(region, [*operands, *closed]) if region.out_dims else ()
-        leaves = [made[x] if is_tensor else x for is_tensor, x in region.traced.outputs]
-        return tree_unflatten(leaves, region.traced.out_tree)
+        return assembled(region.traced, made)
 
     def _region(
         self, bound: Bound, split: Split, operands: Sequence[torch.Tensor]
     ) -> tuple[ManualRegion, list[torch.Tensor]]:
         """The region that fits, and what it closes over as it is now."""
-        roots = (self._shard_function, *bound.statics)
+        roots = (self._function, *bound.statics)
         scope = tuple((n.name, n.size) for n in axis_names.in_scope())
-        key = (bound.signature, split.mesh, scope)
-        known = self._traces.get(key)
-        known = self._traces.put(key, []) if known is None else known
+        key = (bound.signature, split.mesh, scope, len(operands))
+        known = self._regions.get(key)
+        known = self._regions.put(key, []) if known is None else known
         for region, metas in known:
             now = [c.look_up(roots) if c.paths else None for c in region.traced.closed]
             found = [x for x in now if x is not None]
@@ -160,11 +159,14 @@ class OverDevices(Jitted):
     def _assignment(
         self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]
     ) -> DeviceAssignment:
-        assignment, regions = super()._assignment(entry, operands, names), regions_in(entry.traced)
+        found, mesh = super()._assignment(entry, operands, names), mesh_of(entry)
         # a function that returns no tensor leaves no region
-        return (
-            DeviceAssignment(assignment.devices, assignment.platform, regions[0].mesh, True) if regions else assignment
-        )
+        return found if mesh is None else DeviceAssignment(found.devices, found.platform, mesh, True)
+
+
+def mesh_of(entry: TraceCacheEntry) -> Mesh | None:
+    """The mesh of the region that was traced; None where the function returns no tensor."""
+    return next((region.mesh for _, region in MANUAL_REGION.nodes(entry.traced.graph)), None)
 
 
 def _shard_shape(whole: Sequence[int], cut: NamedDims, mesh: Mesh) -> tuple[int, ...]:

@@ -50,8 +50,8 @@ class Pmapped(OverDevices):
         traced = iter(bound.operands)
         leaves = [None if none else next(traced) for none in bound.signature.nones]
         args, kwargs = tree_unflatten(leaves, bound.signature.tree)
-        every = checked_in_axes("pmap", self._shard_function, self._axes(bound, args), args, kwargs)
-        size = axis_length("pmap", self._shard_function, args, kwargs, every, self._axis_size)
+        every = checked_in_axes("pmap", self._function, self._axes(bound, args), args, kwargs)
+        size = axis_length("pmap", self._function, args, kwargs, every, self._axis_size)
         all_leaves = tree_leaves((tuple(args), kwargs))
         dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
         cuts = tuple(_cut(x.dim(), d, self._axis_name) for x, d in zip(bound.operands, dims, strict=True))

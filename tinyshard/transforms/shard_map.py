@@ -9,15 +9,15 @@ from typing import Any
 from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard.compile.signature import Bound
-from tinyshard.compile.tracing import Traced
+from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.core.errors import DtypeError, MeshError, message
 from tinyshard.core.leaves import shapes_of
-from tinyshard.primitives.manual_region import ManualRegion, NamedDims, regions_in
+from tinyshard.primitives.manual_region import ManualRegion, NamedDims
 from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.prefix import spread
-from tinyshard.transforms.over_devices import OverDevices, Split
+from tinyshard.transforms.over_devices import OverDevices, Split, mesh_of
 
 
 class ShardMapped(OverDevices):
@@ -85,11 +85,11 @@ class ShardMapped(OverDevices):
             for x, shape in zip(tree_leaves(out), shapes_of(out), strict=True)
         ]
 
-    def _named(self, traced: Traced) -> list[Sharding | None]:
-        regions = regions_in(traced)
-        if not regions:  # without a tensor among the results
-            return []
-        return [NamedSharding(regions[0].mesh, spec) for spec in spread(self._out_specs, traced.tree_of_results)]
+    def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
+        mesh = mesh_of(entry)
+        if mesh is None:  # without a tensor among the results
+            return None
+        return [NamedSharding(mesh, spec) for spec in spread(self._out_specs, entry.traced.tree_of_results)]
 
 
 def _is_spec(specs: Any) -> bool:

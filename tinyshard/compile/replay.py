@@ -1,0 +1,35 @@
+"""A graph run again as a function, to be differentiated or vmapped; primitives are bound again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tinyshard.compile.tracing import Traced
+from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.primitive import primitive_of
+
+aten = torch.ops.aten
+
+# what torch calls where no gradient is asked for, and has no derivative of -> the same op with one
+_WITH_DERIVATIVE = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
+
+
+class _Replay(Interpreter):
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        op: Any = node.target
+        primitive = primitive_of(op)
+        if primitive is not None:
+            return primitive.replay(args, kwargs)
+        if op is aten.detach.default:  # torch's own, of values that it saves for a gradient
+            return args[0]
+        if op is aten.copy.default:  # torch has no derivative of it
+            return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        return _WITH_DERIVATIVE.get(op, op)(*args, **kwargs)
+
+
+def replayed(traced: Traced) -> Callable[..., Sequence[torch.Tensor]]:
+    """A graph as a function of all its inputs, to be transformed."""
+    return lambda *xs: tuple(evaluate(traced.graph, _Replay(), xs))

@@ -1,0 +1,216 @@
+"""The traces of a function, and the executables made from each, by devices and layouts."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from tinyshard.arrays.array import Array, shaped_type_of
+from tinyshard.compile.executable import (
+    DeviceAssignment,
+    Executable,
+    InputSpec,
+    assignment_at,
+    assignment_of,
+    call,
+    spec_of,
+)
+from tinyshard.compile.explain_gathers import explain_gathers
+from tinyshard.compile.signature import Signature
+from tinyshard.compile.spmd import compile_graph
+from tinyshard.compile.tracing import Traced, closed_names
+from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.layout import is_same_placement
+from tinyshard.core.primitive import bound_in
+from tinyshard.core.types import ShapedType
+from tinyshard.runtime.cache import Recent, forget_released, release
+from tinyshard.sharding import Sharding
+from tinyshard.sharding.mesh import AbstractMesh
+
+MOST_TRACES = 1024  # of a function, for different signatures
+MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
+MOST_PROGRAMS = 256  # of a trace, for different layouts
+
+
+def _release(executable: Executable) -> None:
+    release(executable.program)
+
+
+def _release_all(executables: Recent[Any, Executable]) -> None:
+    for executable in executables.values():
+        _release(executable)
+
+
+@dataclass(eq=False)
+class TraceCacheEntry:
+    """A trace, and the executables made from it.
+
+    Attributes:
+        traced: the graph.
+        executables: partitioned, by devices and layouts.
+        closed: shapes and dtypes of what it closes over; with others it does not fit.
+        derived: its derivatives, once they have been asked for.
+    """
+
+    traced: Traced
+    executables: Recent[Any, Executable] = field(default_factory=lambda: Recent(MOST_PROGRAMS, _release))
+    closed: tuple[ShapedType, ...] = field(init=False)
+    derived: Any = None
+
+    def __post_init__(self) -> None:
+        self.closed = tuple(shaped_type_of(c.value) for c in self.traced.closed)
+        weakref.finalize(self, _release_all, self.executables).atexit = False
+
+    @property
+    def hides_tensors(self) -> bool:
+        """Whether it closes over a tensor that cannot be found again, which may be another one at the next call."""
+        return any(not c.paths for c in self.traced.closed)
+
+    def is_same_as(self, other: TraceCacheEntry) -> bool:
+        """Whether both have one graph on inputs of one kind: then the programs of one do for both."""
+        mine, theirs = self.traced, other.traced
+        plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
+        literal = any(node.op == "get_attr" for node in mine.graph.graph.nodes)
+        same = (mine.arguments, self.closed, mine.out_tree) == (theirs.arguments, other.closed, theirs.out_tree)
+        return plain and not literal and same and mine.graph.code == theirs.graph.code
+
+    @functools.cached_property
+    def assignments(self) -> list[tuple[Sharding, DeviceAssignment]]:
+        """What its constraints and regions say of where it runs."""
+        named = [s for _, primitive, params in bound_in(self.traced.graph) for s in primitive.shardings(params)]
+        return [(sharding, assignment_at(sharding)) for sharding in named]
+
+    def assignment(
+        self,
+        operands: Sequence[Any],
+        names: Callable[[], list[str]] | None = None,
+        results: Sequence[Sharding] = (),
+    ) -> DeviceAssignment:
+        """The devices of the committed operands, else those that a constraint, a region or a result's sharding names.
+
+        Raises:
+            ShardingError: these are not the same.
+        """
+        all_names = None if names is None else lambda: [*names(), *closed_names(self.traced)]
+        assignment = assignment_of(operands, all_names)
+        for sharding, named in [*self.assignments, *((s, assignment_at(s)) for s in results)]:
+            if not assignment.committed:
+                assignment = named
+            if named.devices != assignment.devices:
+                raise ShardingError(
+                    message(
+                        "Devices of all `Array` inputs and outputs should be the same.",
+                        got=f"array device ids {list(assignment.devices)} on platform {assignment.platform.upper()}\n"
+                        f"and {list(named.devices)} in {sharding!r}",
+                        rule="constraints, regions and out_shardings name the arguments' devices, in their order",
+                        try_="ts.device_put the arguments there before the call",
+                    )
+                )
+        return assignment
+
+    def executable(
+        self, operands: Sequence[Any], assignment: DeviceAssignment, results: Sequence[Sharding | None] | None = None
+    ) -> Executable:
+        """The executable for operands of these layouts, made once.
+
+        Args:
+            operands: its inputs; a ShapeDtypeStruct may stand for one.
+            assignment: where it will run.
+            results: the sharding that each result is to have; None where the partitioner chooses.
+        """
+        specs = tuple(spec_of(x, assignment) for x in operands)
+        asked = (None,) * len(self.traced.results) if results is None else tuple(results)
+        key = (assignment.platform, assignment.devices, specs, asked)
+        known = self.executables.get(key)
+        if known is None:
+            forget_released()
+            known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
+        return known
+
+    def check_callable(self, operands: Sequence[Any], assignment: DeviceAssignment, name: str) -> None:
+        """Raise ShardingError for a program that has no devices, but an AbstractMesh."""
+        mesh = assignment.mesh
+        if isinstance(mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in operands):
+            raise ShardingError(
+                message(
+                    "a program for an abstract mesh cannot be called",
+                    got=f"{name} called, with {mesh!r}",
+                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
+                    try_=f"{name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
+                )
+            )
+
+    def call(self, operands: Sequence[torch.Tensor], name: str) -> list[Array]:
+        """Call it on operands that nothing transforms; the results are where the partitioner chose."""
+        assignment = self.assignment(operands)
+        self.check_callable(operands, assignment, name)
+        return called(self.executable(operands, assignment), operands, assignment)
+
+    def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
+        """What it closes over, as it is now; None if the trace does not fit that."""
+        now = [c.look_up(roots) for c in self.traced.closed]
+        found = [x for x in now if x is not None]
+        return found if len(found) == len(now) and tuple(map(shaped_type_of, found)) == self.closed else None
+
+    def changes(self, roots: Sequence[Any]) -> list[str]:
+        """What has become of what it closes over, for the tensors that are not as they were."""
+        said = []
+        for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
+            now = closed.look_up(roots)
+            if not closed.paths:
+                said.append(f"{name}, a tensor of {before} which it closes over, cannot be found again")
+            elif now is None:
+                said.append(f"{name}, which it closes over, is gone or means something else")
+            elif shaped_type_of(now) != before:
+                said.append(f"{name}, which it closes over: {before}, now {shaped_type_of(now)}")
+        return said
+
+
+Traces = Recent[Signature, list[TraceCacheEntry]]
+
+_traces: weakref.WeakKeyDictionary[Any, Traces] = weakref.WeakKeyDictionary()
+
+
+def traces_of(function: Callable[..., Any]) -> Traces:
+    """The traces of a function: kept as long as it is there, and shared by all that is jitted of it."""
+    if not isinstance(function, types.FunctionType):
+        return Recent(MOST_TRACES)
+    return _traces.setdefault(function, Recent(MOST_TRACES))
+
+
+def _compiled(
+    traced: Traced, assignment: DeviceAssignment, specs: Sequence[InputSpec], named: Sequence[Sharding | None]
+) -> Executable:
+    """The executable whose results have the shardings that are named, and say so in the same words."""
+    shapes = [tuple(node.meta["val"].shape) for node in traced.results]
+    layouts = [s if s is None else s.checked_layout(shape) for s, shape in zip(named, shapes, strict=True)]
+    executable = compile_graph(traced, specs, assignment, layouts)
+    if not any(named):
+        return executable
+    fits = [
+        layout is not None and made is not None and is_same_placement(layout, made[0])
+        for layout, made in zip(layouts, executable.results, strict=True)
+    ]
+    return replace(executable, shardings=tuple(s if fit else None for s, fit in zip(named, fits, strict=True)))
+
+
+def called(executable: Executable, operands: Sequence[Any], assignment: DeviceAssignment) -> list[Array]:
+    """Call an executable, and say what it gathers if that is asked for."""
+    arrays = call(executable, operands, assignment)
+    if executable.program.reasons:
+        explain_gathers(executable, assignment)
+    return arrays
+
+
+def assembled(traced: Traced, made: Sequence[torch.Tensor]) -> Any:
+    """Results as the traced function returns them."""
+    leaves = [made[x] if is_tensor else x for is_tensor, x in traced.outputs]
+    tree = traced.out_tree
+    return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)

@@ -1,0 +1,63 @@
+"""The one walk over a traced graph: an interpreter says what an input, a literal and an op become.
+
+The partitioner, the inliner, the replay of a graph that is differentiated, the printer and the check of out_specs are
+interpreters of this walk. It is `torch.fx.Interpreter` without the execution of ops that comes with that.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx.node import map_arg
+
+
+class Interpreter:
+    """What a walk over a graph makes of its nodes."""
+
+    def literal(self, values: torch.Tensor) -> Any:
+        """What a tensor that stands in the function's code becomes."""
+        return values
+
+    def call(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the result of an op becomes; a list for an op with several results.
+
+        Args:
+            node: the op is `node.target`, shape and dtype of its result are `node.meta["val"]`.
+            args, kwargs: its arguments, with what earlier nodes became in their places.
+        """
+        raise NotImplementedError
+
+    def item(self, node: torch.fx.Node, several: Any, position: int) -> Any:
+        """What one of several results becomes."""
+        return several[position]
+
+
+def evaluate(module: torch.fx.GraphModule, interpreter: Interpreter, inputs: Iterable[Any]) -> Any:
+    """Walk over the nodes of a graph in order.
+
+    Args:
+        module: the graph.
+        interpreter: what its nodes become.
+        inputs: what the placeholders become.
+
+    Returns:
+        What the graph's output becomes: the tree of its nodes, each replaced.
+    """
+    made: dict[torch.fx.Node, Any] = {}
+    given = iter(inputs)
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            made[node] = next(given)
+        elif node.op == "get_attr":
+            made[node] = interpreter.literal(getattr(module, str(node.target)))
+        elif node.op == "output":
+            return map_arg(node.args[0], made.__getitem__)
+        elif node.target is operator.getitem:
+            made[node] = interpreter.item(node, made[node.args[0]], node.args[1])
+        else:
+            args, kwargs = map_arg(node.args, made.__getitem__), map_arg(node.kwargs, made.__getitem__)
+            made[node] = interpreter.call(node, args, kwargs)
+    raise AssertionError("a graph ends with its output")

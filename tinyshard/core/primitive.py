@@ -1,0 +1,228 @@
+"""Primitives: the ops of tinyshard's own, each with all its rules in one file of `tinyshard/primitives/`.
+
+A primitive is one op of torch's, so that a trace records it, with the rules that torch asks for and those that this
+package's interpreters of a graph ask for.
+
+    rule        asked for by                                                    if there is none
+    abstract    a trace: shape and dtype of the results                         every primitive has one
+    run         a call outside of a trace                                       every primitive has one
+    transpose   grad: from the gradients of the results to those of the operands
+    jvp         jvp: from the tangents of the operands to those of the results
+    batch       vmap
+    replay      a graph that is run again, to be differentiated or vmapped      the op is called again
+    partition   `compile.spmd`: on whole tensors, a part of a program           as an op of torch
+    inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch
+    varies      `primitives.varying`: along which axes the results differ       as the operands do
+    shardings   the device assignment of a function with it
+    required    the axes of its program: layouts that these must say, and
+    targets     layouts that they say if they can
+    text        `compile.text`: a line of a graph's text                        as an op of torch
+
+`bind` calls a primitive at every level of torch.func and within any trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from tinyshard.core.current_trace import is_tracing, keep
+from tinyshard.core.handles import Handle, Handles
+from tinyshard.core.layout import Layout
+from tinyshard.core.types import ShapedType
+
+P = TypeVar("P")  # what a primitive takes beside tensors: a frozen value that can be hashed
+
+_library = torch.library.Library("tinyshard", "DEF")
+_by_op: dict[Any, Rules] = {}
+
+
+def define(schema: str, run: Any, shape: Any) -> Any:
+    """Define an op of torch's.
+
+    Args:
+        schema: as torch writes it, "fold_in(Tensor key, Tensor number) -> Tensor".
+        run: computes it.
+        shape: the same on tensors without values.
+
+    Returns:
+        The op.
+    """
+    name = _library.define(schema)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    _library.impl(name, shape, "Meta")
+    return getattr(torch.ops.tinyshard, name.removeprefix("tinyshard::")).default
+
+
+def primitive_of(op: Any) -> Rules | None:
+    """The rules of an op of this package's own; None for one of torch's."""
+    return _by_op.get(op)
+
+
+class Rules:
+    """What the interpreters of a graph do with one op.
+
+    Attributes:
+        op: the op.
+    """
+
+    def __init__(self, op: Any) -> None:
+        self.op = op
+        _by_op[op] = self
+
+    def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Call the op again on tensors that transformations may wrap."""
+        return self.op(*args, **kwargs)
+
+    def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Write the op into a program; NotImplemented where it is written as an op of torch is."""
+        return NotImplemented
+
+    def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Write the op on shards into a program; NotImplemented where it is written as an op of torch is."""
+        return NotImplemented
+
+    def varies(self, given: frozenset[str], args: Sequence[Any]) -> frozenset[str]:
+        """The axes along which the result differs between devices, from those along which some operand does."""
+        return given
+
+    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str] | None:
+        """The lines of a graph's text, `made` being "%3: f32[8] ="; None for a line as an op of torch has."""
+        return None
+
+
+class Primitive(Rules, Generic[P]):
+    """An op that takes beside its tensors a Python object, its params, for which a number stands in the graph.
+
+    Attributes:
+        name: of the op.
+        several: whether it takes and returns a list of tensors; else it takes and returns one.
+    """
+
+    name: ClassVar[str]
+    several: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self._handles: Handles[P] = Handles()
+        kind = "Tensor[] xs, int params) -> Tensor[]" if self.several else "Tensor x, int params) -> Tensor"
+        super().__init__(define(f"{self.name}({kind}", self._on_values, self._on_meta))
+
+    # ---- the rules of one primitive ---------------------------------------------------------------------------
+
+    def abstract(self, params: P, *xs: ShapedType) -> Sequence[ShapedType]:
+        """Shape and dtype of each result."""
+        raise NotImplementedError
+
+    def run(self, params: P, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Compute the results, outside of a trace."""
+        raise NotImplementedError
+
+    def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        """Keep in `ctx` what `transpose` and `jvp` need: `ctx.params` is there."""
+
+    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        """From the gradients of the results those of the operands; `ctx.needs` says which are asked for."""
+        raise NotImplementedError
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        """From the tangents of the operands those of the results."""
+        raise NotImplementedError
+
+    def batch(
+        self, params: P, size: int, dims: Sequence[int | None], *xs: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
+        """The op on operands of which some have one more dim: the results, and where each has it."""
+        raise NotImplementedError
+
+    def shardings(self, params: P) -> Sequence[Any]:
+        """The shardings that name the devices of a function with this op."""
+        return ()
+
+    def required(self, params: P) -> Sequence[Layout]:
+        """Layouts that the axes of a program are chosen by, before those of its operands."""
+        return ()
+
+    def targets(self, params: P, ndim: int) -> Sequence[Layout]:
+        """Layouts that the axes of a program are chosen by, after those of its operands; `ndim` is of the result."""
+        return ()
+
+    def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Bind again."""
+        made = self.bind(self.params(args), *(args[0] if self.several else args[:1]))
+        return made if self.several else made[0]
+
+    # ---- what all have alike ----------------------------------------------------------------------------------
+
+    def bind(self, params: P, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Call the primitive: recorded in a trace, transformed by its rules, else run."""
+        made: tuple[torch.Tensor, ...] = _Bind.apply(self, params, *xs)
+        return made
+
+    def record(self, params: P, xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        """Let the trace record the op."""
+        handle = self.handle(params)
+        if is_tracing():
+            keep(handle)
+        return tuple(self.op(list(xs), handle.number)) if self.several else (self.op(*xs, handle.number),)
+
+    def handle(self, params: P) -> Handle[P]:
+        """What stands for the params in a graph, which has to keep it."""
+        return self._handles.handle(params)
+
+    def params(self, args: Sequence[Any]) -> P:
+        """What the number among the arguments of a node stands for."""
+        return self._handles.value(args[1])
+
+    def nodes(self, module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, P]]:
+        """The nodes of this op in a graph, in order, each with its params."""
+        return ((node, self.params(node.args)) for node in module.graph.nodes if node.target is self.op)
+
+    def _on_values(self, xs: Any, params: int) -> Any:
+        """On tensors that the traced function makes: what matters is the shape, the values are made on the devices."""
+        made = [torch.zeros(m.shape, dtype=m.dtype) for m in self._abstract(xs, params)]
+        return made if self.several else made[0]
+
+    def _on_meta(self, xs: Any, params: int) -> Any:
+        made = [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in self._abstract(xs, params)]
+        return made if self.several else made[0]
+
+    def _abstract(self, xs: Any, params: int) -> Sequence[ShapedType]:
+        operands = xs if self.several else [xs]
+        return self.abstract(self._handles.value(params), *(ShapedType(tuple(x.shape), x.dtype) for x in operands))
+
+
+class _Bind(torch.autograd.Function):
+    """A primitive as torch.func calls it."""
+
+    @staticmethod
+    def forward(primitive: Any, params: Any, *xs: torch.Tensor) -> Any:
+        return tuple(primitive.record(params, xs) if is_tracing() else primitive.run(params, *xs))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.primitive, ctx.params, *xs = inputs
+        ctx.mark_non_differentiable(*(x for x in output if not (x.is_floating_point() or x.is_complex())))
+        ctx.primitive.save(ctx, ctx.params, xs, output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return None, None, *ctx.primitive.transpose(ctx, *gradients)
+
+    @staticmethod
+    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Any:
+        return tuple(ctx.primitive.jvp(ctx, *tangents))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, primitive: Any, params: Any, *xs: torch.Tensor) -> Any:
+        made, dims = primitive.batch(params, info.batch_size, in_dims[2:], *xs)
+        return tuple(made), tuple(dims)
+
+
+def bound_in(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, Primitive[Any], Any]]:
+    """The primitives in a graph, in order: the node, the primitive, its params."""
+    for node in module.graph.nodes:
+        primitive = _by_op.get(node.target)
+        if isinstance(primitive, Primitive):
+            yield node, primitive, primitive.params(node.args)

@@ -1,0 +1,110 @@
+"""What the collectives of `lax` take: axis names, groups, dims, trees of tensors and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from tinyshard.arrays.placement import as_tensor
+from tinyshard.core import axis_names
+from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.leaves import is_whole
+from tinyshard.primitives.collective import Groups, axis_total
+
+
+def axes_of(axis_name: Any) -> tuple[str, ...]:
+    """One name or a tuple of names, each bound, none twice.
+
+    Raises:
+        AxisNameError: a name that nobody binds.
+        MappingError: a name that stands there twice, or something that is no name.
+    """
+    axes = tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
+    for axis in axes:
+        if not isinstance(axis, str):
+            raise MappingError(
+                message(
+                    "an axis name is a string",
+                    got=f"{axis!r} ({type(axis).__name__})",
+                    try_="psum(x, 'i'), or a tuple of names",
+                )
+            )
+        axis_names.find(axis)
+    if len(set(axes)) < len(axes):
+        raise MappingError(message("an axis name stands twice in one collective", got=repr(axes)))
+    return axes
+
+
+def one_by_one(axes: Sequence[str]) -> list[tuple[str, ...]]:
+    """The axes in parts that one op can take: those of devices in this region together, every other one alone."""
+    found = [axis_names.find(axis) for axis in axes]
+    if found and all(n.level == 0 and not axis_names.is_free(n) for n in found):
+        return [tuple(axes)]
+    return [(axis,) for axis in axes]
+
+
+def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
+    """Check and freeze `axis_index_groups`.
+
+    Raises:
+        MappingError: they do not cover each index once, differ in size, or go with several axes of which vmap binds
+            one.
+    """
+    if axis_index_groups is None:
+        return None
+    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    size = axis_total(axes)
+    problem = ""
+    if len(one_by_one(axes)) != 1:
+        problem = "several axes with groups must all be axes of devices: vmap binds one at a time"
+    elif sorted(i for g in groups for i in g) != list(range(size)):
+        problem = f"they must cover all indices 0 .. {size - 1} exactly once"
+    elif len({len(g) for g in groups}) != 1:
+        problem = "they must all be of the same size"
+    if problem:
+        got = f"{[list(g) for g in groups]} for {'*'.join(axes)} of size {size}"
+        raise MappingError(message("axis_index_groups do not fit", got=got, rule=problem))
+    return groups
+
+
+def dim_of(dim: int, ndim: int, what: str) -> int:
+    """A dim counted from the front.
+
+    Raises:
+        MappingError: the tensor has no such dim.
+    """
+    if not -ndim <= dim < ndim:
+        raise MappingError(
+            message(
+                f"{what} is no dim of the operand", got=f"{what}={dim}, an operand of {ndim} dims for each of the axis"
+            )
+        )
+    return dim % ndim
+
+
+def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = "") -> Any:
+    """What a collective does to each leaf: `one(leaf, ndim)`, ndim being the dims that its user counts.
+
+    Args:
+        one: of a tensor; of keys it gets the words, whose last dim stays.
+        tree: leaves are tensors, what can be made one, and keys.
+        adds: what the collective is called, if it computes with values: then keys are refused.
+
+    Raises:
+        DtypeError: a leaf is no tensor, or keys where values are computed with.
+    """
+
+    def apply(leaf: Any) -> Any:
+        if not is_whole(leaf):
+            x = leaf if isinstance(leaf, torch.Tensor) else as_tensor(leaf)
+            return one(x, x.dim())
+        if adds:
+            got = f"a {type(leaf).__name__} of shape {leaf.shape} for each of the axis"
+            try_ = "all_gather or ppermute, which move keys; or ts.random.fold_in(key, number) for another key"
+            raise DtypeError(message(f"{adds} computes with numbers, and keys are none", got=got, try_=try_))
+        return type(leaf)(one(leaf.data, leaf.ndim))
+
+    return tree_map(apply, tree, is_leaf=is_whole)

@@ -1,0 +1,131 @@
+"""Values that nothing lays out yet: they take the layout of whoever wants them first, and are then made in place.
+
+A tensor filled with one number, a random draw, and whatever is computed element by element from these alone, can be
+made by each device for its own block. So they are emitted when a consumer says how they are to lie.
+
+    x + uniform(key, x.shape)      x cut in 8 rows: each device draws its row
+    2 * normal(key, (8, 4)) + 1    stays deferred; with out_shardings each device makes its block
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tinyshard.core.layout import Axes
+from tinyshard.core.program import Builder
+from tinyshard.core.types import ShapedType
+from tinyshard.partition import partitioner
+from tinyshard.partition.reshard import Dims, ShardedVar, reshard
+
+aten = torch.ops.aten
+# ops that fill a tensor with one number: op -> (position of the size, the number, or the position of the number)
+_FILLS = {
+    aten.zeros.default: (0, 0, None),
+    aten.ones.default: (0, 1, None),
+    aten.full.default: (0, None, 1),
+    aten.empty.memory_format: (0, 0, None),
+    aten.new_zeros.default: (1, 0, None),
+    aten.new_ones.default: (1, 1, None),
+    aten.new_full.default: (1, None, 2),
+    aten.new_empty.default: (1, 0, None),
+}
+_ELEMENTWISE = {aten._to_copy.default}  # computes each element alone, and does not say so in its tags
+
+
+@dataclass(eq=False, slots=True)
+class Deferred:
+    """A value that is made in the layout in which it is wanted.
+
+    Attributes:
+        shape, dtype: of the whole tensor.
+        make: emits it, cut as is said.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    make: Callable[[Builder, Dims], ShardedVar]
+    _made: dict[Dims, ShardedVar] = field(default_factory=dict)
+
+    def laid(self, builder: Builder, dims: Dims | None = None) -> ShardedVar:
+        """The value cut so, by default whole; made once for each layout.
+
+        Communication: none, except for draws without threefry_partitionable.
+        """
+        whole = ((),) * len(self.shape)
+        dims = whole if dims is None else dims
+        if dims not in self._made:
+            there = self._made.get(whole)
+            self._made[dims] = self.make(builder, dims) if there is None else reshard(builder, there, dims)
+        return self._made[dims]
+
+
+def fill(shape: tuple[int, ...], dtype: torch.dtype, number: Any) -> Deferred:
+    """A tensor of one number."""
+
+    def make(builder: Builder, dims: Dims) -> ShardedVar:
+        value = ShardedVar(0, shape, dtype, dims)
+        local = value.local(builder.axes)
+        emitted = builder.emit("aten.full.default", (list(local.shape), number), {"dtype": dtype}, [local])
+        return replace(value, number=emitted[0])
+
+    return Deferred(shape, dtype, make)
+
+
+def deferred(op: Any, args: Any, kwargs: Any, made: ShapedType) -> Deferred | None:
+    """The result of an op on whole tensors, deferred; None for an op whose operands say where it is."""
+    if op in _FILLS:
+        _, number, position = _FILLS[op]
+        return fill(made.shape, made.dtype, number if position is None else args[position])
+    return elementwise(op, args, kwargs, made) if is_elementwise(op, args, kwargs) else None
+
+
+def is_elementwise(op: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the op makes one tensor, each element from the same element of deferred operands and single numbers."""
+    if torch.Tag.pointwise not in getattr(op, "tags", ()) and op not in _ELEMENTWISE:
+        return False
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar | Deferred)]
+    single = all(isinstance(x, Deferred) or (math.prod(x.shape) == 1 and x.is_whole) for x in operands)
+    return single and any(isinstance(x, Deferred) for x in operands) and len(op._schema.returns) == 1
+
+
+def elementwise(op: Any, args: Any, kwargs: Any, made: ShapedType) -> Deferred:
+    """An op on deferred operands, deferred."""
+
+    def make(builder: Builder, dims: Dims) -> ShardedVar:
+        def laid(x: Deferred) -> ShardedVar:
+            return x.laid(builder, aligned(x.shape, made.shape, dims))
+
+        placed_args, placed_kwargs = tree_map_only(Deferred, laid, (args, kwargs))
+        result = partitioner.apply(builder, op, placed_args, placed_kwargs)[0]
+        assert result is not None
+        return reshard(builder, result, dims)
+
+    return Deferred(made.shape, made.dtype, make)
+
+
+def aligned(shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims:
+    """How an operand is cut whose result is to be cut so; its dims are the last ones of the result, 1 for any size."""
+    tail = dims[len(dims) - len(shape) :]
+    sizes = result[len(result) - len(shape) :]
+    return tuple(cut if n == size else () for n, size, cut in zip(shape, sizes, tail, strict=True))
+
+
+def wanted_by(op: Any, args: Any, kwargs: Any, shape: Sequence[int]) -> Dims:
+    """How an op wants its deferred operands: as its other operands are cut, if it works element by element."""
+    cuts: list[Axes] = [()] * len(shape)
+    if torch.Tag.pointwise in op.tags:
+        used: set[int] = set()
+        for x in tree_leaves((args, kwargs)):
+            if not isinstance(x, ShardedVar) or len(x.dims) > len(shape):
+                continue
+            for dim, cut in enumerate(x.dims, start=len(shape) - len(x.dims)):
+                if cut and not cuts[dim] and used.isdisjoint(cut):
+                    cuts[dim] = cut
+                    used.update(cut)
+    return tuple(cuts)
