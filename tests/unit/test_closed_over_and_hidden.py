@@ -8,10 +8,10 @@ import torch
 
 import tinyshard as ts
 from tinyshard import P
+from tinyshard.compile import trace_cache
 from tinyshard.core.handles import Handles
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent
-from tinyshard.transforms import traces
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -122,7 +122,7 @@ def test_a_cache_drops_what_was_used_longest_ago():
 
 
 def test_programs_of_layouts_and_functions_that_are_gone_are_dropped_by_the_devices(monkeypatch):
-    monkeypatch.setattr(traces, "MOST_PROGRAMS", 2)
+    monkeypatch.setattr(trace_cache, "MOST_PROGRAMS", 2)
     forgotten = []
     monkeypatch.setattr(lifecycle.current(), "forget", lambda program: forgotten.append(program.number))
     mesh = ts.make_mesh((2, 2, 2), ("a", "b", "c"))

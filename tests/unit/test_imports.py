@@ -44,21 +44,9 @@ MOST_ENTRIES = 15
 # Layouts are drawn, and programs run, by what knows plain data alone.
 KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 
-# Imports against the order that are left: programs and their text know the primitives by name, as long as these do not
-# bring rules of their own for it; `device_put` in a trace is a constraint; a region is vmapped by `vmap`.
+# Imports against the order that are left: `device_put` in a trace is a constraint; a region is vmapped by `vmap`.
 AGAINST_THE_ORDER = {
     "tinyshard.arrays.placement": {"tinyshard.primitives.constraint"},
-    "tinyshard.compile.spmd": {
-        "tinyshard.primitives.constraint",
-        "tinyshard.primitives.deferred",
-        "tinyshard.primitives.inlining",
-        "tinyshard.primitives.manual_region",
-    },
-    "tinyshard.compile.text": {
-        "tinyshard.primitives.collective",
-        "tinyshard.primitives.constraint",
-        "tinyshard.primitives.manual_region",
-    },
     "tinyshard.primitives.manual_region_rules": {"tinyshard.transforms.vmap"},
 }
 

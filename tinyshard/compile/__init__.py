@@ -8,8 +8,10 @@ intercept        what a traced function's calls of torch become, where the trace
 indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)
 traced_views     views by traced numbers, that can be written to as in torch
 cond             torch.cond on Arrays
-spmd             a graph on whole tensors becomes a Program: each node in order is partitioned
+spmd             a graph on whole tensors becomes an Executable: each node in order is partitioned
 executable       a Program with the layouts of its inputs and results, and the call of it
+trace_cache      the traces of a function, and the executables made from each
+replay           a graph run again as a function, to be differentiated or vmapped
 compiled         Compiled: the program of one signature, to be read and called
 lowered          Lowered: a traced function, to be read
 text             the text of a graph and of a program

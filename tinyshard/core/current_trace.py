@@ -12,28 +12,40 @@ from collections.abc import Iterator
 from typing import Any
 
 tracing_lock = threading.RLock()  # torch's tracer is one for the process
-_state = threading.local()  # .recorder: the trace in progress, seen by the thread that traces alone
+
+
+class _ThisThread(threading.local):
+    """What is in progress in this thread.
+
+    Attributes:
+        recorder: the trace; None outside of one. Each op on Arrays reads it.
+    """
+
+    recorder: Any = None
+
+
+this_thread = _ThisThread()
 
 
 def current_recorder() -> Any:
     """The trace of this thread; None outside of one."""
-    return getattr(_state, "recorder", None)
+    return this_thread.recorder
 
 
 @contextlib.contextmanager
 def recording(recorder: Any) -> Iterator[None]:
     """In this block this thread traces, alone in the process."""
     with tracing_lock:
-        before, _state.recorder = current_recorder(), recorder
+        before, this_thread.recorder = this_thread.recorder, recorder
         try:
             yield
         finally:
-            _state.recorder = before
+            this_thread.recorder = before
 
 
 def is_tracing() -> bool:
     """Whether a function is being traced now."""
-    return current_recorder() is not None
+    return this_thread.recorder is not None
 
 
 def keep(thing: Any) -> None:

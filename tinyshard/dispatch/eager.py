@@ -31,7 +31,7 @@ from tinyshard.compile.executable import (
     spec_of,
 )
 from tinyshard.compile.explain_gathers import explain_gathers
-from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, StatefulRandomError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.dispatch.inplace import rebind
@@ -64,7 +64,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     Communication: what the op needs, as the text of its program says.
     """
-    if is_tracing():  # an Array that a traced function closes over
+    if this_thread.recorder is not None:  # an Array that a traced function closes over
         args, kwargs = capture_arrays((args, kwargs))
         return op(*args, **kwargs)
     known = op_traits(op)

@@ -22,7 +22,7 @@ from tinyshard.compile.signature import Bound, Signature, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled, called, traces_of
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
-from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
@@ -82,7 +82,7 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on the devices of the arguments; returns at once. Within a trace it becomes a part of it."""
-        if is_tracing():
+        if this_thread.recorder is not None:
             return self._inlined(args, kwargs)
         key = self._key(args, kwargs)
         found = None if key is None else self._found.get(key)
