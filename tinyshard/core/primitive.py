@@ -123,7 +123,7 @@ class Primitive(Rules, Generic[P]):
         """Keep in `ctx` what `transpose` and `jvp` need: `ctx.params` is there."""
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        """From the gradients of the results those of the operands; `ctx.needs` says which are asked for."""
+        """From the gradients of the results those of the operands, None for one without."""
         raise NotImplementedError
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:

@@ -99,22 +99,35 @@ class Collective(Primitive[Call]):
             total = _summed(g, call)
             return [_share(ctx) * total]
         kind, params = _TRANSPOSED[call.kind](call.arguments)
-        return [perform(g, replace(call, kind=kind, params=tuple(params.items())))]
+        return [self.perform(g, replace(call, kind=kind, params=tuple(params.items())))]
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor]:
         dx = tangents[0]
         assert dx is not None
-        return [_summed(_share(ctx) * dx, ctx.params) if ctx.params.is_extreme else perform(dx, ctx.params)]
+        return [_summed(_share(ctx) * dx, ctx.params) if ctx.params.is_extreme else self.perform(dx, ctx.params)]
 
     def batch(
         self, params: Call, size: int, dims: Sequence[int | None], *xs: torch.Tensor
     ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
         assert dims[0] is not None
-        made, dim = _batched(xs[0].movedim(dims[0], 0), params)
+        x, here = xs[0].movedim(dims[0], 0), axis_names.at_level(axis_names.level() + 1)
+        if here is None or here.name not in params.axes:
+            return self.bind(params.with_batch_dim(), x), [0]
+        assert params.axes == (here.name,), "a name that vmap binds stands alone in its call"
+        made, dim = _along_mapped_dim(x, params, here.size)
         return [made], [dim]
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
-        return perform(args[0], self.params(args))
+        return self.perform(args[0], self.params(args))
+
+    def perform(self, x: torch.Tensor, call: Call) -> torch.Tensor:
+        """Bind it to a tensor that may not be mapped along its names yet.
+
+        Communication: over axes of devices, what the row of `COLLECTIVES` says.
+        """
+        for axis in call.axes:
+            x = lifted(x, axis_names.find(axis))
+        return self.bind(call, x)[0]
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Value:
         x, call, builder = args[0], self.params(args), inliner.builder
@@ -152,7 +165,7 @@ COLLECTIVE = Collective()
 
 
 def _summed(x: torch.Tensor, call: Call) -> torch.Tensor:
-    return perform(x, replace(call, params=(("op", "sum"),)))
+    return COLLECTIVE.perform(x, replace(call, params=(("op", "sum"),)))
 
 
 def _share(ctx: Any) -> torch.Tensor:
@@ -162,42 +175,28 @@ def _share(ctx: Any) -> torch.Tensor:
     return holds / _summed(holds, ctx.params)
 
 
-def _batched(x: torch.Tensor, call: Call) -> tuple[torch.Tensor, int | None]:
-    """The batch rule of the level above the one that runs now: x has its mapped dim in front.
+def _along_mapped_dim(x: torch.Tensor, call: Call, size: int) -> tuple[torch.Tensor, int | None]:
+    """A collective over the name that a level of vmap binds: x has the mapped dim in front.
 
     Returns:
         The result and its mapped dim; None for a result that is the same for all positions.
     """
-    here = axis_names.at_level(axis_names.level() + 1)
-    if here is None or here.name not in call.axes:
-        return COLLECTIVE.bind(call.with_batch_dim(), x)[0], 0
-    assert call.axes == (here.name,), "a name that vmap binds stands alone in its call"
     if call.groups is None and call.kind == "all_reduce":
         whole = reduced(x, call.arguments["op"])
-        return whole if here.size else torch.zeros_like(whole), None
+        return whole if size else torch.zeros_like(whole), None
     if call.groups is None and call.kind == "all_gather":
         dim = call.arguments["dim"]
-        return x[: here.size].movedim(0, dim).flatten(dim, dim + 1), None
+        return x[:size].movedim(0, dim).flatten(dim, dim + 1), None
     form = COLLECTIVES[call.kind].form
     assert form is not None
     return in_groups(form, x, call.groups, call.arguments), 0
-
-
-def perform(x: torch.Tensor, call: Call) -> torch.Tensor:
-    """Apply a collective to a tensor that may not be mapped along its names yet.
-
-    Communication: over axes of devices, what the row of `COLLECTIVES` says.
-    """
-    for axis in call.axes:
-        x = lifted(x, axis_names.find(axis))
-    return COLLECTIVE.bind(call, x)[0]
 
 
 def collective(
     kind: str, x: torch.Tensor, axes: Sequence[str], groups: Groups | None = None, **params: Any
 ) -> torch.Tensor:
     """A collective over axes that are all of devices, or over one that vmap binds."""
-    return perform(x, Call(kind, tuple(axes), axis_total(axes, groups), groups, tuple(params.items())))
+    return COLLECTIVE.perform(x, Call(kind, tuple(axes), axis_total(axes, groups), groups, tuple(params.items())))
 
 
 def axis_total(axes: Sequence[str], groups: Groups | None = None) -> int:
