@@ -229,9 +229,7 @@ class Partitioner(Interpreter):
     def _transferred(self, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:
         """The number of a value under another layout; brought there once."""
         have, want = (replace(coarsest(layout), platform="") for layout in (have, want))
+        if have == want or not math.prod(shape):
+            return number
         key = ("transfer", number, have, want)
-        if key not in self.builder.copies:
-            is_there = have == want or not math.prod(shape)
-            self.builder.copies[key] = number if is_there else transfer(self.builder, number, have, want, shape)
-        made: int = self.builder.copies[key]
-        return made
+        return self.builder.once(key, lambda: transfer(self.builder, number, have, want, shape))

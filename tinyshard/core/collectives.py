@@ -66,14 +66,13 @@ def all_gather(stack: Tensor, *, dim: int) -> Tensor:
 def reduce_scatter(stack: Tensor, *, dim: int, op: str) -> Tensor:
     """Device i gets block i along `dim` of the combination of all shards."""
     whole, count = reduced(stack, op), stack.shape[0]
-    return whole.unflatten(dim, (count, whole.shape[dim] // count)).movedim(dim, 0)
+    return _in_blocks(whole, dim, count).movedim(dim, 0)
 
 
 def all_to_all(stack: Tensor, *, split: int, join: int) -> Tensor:
     """Device i cuts its shard along `split`, sends block j to device j, and joins what it gets along `join`."""
     count = stack.shape[0]
-    cut = stack.unflatten(1 + split, (count, stack.shape[1 + split] // count))
-    return cut.movedim(1 + split, 0).movedim(1, 1 + join).flatten(1 + join, 2 + join)
+    return _in_blocks(stack, 1 + split, count).movedim(1 + split, 0).movedim(1, 1 + join).flatten(1 + join, 2 + join)
 
 
 def collective_permute(stack: Tensor, *, pairs: Sequence[tuple[int, int]]) -> Tensor:
@@ -81,6 +80,10 @@ def collective_permute(stack: Tensor, *, pairs: Sequence[tuple[int, int]]) -> Te
     source = {target: origin for origin, target in pairs}
     rows = [stack[source[i]] if i in source else torch.zeros_like(stack[0]) for i in range(stack.shape[0])]
     return torch.stack(rows)
+
+
+def _in_blocks(x: Tensor, dim: int, count: int) -> Tensor:
+    return x.reshape(*x.shape[:dim], count, x.shape[dim] // count, *x.shape[dim + 1 :])
 
 
 def _for_everyone(stack: Tensor, whole: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from tinyshard.core.types import ShapedType
 
 P = TypeVar("P")  # what a primitive takes beside tensors: a frozen value that can be hashed
 
-_library = torch.library.Library("tinyshard", "DEF")
+_library: Any = torch.library.Library("tinyshard", "DEF")  # type: ignore[no-untyped-call]
 _by_op: dict[Any, Rules] = {}
 
 
@@ -157,7 +157,7 @@ class Primitive(Rules, Generic[P]):
 
     def bind(self, params: P, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Call the primitive: recorded in a trace, transformed by its rules, else run."""
-        made: tuple[torch.Tensor, ...] = _Bind.apply(self, params, *xs)
+        made: tuple[torch.Tensor, ...] = _Bind.apply(self, params, *xs)  # type: ignore[no-untyped-call]
         return made
 
     def record(self, params: P, xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.types import ShapedType
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,13 @@ class Builder:
         self.metas.extend(made)
         self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results))
         return results
+
+    def once(self, key: Any, emit: Callable[[], T]) -> T:
+        """What `emit` gives, made once for a key, so that two steps of a program share it."""
+        if key not in self.copies:
+            self.copies[key] = emit()
+        made: T = self.copies[key]
+        return made
 
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""

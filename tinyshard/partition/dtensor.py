@@ -139,7 +139,8 @@ def _as_dtensor(x: Operand, mesh: DeviceMesh) -> DTensor:
     for size, placement in zip(mesh.shape, x.placements, strict=True):
         if placement[0] == "shard":
             local[placement[1]] //= size
-    return DTensor(torch.empty(local, dtype=x.dtype, device="meta"), spec, requires_grad=False)
+    meta = torch.empty(local, dtype=x.dtype, device="meta")
+    return DTensor(meta, spec, requires_grad=False)  # type: ignore[no-untyped-call]
 
 
 def _torch_placement(placement: Placement) -> Any:

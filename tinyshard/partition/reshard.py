@@ -63,10 +63,7 @@ def reduce_partial(builder: Builder, x: ShardedVar) -> ShardedVar:
     """Combine the partial parts; afterwards every device along those axes holds the result."""
     if not x.partial:
         return x
-    key = (x, "combined")
-    if key not in builder.copies:
-        builder.copies[key] = _all_reduced(builder, x)
-    return builder.copies[key]
+    return builder.once((x, "combined"), lambda: _all_reduced(builder, x))
 
 
 def _all_reduced(builder: Builder, x: ShardedVar) -> ShardedVar:
@@ -90,9 +87,7 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, *, stays_partial: bool 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
     key = (x, dims, stays_partial)  # x with what is partial: an op may want some axes combined and others not
-    if key not in builder.copies:
-        builder.copies[key] = _moved(builder, x, dims, stays_partial)
-    return builder.copies[key]
+    return builder.once(key, lambda: _moved(builder, x, dims, stays_partial))
 
 
 def _moved(builder: Builder, x: ShardedVar, dims: Dims, stays_partial: bool) -> ShardedVar:

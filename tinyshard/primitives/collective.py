@@ -141,9 +141,13 @@ class Collective(Primitive[Call]):
             return x
         if groups is not None:
             params["groups"] = groups
+
+        def emit() -> Value:
+            return Value(emit_collective(builder, call.kind, x.number, over, **params))
+
         # of two meshes one name may mean different axes
-        key = ("collective", x, call, over, groups)
-        return inliner.once(key, lambda: Value(emit_collective(builder, call.kind, x.number, over, **params)))
+        made: Value = builder.once(("collective", x, call, over, groups), emit)
+        return made
 
     def varies(self, given: frozenset[str], args: Sequence[Any]) -> frozenset[str]:
         call = self.params(args)

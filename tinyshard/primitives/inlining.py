@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,16 +90,8 @@ class Inliner(Interpreter):
         if op in ALIASES:
             return args[0]
         key = ("step", str(op), repr(args), repr(sorted(kwargs.items())))
-        return self.once(key, lambda: _local(self.builder, node, op, args, kwargs))
-
-    def once(self, key: Any, emit: Callable[[], Any]) -> Any:
-        """What `emit` gives, made once for a key.
-
-        Gradients recompute what their region computes: in one program a step with the same operands is the same step.
-        """
-        if key not in self.builder.copies:
-            self.builder.copies[key] = emit()
-        return self.builder.copies[key]
+        # gradients recompute what their region computes: in one program a step with the same operands is the same step
+        return self.builder.once(key, lambda: _local(self.builder, node, op, args, kwargs))
 
 
 def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -45,12 +45,13 @@ class Draw(Rules):
 
 def _place(builder: Builder, cut: Axes) -> Value:
     """Which block along these axes a device has: each reads its own number from 0 .. n - 1."""
-    known = ("place", cut)
-    if known not in builder.copies:
+
+    def emit() -> Value:
         count = math.prod(builder.axes[a] for a in cut)
         numbers = builder.emit("aten.arange.default", (count,), {}, [ShapedType((count,), torch.int64)])[0]
-        builder.copies[known] = collective(builder, "local_slice", numbers, cut, dim=0)
-    return Value(builder.copies[known])
+        return Value(collective(builder, "local_slice", numbers, cut, dim=0))
+
+    return builder.once(("place", cut), emit)
 
 
 def _parts(builder: Builder, dims: Dims) -> list[int]:
