@@ -251,3 +251,20 @@ def test_an_embedding_of_bags_has_its_gradient(mode):
         torch.testing.assert_close(ts.device_get(ts.grad(ts.jit(loss))(weight, placed)), want)
     each = ts.shard_map(lambda w, b: loss(w, b)[None], mesh=mesh, in_specs=(P(), P("a")), out_specs=P("a"))
     torch.testing.assert_close(ts.device_get(ts.grad(lambda w: each(w, bags).sum())(weight)), want)
+
+
+def test_a_jitted_attention_has_a_gradient_by_its_mask():
+    q, mask = torch.randn(2, 2, 4, 8, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+
+    def attention(q, mask):
+        return (torch.nn.functional.scaled_dot_product_attention(q, q * 2, q, attn_mask=mask, scale=0.3) ** 2).sum()
+
+    for numbers in (0, 1, (0, 1)):
+        wanted = torch.func.grad(attention, argnums=numbers)(q, mask)
+        for where in (q, ts.device_put(q, ts.NamedSharding(ts.make_mesh((2, 4), ("a", "b")), P("a", None, "b")))):
+            same(ts.grad(ts.jit(attention), argnums=numbers)(where, mask), wanted)
+            same(ts.jit(ts.grad(ts.jit(attention), argnums=numbers))(where, mask), wanted)
+    by_itself = lambda q: attention(q, q[0, 0, :, :4])  # noqa: E731
+    same(ts.grad(ts.jit(by_itself))(q), torch.func.grad(by_itself)(q))
+    twice = ts.jit(lambda q, mask: ts.grad(ts.jit(attention), argnums=1)(q, mask).sum())
+    same(twice(q, mask), torch.func.grad(attention, argnums=1)(q, mask).sum())

@@ -15,6 +15,7 @@ aten = torch.ops.aten
 
 # what torch calls where no gradient is asked for, and has no derivative of -> the same op with one
 _WITH_DERIVATIVE = {aten._embedding_bag_forward_only.default: aten._embedding_bag.default}
+_FLASH = aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
 class _Replay(Interpreter):
@@ -25,9 +26,17 @@ class _Replay(Interpreter):
             return primitive.replay(args, kwargs)
         if op is aten.detach.default:  # torch's own, of values that it saves for a gradient
             return args[0]
+        if op is _FLASH and not _is_second_used(node):  # no derivative by its mask: torch chooses once more
+            named = dict(zip(("query", "key", "value", "dropout_p", "is_causal"), args, strict=False))
+            return torch.nn.functional.scaled_dot_product_attention(**named, **kwargs), None
         if op is aten.copy.default:  # torch has no derivative of it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         return _WITH_DERIVATIVE.get(op, op)(*args, **kwargs)
+
+
+def _is_second_used(node: torch.fx.Node) -> bool:
+    """Whether an op uses the second result of this one."""
+    return any(user.args[1] == 1 and user.users for user in node.users)
 
 
 def replayed(traced: Traced) -> Callable[..., Sequence[torch.Tensor]]:
