@@ -154,3 +154,10 @@ def test_derivatives_by_complex_numbers_point_to_vjp():
     # torch's convention: the conjugate of the derivative 3z^2
     z = torch.tensor(1 + 2j)
     assert complex(ts.vjp(cube, z)[1](1.0)[0]) == (3 * (1 + 2j) ** 2).conjugate()
+
+
+@pytest.mark.parametrize("argnums", [(0, 0), (1, -1), [0, 1, -2]])
+def test_an_argument_named_twice_by_argnums_is_refused(argnums):
+    for transform in (ts.grad, ts.value_and_grad, ts.jacfwd, ts.jacrev, ts.hessian):
+        with pytest.raises(ts.DtypeError, match=r"by one argument twice(?s:.*)argnums=(?s:.*)try:  argnums="):
+            transform(lambda x, y: x * y, argnums=argnums)(1.0, 2.0)

@@ -38,7 +38,8 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
         has_aux (gradient, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, or a result that is no scalar.
+        DtypeError: an argument that is not real floating-point, an argnums that names one twice, or a result that is
+            no scalar.
 
     Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
 
@@ -245,6 +246,16 @@ def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
                         else f"x.float(); {instead}",
                     )
                 )
+    places = [] if isinstance(argnums, int) else [number % len(args) for number in argnums]
+    if len(set(places)) < len(places):
+        raise DtypeError(
+            message(
+                "grad is asked for the gradient by one argument twice",
+                got=f"argnums={argnums!r}, {len(args)} positional arguments",
+                rule="each argument is named once; -1 is the last one",
+                try_=f"argnums={tuple(dict.fromkeys(places))!r}",
+            )
+        )
     return tuple(args)
 
 
