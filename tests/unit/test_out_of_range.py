@@ -46,3 +46,29 @@ def test_an_ignored_target_is_none_of_the_classes_and_weighs_nothing(spec: P, ig
     value, gradient = ts.value_and_grad(loss)(put(x, spec), put(target, P("x")), put(weight, P("y")))
     torch.testing.assert_close(ts.device_get(value), expected.detach())
     torch.testing.assert_close(ts.device_get(gradient), leaf.grad)
+
+
+NOT_TAKEN: dict[str, tuple[Any, torch.dtype, torch.dtype]] = {
+    "argmax of bools": (lambda x, _: x.argmax(1), torch.bool, torch.int64),
+    "argmin of bools": (lambda x, _: x.argmin(), torch.bool, torch.int64),
+    "softmax of integers": (lambda x, _: torch.softmax(x, 1), torch.int64, torch.int64),
+    "log_softmax of integers": (lambda x, _: torch.log_softmax(x, 1), torch.uint8, torch.int64),
+    "targets of int32": (F.cross_entropy, torch.float32, torch.int32),
+    "targets of bool": (F.cross_entropy, torch.float32, torch.bool),
+    "targets of int32, each loss": (lambda x, t: F.nll_loss(x, t, reduction="none"), torch.float32, torch.int32),
+    "losses of integers": (lambda x, t: F.nll_loss(x, t, reduction="sum"), torch.int64, torch.int64),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
+@pytest.mark.parametrize("case", NOT_TAKEN)
+def test_a_dtype_that_torch_refuses_is_refused_in_every_layout(mode: str, spec: P, case: str) -> None:
+    function, dtype, of_target = NOT_TAKEN[case]
+    x, target = torch.ones(8, 8, dtype=dtype), torch.ones(8, dtype=of_target)
+    with pytest.raises(RuntimeError) as torchs:
+        function(x, target)
+    word = str(torchs.value).split(", but got")[0].replace("_lastdim", "")
+    with pytest.raises((ts.DtypeError, ts.RemoteError)) as caught:
+        ts.device_get(MODES[mode](function)(put(x, spec), put(target, P("y"))))
+    assert word in str(caught.value).replace("_lastdim", "")

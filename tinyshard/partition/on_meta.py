@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
+from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.holdable import check_makes_holdable, check_result
 from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
@@ -70,6 +72,41 @@ def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -
         return _metas(op, op(*zero_args, **zero_kwargs))
     except RuntimeError as error:
         raise UnknownShape(str(op)) from error
+
+
+def check_takes(op: Any, args: Any, kwargs: Any) -> None:
+    """Refuse dtypes that the op itself refuses: what stands for it where operands are cut may take more.
+
+    Raises:
+        DtypeError: torch's kernel does not take operands of these dtypes, of which a meta kernel says nothing.
+    """
+    leaves, form = tree_flatten((tuple(args), dict(kwargs)))
+    described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
+    word = _refusal(op, described, form)
+    if word:
+        got = ", ".join(str(x) for x in described if isinstance(x, ShapedType))
+        raise DtypeError(
+            message(
+                f"{op} does not take operands of these dtypes",
+                got=got,
+                rule=f"torch: {word}",
+                try_="x.float(), x.long() or x.int(), as the rule asks",
+            )
+        )
+
+
+@lru_cache(maxsize=1024)
+def _refusal(op: Any, described: tuple[Any, ...], form: TreeSpec) -> str:
+    """What torch says of the op on zeros of these dtypes, at most two along each dim; nothing if it runs."""
+    zeros = [
+        torch.zeros([min(n, 2) for n in x.shape], dtype=x.dtype) if isinstance(x, ShapedType) else x for x in described
+    ]
+    args, kwargs = tree_unflatten(zeros, form)
+    try:
+        op(*args, **kwargs)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return ""
 
 
 def _metas(op: Any, out: Any) -> tuple[ShapedType | None, ...]:

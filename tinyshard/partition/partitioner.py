@@ -18,7 +18,7 @@ from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
-from tinyshard.partition.on_meta import UnknownShape
+from tinyshard.partition.on_meta import UnknownShape, check_takes
 from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
 from tinyshard.partition.strategy import Plan, gathered, known, plan
@@ -42,6 +42,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
     Raises:
         UnknownShape: only running tells the shape of the result.
+        DtypeError: the op itself takes no operands of these dtypes.
 
     Communication: what the plan needs to bring the operands into place; results may be left partial.
     """
@@ -55,6 +56,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, ShardedVar)):
         function = where_cut(op)
         if function is not None:
+            check_takes(op, args, kwargs)
             return _apply_function(builder, function, args, kwargs)
         moved = None if kwargs else joined(builder, op, args)
         if moved is not None:
