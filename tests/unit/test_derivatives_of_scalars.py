@@ -1,10 +1,12 @@
-"""Derivatives by 0-d tensors, Python floats and NumPy arrays, and the values that do not fit their partners."""
+"""Derivatives by 0-d tensors, floats, NumPy arrays and empty tensors, and values that do not fit their partners."""
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tinyshard as ts
+from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -161,3 +163,15 @@ def test_an_argument_named_twice_by_argnums_is_refused(argnums):
     for transform in (ts.grad, ts.value_and_grad, ts.jacfwd, ts.jacrev, ts.hessian):
         with pytest.raises(ts.DtypeError, match=r"by one argument twice(?s:.*)argnums=(?s:.*)try:  argnums="):
             transform(lambda x, y: x * y, argnums=argnums)(1.0, 2.0)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 8), (8, 0)], ids=str)
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
+def test_a_mean_loss_of_nothing_is_torchs_with_its_gradient(loss, shape):
+    x, y = torch.zeros(shape), torch.ones(shape)
+    value, slope = torch.func.grad_and_value(loss)(x, y)[::-1]
+    spec = P(*("x" if n == 8 else None for n in shape))
+    for put in (x, ts.device_put(x, ts.NamedSharding(ts.make_mesh((8,), "x"), spec))):
+        for call in (ts.value_and_grad(loss), ts.jit(ts.value_and_grad(loss)), ts.value_and_grad(ts.jit(loss))):
+            got = ts.device_get(call(put, y))
+            torch.testing.assert_close(got, (value, slope), equal_nan=True)

@@ -30,6 +30,15 @@ from tinyshard.runtime.controller.lineage import Where, users_line
 
 aten = torch.ops.aten
 
+# gradients of losses (g, input, target, reduction, ...): on tensors without values torch divides by the size in Python,
+# which fails for a size of 0. The gradient of a mean of nothing is as empty as that of a sum.
+_DIVIDED_BY_SIZE = {
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.huber_loss_backward.default,
+}
+_MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
+
 
 class TracedValueError(TinyshardError, TypeError):
     """Python asked a traced value for its number, as `if` does."""
@@ -184,6 +193,8 @@ class Watch(TorchDispatchMode):
             )
         if has_effect(op):
             return _recorded_as_it_is(op, args, kwargs)
+        if op in _DIVIDED_BY_SIZE and args[1].numel() == 0 and args[3] == _MEAN:
+            args = (*args[:3], _SUM, *args[4:])
         try:
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
                 made = op(*args, **kwargs)
