@@ -6,6 +6,8 @@ torch would ask such an index for its value. Here it becomes an operand of the p
     x[i]               x.index_select(0, i), without the dim
     x.narrow(0, i, 3)  x.index_select(0, i + [0, 1, 2])
     y[i] = v           y.index_put_((i,), v)
+    y[mask] = v        y.copy_(where(mask, v, y)), if v has no dim for the elements that the mask chooses: their number
+                       would be the shape of v's gradient
 
 A negative index counts from the end, and one that is out of range is an error on the device.
 """
@@ -56,6 +58,9 @@ def getitem(x: torch.Tensor, index: Any) -> torch.Tensor:
 def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     """`x[index] = value`, where traced numbers may be among the entries. Raises TracedValueError as `getitem`."""
     entries = _entries(index)
+    if len(entries) == 1 and _fits_every_mask(x, entries[0], value):
+        _write_at(x, entries[0], value)
+        return
     if not _traced_dims(x, entries):
         x[index] = value
         return
@@ -89,6 +94,22 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     while value.dim() > part.dim() - len(dims) and value.shape[0] == 1:  # as torch's own assignment takes it
         value = value.squeeze(0)
     part.index_put_(places, value)
+
+
+def _fits_every_mask(x: torch.Tensor, mask: Any, value: Any) -> bool:
+    """Whether it is a mask of the leading dims of x, and a value that is written however many elements it chooses."""
+    if not (isinstance(mask, torch.Tensor) and mask.dtype == torch.bool and isinstance(value, torch.Tensor)):
+        return False
+    rest = x.dim() - mask.dim()
+    leading = value.shape[: max(value.dim() - rest, 0)]
+    is_of_x = mask.shape == x.shape[: mask.dim()]
+    return is_of_x and value.dtype == x.dtype and all(n == 1 for n in leading)
+
+
+def _write_at(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:
+    rest = x.dim() - mask.dim()
+    value = value.reshape(value.shape[max(value.dim() - rest, 0) :])
+    x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
 
 
 def select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
@@ -139,6 +160,15 @@ def _traced_dims(x: torch.Tensor, entries: Sequence[Any]) -> list[tuple[int, int
                     got=f"x[i:j] in {users_line()}",
                     rule="shapes are known when a function is traced, and the length of the slice would not be",
                     try_="x.narrow(dim, i, length), whose length is a Python number",
+                )
+            )
+        if isinstance(entry, torch.Tensor) and entry.dim() == 0 and entry.dtype in (torch.bool, torch.uint8):
+            raise TracedValueError(
+                message(
+                    f"an index is a traced number of {entry.dtype}",
+                    got=f"x[i] in {users_line()}",
+                    rule="to torch it is a mask: x[i] has one element or none along a new dim, as i is True or False",
+                    try_="x[i.long()] for the element at this place; torch.where(i, x, y) to choose by a mask",
                 )
             )
     taken = [_dims_taken(e) for e in entries]
