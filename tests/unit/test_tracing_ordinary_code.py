@@ -8,7 +8,8 @@ import torch.nn.functional as F
 
 import tinyshard as ts
 from tinyshard import P
-from tinyshard.compile.capture import EndedTraceError, TracedValueError
+from tinyshard.compile.capture import TracedValueError
+from tinyshard.compile.ended import EndedTraceError
 
 pytestmark = pytest.mark.usefixtures("local")
 

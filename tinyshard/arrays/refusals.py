@@ -19,6 +19,18 @@ def no_memory(what: str) -> NoReturn:
     )
 
 
+def no_memory_wrapped(what: str) -> NoReturn:
+    """Raise DtypeError for a method that asks for the memory of a value that a transformation wraps."""
+    raise DtypeError(
+        message(
+            "a value inside of a transformation has no memory of its own",
+            got=f"x.{what}(), as copy.copy(x) and pickle.dumps(x) call it",
+            rule="it stands for a value whose uses the transformation follows",
+            try_="x.clone() for a copy; what is to be saved is returned from the function",
+        )
+    )
+
+
 def refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:
     """Raise ImmutableError for a change in place."""
     raise ImmutableError(

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, remembered
 from tinyshard.arrays.chain import Link, View
 from tinyshard.arrays.host_draws import refuse_host_draw
+from tinyshard.arrays.refusals import no_memory_wrapped
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE
@@ -109,16 +110,29 @@ _MAY_COPY = {
 }
 
 
+def _followed(x: torch.Tensor) -> torch.Tensor:
+    """The value that gradients are followed of; where it is one of many examples, as it is."""
+    while torch._C._functorch.is_gradtrackingtensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 class _Watch(TorchFunctionMode):
     """Marks what a user's function treats so that torch copies it or not, as its strides are; refuses hidden draws.
 
-    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none.
+    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none. So `tolist()`
+    is asked of what grad wraps.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_host_draw(func, args, kwargs or {})
         if func is torch.Tensor.__deepcopy__ and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
             return args[0].clone()
+        if func is torch.Tensor.untyped_storage and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
+            no_memory_wrapped("untyped_storage")
+        if func is torch.Tensor.tolist:
+            x = _followed(args[0])
+            return x.tolist() if isinstance(x, Array) else func(x)
         if func in _MAY_COPY and args:
             x = innermost(args[0])
             if isinstance(x, Array):

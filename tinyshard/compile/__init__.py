@@ -3,6 +3,7 @@
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
 capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
+ended            what a traced value becomes when its trace is over
 closure          the tensors that a function closes over, and how to look them up again
 intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
 indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)

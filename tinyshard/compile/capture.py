@@ -9,10 +9,9 @@ a change of a tensor from outside       an error: the function runs once, and wh
 
 from __future__ import annotations
 
-import functools
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -22,6 +21,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.compile.ended import end_value
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
@@ -42,10 +42,6 @@ _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
 
 class TracedValueError(TinyshardError, TypeError):
     """Python asked a traced value for its number, as `if` does."""
-
-
-class EndedTraceError(TinyshardError, RuntimeError):
-    """A traced value is used when its trace is over."""
 
 
 class Recorder:
@@ -79,15 +75,21 @@ class Recorder:
         """Remember the stand-ins of the trace: those that outlive it are to say so."""
         self._made.extend(weakref.ref(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
 
+    def note_wrapped(self, tree: Any) -> None:
+        """As `note_made`, of what a transformation inside of the trace wraps around its stand-ins."""
+        if torch._C._functorch.maybe_current_level() is None:
+            return
+        with torch._C.DisableTorchFunction():
+            for x in tree_leaves(tree):
+                if type(x) is torch.Tensor and _is_wrapped(x) and not _is_wrapped_outside(x):
+                    self._made.append(weakref.ref(x))
+
     def end(self, name: str) -> None:
         """The trace is over: what is still there of its stand-ins is an error to use."""
-        from torch._subclasses.functional_tensor import FunctionalTensor
-
         for known in self._made:
-            x: Any = known()
-            if type(x) is FunctionalTensor:
-                x.__class__ = _ended_stand_in()
-                object.__setattr__(x, "_traced_by", name)
+            x = known()
+            if x is not None:
+                end_value(x, name)
 
     def capture(self, x: torch.Tensor) -> torch.Tensor:
         """The stand-in for a tensor that the function closes over; makes it an input.
@@ -115,31 +117,6 @@ class Recorder:
                 known = (x, FunctionalTensor.to_functional(stand_in))
             self.captured[id(x)] = known
         return known[1]
-
-
-@functools.cache
-def _ended_stand_in() -> type:
-    """What a stand-in becomes when its trace is over."""
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    class EndedStandIn(FunctionalTensor):
-        def __repr__(self, **_: Any) -> str:  # type: ignore[override]
-            return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"
-
-        @classmethod
-        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-            ended = next((x for x in tree_leaves((args, kwargs)) if type(x) is cls), None)
-            name = "" if ended is None else object.__getattribute__(ended, "_traced_by")
-            raise EndedTraceError(
-                message(
-                    "a traced value is used after its trace",
-                    got=f"a value made while {name} was traced, in {users_line()}",
-                    rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
-                    try_="return it from the function, in place of storing it in a list, a global or an attribute",
-                )
-            )
-
-    return EndedStandIn
 
 
 def capture_arrays(tree: Any) -> Any:

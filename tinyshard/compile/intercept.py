@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.refusals import no_memory_wrapped
 from tinyshard.arrays.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
 from tinyshard.compile.capture import capture_outer, traced_value_error
 from tinyshard.compile.indexing import BY_TRACED_NUMBERS
@@ -136,6 +137,24 @@ def _deepcopy(x: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return memo[id(x)]
 
 
+def _list(x: torch.Tensor) -> Any:
+    if _is_traced(x):
+        raise traced_value_error()
+    return x.tolist()
+
+
+def _numpy(x: torch.Tensor, *, force: bool = False) -> Any:
+    if _is_traced(x):
+        raise traced_value_error()
+    return x.numpy(force=force)
+
+
+def _storage(x: torch.Tensor) -> Any:
+    if torch._C._functorch.is_functorch_wrapped_tensor(x):
+        no_memory_wrapped("untyped_storage")
+    return x.untyped_storage()
+
+
 def _is_traced(x: torch.Tensor) -> bool:
     return (not isinstance(x, Array) and type(x) is not torch.Tensor and not isinstance(x, torch.nn.Parameter)) or (
         torch._C._functorch.is_functorch_wrapped_tensor(x)
@@ -183,6 +202,9 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__repr__: _repr,
     torch.Tensor.__format__: _format,
     torch.Tensor.__deepcopy__: _deepcopy,
+    torch.Tensor.tolist: _list,
+    torch.Tensor.numpy: _numpy,
+    torch.Tensor.untyped_storage: _storage,
     torch.Tensor.detach: _detach,
     torch.detach: _detach,
     torch.Tensor.detach_: _detach_in_place,
@@ -203,7 +225,11 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._lifts:
             args, kwargs = capture_outer((args, kwargs or {}))
-        return self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})
+        made = self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})
+        recorder = current_recorder()
+        if recorder is not None:
+            recorder.note_wrapped((args, made))
+        return made
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         super().__exit__(kind, *rest)
