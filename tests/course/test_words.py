@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import tinyshard as ts
-from tinyshard.core.absent import NAMES
+from tinyshard.core.absent import NAMES, OF_ARRAYS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
@@ -62,6 +62,6 @@ def test_the_dictionary_lists_every_name_of_jaxs_that_is_absent_and_what_the_err
     table = [line for line in section.splitlines() if line.startswith("| `jax.")]
     assert table == [
         f"| `{module.replace('tinyshard', 'jax')}.{name}` | {instead} |"
-        for module, names in NAMES.items()
+        for module, names in {**NAMES, "tinyshard.Array": OF_ARRAYS}.items()
         for name, instead in names.items()
     ]

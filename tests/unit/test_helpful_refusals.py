@@ -1,13 +1,14 @@
 """What is said of names and arguments that JAX has and tinyshard has not, and of ways in that do not fit."""
 
 import importlib
+import math
 
 import pytest
 import torch
 
 import tinyshard as ts
 from tinyshard import P
-from tinyshard.core.absent import NAMES
+from tinyshard.core.absent import NAMES, OF_ARRAYS
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -20,6 +21,44 @@ def test_no_name_of_the_table_of_absent_ones_is_there(name):
         with pytest.raises(AttributeError, match=missing) as caught:
             getattr(module, missing)
         assert instead in str(caught.value)
+
+
+def test_what_jaxs_arrays_have_and_these_have_not_says_what_to_write():
+    x = ts.array([1.0, 2.0])
+    for name, instead in OF_ARRAYS.items():
+        assert not hasattr(x, name)
+        for call in (lambda name=name: getattr(x, name), lambda name=name: ts.jit(lambda x: getattr(x, name))(x)):
+            with pytest.raises(AttributeError, match=f"object has no attribute '{name}'") as caught:
+                call()
+            assert instead in str(caught.value)
+    with pytest.raises(AttributeError, match=r"object has no attribute 'no_such'$"):
+        x.no_such  # noqa: B018
+    assert not hasattr(torch._subclasses.functional_tensor.FunctionalTensor, "__getattr__")
+
+
+def test_an_absent_name_of_lax_is_explained_at_the_top_too():
+    for name, instead in (("stop_gradient", r"x\.detach\(\)"), ("scan", "a Python loop"), ("cond", r"torch\.cond")):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}'(?s:.*){instead}"):
+            getattr(ts, name)
+
+
+def test_the_formulas_for_absent_draws_have_their_distributions():
+    names = {
+        "ts": ts,
+        "torch": torch,
+        "math": math,
+        "key": ts.random.key(0),
+        "scale": 2.0,
+        "concentration": 2.0,
+        "b": 3.0,
+    }
+    names |= {"p": 0.25, "shape": (20000,), "n": 20000, "mean": torch.ones(2), "cov": torch.tensor([[2.0, 1], [1, 2]])}
+    means = {"lognormal": math.exp(0.5), "rayleigh": 2 * math.sqrt(math.pi / 2), "maxwell": 2 * math.sqrt(2 / math.pi)}
+    means |= {"pareto": 3 / 2, "weibull_min": math.sqrt(math.pi), "geometric": 4.0, "multivariate_normal": 1.0}
+    for name, mean in means.items():
+        draw = ts.device_get(eval(NAMES["tinyshard.random"][name], names))
+        assert draw.mean().item() == pytest.approx(mean, rel=0.03), name
+    torch.testing.assert_close(torch.cov(draw.T), names["cov"], rtol=0.1, atol=0.1)
 
 
 def test_a_misspelt_name_gets_those_like_it_and_torchs_own_are_named():
@@ -43,11 +82,17 @@ def test_arguments_without_effect_are_taken_and_others_named():
     assert ts.jit(donate_argnames="x")(torch.sin)(torch.zeros(2)).tolist() == [0, 0]
     assert ts.pmap(torch.sin, donate_argnums=(0,))(torch.zeros(2)).tolist() == [0, 0]
     assert ts.make_mesh((8,), ("a",), axis_types=None).shape == {"a": 8}
+    assert ts.Mesh(ts.devices(), "a", axis_types=None) == ts.make_mesh((8,), ("a",))
+    assert ts.AbstractMesh((8,), "a", axis_types=None).shape == {"a": 8}
     for wrong, told in [
         (lambda: ts.jit(torch.sin, backend="cpu"), r"jit has no argument 'backend'(?s:.*)ts\.init\(platform"),
         (lambda: ts.jit(torch.sin, static_argnum=0), "static_argnums="),
         (lambda: ts.pmap(torch.sin, axisname="i"), "axis_name="),
         (lambda: ts.make_mesh((8,), ("a",), axis_types=("auto",)), "every axis is automatic"),
+        (lambda: ts.Mesh(ts.devices(), "a", axis_types=("auto",)), "every axis is automatic"),
+        (lambda: ts.AbstractMesh((8,), "a", axis_types=("auto",)), "every axis is automatic"),
+        (lambda: ts.shard_map(torch.sin, in_specs=P(), out_specs=P(), check_rep=False), "check_vma="),
+        (lambda: ts.shard_map(in_spec=P()), "in_specs="),
     ]:
         with pytest.raises(TypeError, match=told):
             wrong()

@@ -17,6 +17,7 @@ from tinyshard.arrays import strided
 from tinyshard.arrays.chain import View
 from tinyshard.arrays.refusals import no_memory, refuse
 from tinyshard.arrays.unchecked import one_hot
+from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
@@ -330,6 +331,9 @@ class Array(torch.Tensor):
         name = str(self.dtype).removeprefix("torch.")
         nbytes, shard_nbytes = math.prod(shape) * item, math.prod(shard) * item
         return array_html(self._layout, shape, name, nbytes, shard_nbytes, repr(self.sharding), self.committed)
+
+    def __getattr__(self, name: str) -> Any:
+        return no_attribute(self, name) if name in OF_ARRAYS else object.__getattribute__(self, name)
 
     # ---- what an immutable value refuses ------------------------------------------------------------------------
 

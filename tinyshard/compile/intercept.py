@@ -26,6 +26,7 @@ from tinyshard.arrays.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
 from tinyshard.compile.capture import capture_outer, traced_value_error
 from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
+from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.primitive import Rules, define
@@ -237,12 +238,17 @@ class Intercept(TorchFunctionMode):
             self._views.end()
 
 
+def _attribute(x: torch.Tensor, name: str) -> Any:
+    return no_attribute(x, name) if name in OF_ARRAYS else object.__getattribute__(x, name)
+
+
 @contextlib.contextmanager
 def methods_replaced() -> Iterator[None]:
-    """Replace within the block, for the trace of this thread, two methods that no mode of torch sees.
+    """Replace within the block, for the trace of this thread, three methods that no mode of torch sees.
 
-    Function.apply            notes that a torch.autograd.Function of the user's is applied
-    FunctionalTensor.__repr__ shows a traced value
+    Function.apply                 notes that a torch.autograd.Function of the user's is applied
+    FunctionalTensor.__repr__      shows a traced value
+    FunctionalTensor.__getattr__   says what stands for an attribute of jax.Array's
     """
     from torch._subclasses.functional_tensor import FunctionalTensor
 
@@ -258,7 +264,11 @@ def methods_replaced() -> Iterator[None]:
 
     kind.apply = classmethod(apply)
     stand_in.__repr__ = lambda x: _repr(x) if is_tracing() else shown(x)
+    is_outermost = "__getattr__" not in stand_in.__dict__
+    stand_in.__getattr__ = _attribute
     try:
         yield
     finally:
+        if is_outermost:
+            del stand_in.__getattr__
         kind.apply, stand_in.__repr__ = before, shown

@@ -15,6 +15,19 @@ import torch
 
 from tinyshard.core.errors import DtypeError, message
 
+# drawn by rejecting numbers: jax.random's name -> that in torch.distributions
+_OF_TORCH = {
+    "gamma": "Gamma",
+    "beta": "Beta",
+    "dirichlet": "Dirichlet",
+    "chisquare": "Chi2",
+    "t": "StudentT",
+    "f": "FisherSnedecor",
+    "poisson": "Poisson",
+    "binomial": "Binomial",
+    "multinomial": "Multinomial",
+}
+
 # module -> a name of JAX's -> what does that here
 NAMES: dict[str, dict[str, str]] = {
     "tinyshard": {
@@ -41,6 +54,23 @@ NAMES: dict[str, dict[str, str]] = {
         "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
         "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "debug_nans": "torch.isfinite(x).all(), of what a function returns",
+        "disable_jit": "the function itself; of a jitted one jitted.__wrapped__",
+        "clear_caches": "nothing: traces and programs are gone with their function",
+        "linearize": "ts.jvp(f, (x,), (t,)), which computes f again for each t",
+        "linear_transpose": "ts.vjp(f, x)[1], of a linear f",
+        "custom_gradient": "torch.autograd.Function, with setup_context",
+        "remat": "torch.utils.checkpoint.checkpoint inside of a function that jit compiles",
+        "local_device_count": "len(ts.local_devices())",
+        "default_backend": "ts.devices()[0].platform",
+        "make_array_from_callback": "ts.device_put(x, sharding): the controller has the whole value",
+        "make_array_from_single_device_arrays": "ts.device_put(torch.stack(blocks), sharding)",
+        "scipy": "torch.special and torch.linalg",
+    },
+    "tinyshard.debug": {
+        "print": "print(x) outside of jit; inside it shows shape and dtype, once for each trace",
+        "callback": "a function of its own on ts.device_get(x), between two calls of jit",
+        "breakpoint": "breakpoint(); inside of jit it stops once for each trace, and values have a shape and a dtype",
+        "inspect_array_sharding": "x.sharding, of what a function returns",
     },
     "tinyshard.lax": {
         "cond": "torch.cond(condition, if_true, if_false, operands)",
@@ -61,6 +91,20 @@ NAMES: dict[str, dict[str, str]] = {
     "tinyshard.random": {
         "PRNGKeyArray": "ts.random.Key",
         "default_prng_impl": "threefry2x32, the only one",
+        "key_impl": "threefry2x32, the only one",
+        "clone": "the key itself",
+        "lognormal": "ts.random.normal(key, shape).exp()",
+        "rayleigh": "scale * (2 * ts.random.exponential(key, shape)).sqrt()",
+        "maxwell": "ts.random.normal(key, (*shape, 3)).norm(dim=-1)",
+        "pareto": "(ts.random.exponential(key, shape) / b).exp()",
+        "weibull_min": "scale * ts.random.exponential(key, shape) ** (1 / concentration)",
+        "geometric": "(-ts.random.exponential(key, shape) / math.log1p(-p)).floor() + 1",
+        "multivariate_normal": "mean + ts.random.normal(key, (n, len(mean))) @ torch.linalg.cholesky(cov).mT",
+        "orthogonal": "q * r.diagonal().sign(), with q, r = torch.linalg.qr(ts.random.normal(key, (n, n)))",
+        **{
+            name: f"torch.distributions.{torchs}(...).sample(shape) outside of jit: of torch's generator, of no key"
+            for name, torchs in _OF_TORCH.items()
+        },
     },
     "tinyshard.sharding": {
         "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
@@ -77,6 +121,23 @@ NAMES: dict[str, dict[str, str]] = {
         "leaves_with_path": "torch.utils._pytree.tree_leaves_with_path",
         "flatten_with_path": "torch.utils._pytree.tree_flatten_with_path",
     },
+}
+
+# an attribute of jax.Array -> what does that here
+OF_ARRAYS: dict[str, str] = {
+    "at": "y = x.index_put((i,), v) or torch.where(mask, v, x); inside of jit also y = x.clone(), and then y[i] = v",
+    "astype": "x.to(dtype)",
+    "copy": "x.clone()",
+    "delete": "del x: memory is used again as soon as the last Array of it is gone",
+    "is_deleted": "nothing: an Array is there as long as it has a name",
+    "to_device": "ts.device_put(x, device)",
+    "addressable_data": "x.addressable_shards[i].data",
+    "global_shards": "x.addressable_shards: the controller reaches every device",
+    "is_fully_addressable": "nothing: the controller reaches every device",
+    "on_device_size_in_bytes": "x.nbytes, of the whole array",
+    "copy_to_host_async": "ts.device_get(x), which waits",
+    "aval": "ts.typeof(x)",
+    "weak_type": "nothing: no dtype is weak",
 }
 
 # function -> an argument of JAX's that changes no value -> why it has no effect here
@@ -106,7 +167,14 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "backend": "ts.init(platform=...) says on what programs run",
         "global_arg_shapes": "shapes are those of the arguments",
     },
-    "make_mesh": {"axis_types": "every axis is automatic in jit, and manual in shard_map"},
+    **{
+        mesh: {"axis_types": "every axis is automatic in jit, and manual in shard_map"}
+        for mesh in ("make_mesh", "Mesh", "AbstractMesh")
+    },
+    "shard_map": {
+        "check_rep": "check_vma=, its name today",
+        "auto": "nothing: shard_map maps over all axes of its mesh",
+    },
     **{
         distribution: {"out_sharding": "ts.device_put(draw, sharding); inside of jit each device makes its own block"}
         for distribution in _DISTRIBUTIONS.split()
@@ -114,12 +182,28 @@ ARGUMENTS: dict[str, dict[str, str]] = {
 }
 
 
+def no_attribute(x: Any, name: str) -> NoReturn:
+    """The `__getattr__` of arrays: raises AttributeError that says what to use in place of one of `jax.Array`'s.
+
+    Example:
+        >>> no_attribute(torch.zeros(1), "astype")
+        Traceback (most recent call last):
+        AttributeError: 'Tensor' object has no attribute 'astype'
+          try:  x.to(dtype)
+    """
+    raise AttributeError(
+        message(f"{type(x).__name__!r} object has no attribute {name!r}", try_=OF_ARRAYS.get(name, "")),
+        name=name,
+        obj=x,
+    )
+
+
 def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
     """The `__getattr__` of a module: raises AttributeError that says what to use in place of a missing name."""
 
     def missing(name: str) -> NoReturn:
         short = module.replace("tinyshard", "ts")
-        instead = NAMES[module].get(name)
+        instead = NAMES[module].get(name) or (NAMES["tinyshard.lax"].get(name) if module == "tinyshard" else None)
         close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
         if name.startswith("__"):
             try_ = ""

@@ -8,12 +8,16 @@ from typing import Any
 
 import torch
 
+from tinyshard.core.absent import names_of
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
 from tinyshard.draw.text import sharding_text
 from tinyshard.sharding import Sharding
 
 __all__ = ["visualize_array_sharding", "visualize_sharding"]
+
+
+__getattr__ = names_of("tinyshard.debug", __all__)
 
 
 def visualize_array_sharding(x: Any) -> None:

@@ -26,9 +26,11 @@ class Mesh:
     Args:
         devices: an array (or nested list) of distinct `Device`s, one dim for each name.
         axis_names: a name for each axis, or one name for a 1-d mesh.
+        others: JAX's axis_types may be None.
 
     Raises:
         MeshError: duplicate names, duplicate devices, or a name count that is not the array's rank.
+        DtypeError: an argument that a mesh does not have.
 
     Communication: none.
 
@@ -39,7 +41,9 @@ class Mesh:
         ({'a': 4, 'b': 2}, 8)
     """
 
-    def __init__(self, devices: Any, axis_names: str | Sequence[str]) -> None:
+    def __init__(self, devices: Any, axis_names: str | Sequence[str], **others: Any) -> None:
+        if others:
+            check_arguments("Mesh", others, ("devices", "axis_names"))
         grid = np.array(devices, dtype=object)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         _check_names(names, grid.shape)
@@ -106,6 +110,7 @@ class AbstractMesh(Mesh):
     Args:
         axis_sizes: size of each axis.
         axis_names: a name for each axis.
+        others: JAX's axis_types may be None.
 
     Communication: none; no process is started.
 
@@ -114,7 +119,8 @@ class AbstractMesh(Mesh):
         4096
     """
 
-    def __init__(self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str]) -> None:
+    def __init__(self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str], **others: Any) -> None:
+        check_arguments("AbstractMesh", others, ("axis_sizes", "axis_names"))
         sizes = checked_sizes(axis_sizes, "axis sizes")
         grid = np.empty(math.prod(sizes), dtype=object)
         grid[:] = [Device(i) for i in range(grid.size)]

@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from tinyshard.compile.signature import Bound
 from tinyshard.compile.trace_cache import TraceCacheEntry
+from tinyshard.core.absent import check_arguments
 from tinyshard.core.errors import DtypeError, MeshError, message
 from tinyshard.core.leaves import shapes_of
 from tinyshard.primitives.manual_region import ManualRegion, NamedDims
@@ -18,6 +19,8 @@ from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.prefix import spread
 from tinyshard.transforms.over_devices import OverDevices, Split, mesh_of
+
+_TAKEN = ("f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma")
 
 
 class ShardMapped(OverDevices):
@@ -121,6 +124,7 @@ def shard_map(
     out_specs: Any = None,
     axis_names: Collection[str] = (),
     check_vma: bool = False,
+    **others: Any,
 ) -> Any:
     """Map a function over the devices of a mesh: each runs it on its block of the arguments.
 
@@ -140,13 +144,14 @@ def shard_map(
         check_vma: refuse a result that may differ along an axis that its spec leaves out, as far as the traced ops
             tell: it depends on an argument cut along the axis, or on axis_index, and no collective over the axis makes
             it the same again. `ts.config.update("check_replicated", True)` lets the devices compare the values.
+        others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:
         A function of whole tensors that returns Arrays. It has `lower`.
 
     Raises:
         ShardingError: specs that do not fit the arguments or the results, or with check_vma a result as above.
-        DtypeError: no in_specs.
+        DtypeError: no in_specs, or an argument that shard_map does not have.
         MeshError: no mesh; or axis_names are not those of the mesh.
 
     Communication: arguments are brought to in_specs; then the function's collectives.
@@ -167,6 +172,7 @@ def shard_map(
                [ 9],
                [13]], dtype=int64)
     """
+    check_arguments("shard_map", others, _TAKEN)
     if f is None:
         return functools.partial(
             shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma
