@@ -194,18 +194,18 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
     expected = op(*args, **kwargs)
     args, kwargs = tree_unflatten(operands, form)
     asked: list[bool] = []
-    by_rule = strategy._by_rule
+    by_rule = strategy.by_rule
 
     def noted(*given: Any) -> Any:
         made = by_rule(*given)
         asked.append(True)
         return made
 
-    strategy._by_rule = noted
+    strategy.by_rule = noted
     try:
         results = partitioner.finish(builder, partitioner.apply(builder, op, tuple(args), kwargs))
     finally:
-        strategy._by_rule = by_rule
+        strategy.by_rule = by_rule
     made = [x for x in results if x is not None]
     program = builder.finish([x.number for x in made])
     outputs = runtime.run(program, buffers, None)

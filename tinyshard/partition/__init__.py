@@ -1,7 +1,11 @@
 """From one op on whole tensors to steps on shards.
 
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
-strategy         the plan of one op: the layout that each operand must have, and the layout of the result
+strategy         which plan an op gets
+plan             the layout that each operand must have, and the layout of each result
+by_rule          a plan by DTensor's rule
+batches          a plan for ops that compute each item of a batch alone
+products         of the plans of a product the one that sends the fewest bytes
 on_meta          the shapes and dtypes that an op makes
 op_table         what tinyshard itself knows of torch's ops: tables
 decompositions   ops written in other ops that can be partitioned: two tables

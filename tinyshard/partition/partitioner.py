@@ -20,8 +20,9 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.on_meta import UnknownShape, check_takes
 from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
+from tinyshard.partition.plan import Plan, gathered, known
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
-from tinyshard.partition.strategy import Plan, gathered, known, plan
+from tinyshard.partition.strategy import plan
 from tinyshard.partition.whole_blocks import joined
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]

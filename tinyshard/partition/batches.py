@@ -1,0 +1,67 @@
+"""Ops that compute each item of a batch alone: the batch dims stay sharded."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tinyshard.core.layout import Axes
+from tinyshard.core.types import ShapedType
+from tinyshard.partition.on_meta import run_on_meta
+from tinyshard.partition.op_table import BATCHED
+from tinyshard.partition.plan import Plan, gathered, promised_types
+from tinyshard.partition.reshard import Dims, ShardedVar
+
+
+def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], axes: Axes) -> Plan | None:
+    """An op that computes each item of a batch alone: cuts of the batch dims stay, the other dims are gathered."""
+    row = BATCHED[op]
+    operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
+    first = operands[0]
+    lead = row.lead if row.inner is None else -len(args[row.inner])
+    count = min(lead, len(first.shape)) if lead > 0 else len(first.shape) + lead
+    batch = first.shape[:count]
+    chosen = None if row.operands is None else {args[i].number for i in row.operands if isinstance(args[i], ShardedVar)}
+
+    def has_batch(x: ShardedVar) -> bool:
+        if chosen is not None:
+            return x.number in chosen
+        return len(x.shape) == len(first.shape) or x.shape[:count] == batch
+
+    cuts = next((x.dims[:count] for x in operands if has_batch(x) and any(x.dims[:count])), ())
+    cuts = cuts or next(filter(None, (_on_batch(x, count, axes) for x in operands if has_batch(x))), ())
+    summed = {i for i in row.sums if whole[i] is not None}
+    if not cuts or any(m is not None and i not in summed and m.shape[:count] != batch for i, m in enumerate(whole)):
+        return None
+
+    def cut(x: ShardedVar) -> ShardedVar:
+        if not has_batch(x):
+            return gathered(x)
+        kept = tuple(c if n == b else () for c, n, b in zip(cuts, x.shape, batch, strict=False))
+        return replace(x, dims=kept + ((),) * (len(x.shape) - count), partial=())
+
+    args, kwargs = tree_map_only(ShardedVar, cut, (args, kwargs))
+    parts = tuple((a, "sum") for by in cuts for a in by)
+    results = tuple(
+        None
+        if m is None
+        else (((),) * len(m.shape), parts)
+        if i in summed
+        else (cuts + ((),) * (len(m.shape) - count), ())
+        for i, m in enumerate(whole)
+    )
+    made = promised_types(whole, results, axes)
+    if run_on_meta(op, args, kwargs, axes, local=True) != made:
+        return None
+    return Plan(op, args, kwargs, results, made, whole)
+
+
+def _on_batch(x: ShardedVar, count: int, axes: Axes) -> Dims:
+    """The cuts of an operand's items, on a dim of its batch instead: an all_to_all in place of a gather; () if none."""
+    inner = tuple(a for cut in x.dims[count:] for a in cut)
+    parts = math.prod(axes[a] for a in inner)
+    fitting = next((d for d in range(count) if inner and x.shape[d] and x.shape[d] % parts == 0), None)
+    return () if fitting is None else tuple(inner if d == fitting else () for d in range(count))
