@@ -52,7 +52,8 @@ AGAINST_THE_ORDER = {
 
 # Imports inside of functions, all of them for what it costs to load the module: no circle needs one.
 LATE = {
-    "tinyshard.partition.strategy": {"tinyshard.partition.dtensor"},  # DTensor: half a second
+    "tinyshard.partition.by_rule": {"tinyshard.partition.dtensor"},  # DTensor: half a second
+    "tinyshard.partition.strategy": {"tinyshard.partition.dtensor"},
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 import tinyshard as ts
 from tests import transformer
 from tests.transformer import BATCH, DEPTH, LENGTH, WIDTH, Layer
-import itertools
 
 P = ts.P
 ITEM = 4  # bytes of a float32
