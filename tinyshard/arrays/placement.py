@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.transfer import move, put_tensor
@@ -20,6 +20,7 @@ from tinyshard.primitives.constraint import Target, is_transformed, placed_at
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import AbstractMesh, current_mesh
+from tinyshard.sharding.prefix import spread
 
 
 def device_put(tree: Any, device: Any = None) -> Any:
@@ -66,18 +67,9 @@ def _put_leaf(value: Any, device: Any) -> Any:
 
 
 def _put_with_prefix(tree: Any, device: Any) -> Any:
-    fits = type(tree) is type(device) or (isinstance(tree, list | tuple) and isinstance(device, list | tuple))
-    if not fits or len(tree) != len(device) or (isinstance(tree, dict) and set(tree) != set(device)):
-        raise ShardingError(
-            message(
-                "the tree of shardings does not fit the tree of values",
-                got=f"{type(device).__name__} of {len(device)} for {type(tree).__name__}",
-                rule="it has the same containers, or one sharding in place of a whole subtree",
-            )
-        )
-    if isinstance(tree, dict):
-        return {key: device_put(tree[key], device[key]) for key in tree}
-    return type(tree)(device_put(x, d) for x, d in zip(tree, device, strict=True))
+    leaves, form = tree_flatten(tree, is_leaf=is_whole)
+    places = iter(spread(device, tree))
+    return tree_unflatten([x if x is None else _put_leaf(x, next(places)) for x in leaves], form)
 
 
 def _put(value: Any, device: Any) -> Any:

@@ -120,10 +120,15 @@ def _children(at: Any) -> Iterator[tuple[PathStep, Any]]:
     elif isinstance(at, type):
         if _has_state(at):
             yield from ((("attribute", k), getattr(at, k)) for k in vars(at) if k == "__call__" or k[:2] != "__")
+    elif "__wrapped__" in getattr(at, "__dict__", {}) and type(at).__module__.startswith("tinyshard."):
+        yield (
+            ("attribute", "__wrapped__"),
+            at.__wrapped__,
+        )  # jitted or mapped: its caches hold what it met in old traces
     elif not isinstance(at, types.ModuleType):
         yield from ((("attribute", k), v) for k, v in list(getattr(at, "__dict__", {}).items()))
-        specs = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
-        yield from ((("attribute", k), getattr(at, k)) for k in specs if isinstance(k, str) and hasattr(at, k))
+        slots = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
+        yield from ((("attribute", k), getattr(at, k)) for k in slots if isinstance(k, str) and hasattr(at, k))
         yield from _of_class(at)
 
 

@@ -20,6 +20,7 @@ from tinyshard.compile.executable import (
     assignment_at,
     assignment_of,
     call,
+    executables,
     spec_of,
 )
 from tinyshard.compile.explain_gathers import explain_gathers
@@ -30,7 +31,7 @@ from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.cache import Recent, forget_released, release
+from tinyshard.runtime.cache import Recent, release
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.mesh import AbstractMesh
 
@@ -39,13 +40,9 @@ MOST_ALIKE = 16  # of a function for one signature, as what it closes over chang
 MOST_PROGRAMS = 256  # of a trace, for different layouts
 
 
-def _release(executable: Executable) -> None:
-    release(executable.program)
-
-
-def _release_all(executables: Recent[Any, Executable]) -> None:
-    for executable in executables.values():
-        _release(executable)
+def _release_all(kept: Recent[Any, Executable]) -> None:
+    for executable in kept.values():
+        release(executable.program)
 
 
 @dataclass(eq=False)
@@ -60,7 +57,7 @@ class TraceCacheEntry:
     """
 
     traced: Traced
-    executables: Recent[Any, Executable] = field(default_factory=lambda: Recent(MOST_PROGRAMS, _release))
+    executables: Recent[Any, Executable] = field(default_factory=lambda: executables(MOST_PROGRAMS))
     closed: tuple[ShapedType, ...] = field(init=False)
     derived: Any = None
 
@@ -130,7 +127,6 @@ class TraceCacheEntry:
         key = (assignment.platform, assignment.devices, specs, asked)
         known = self.executables.get(key)
         if known is None:
-            forget_released()
             known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
         return known
 

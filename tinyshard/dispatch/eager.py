@@ -6,8 +6,6 @@ Program is kept. Calling it again costs one message.
 
 from __future__ import annotations
 
-import contextlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +25,7 @@ from tinyshard.compile.executable import (
     assignment_of,
     call,
     close_program,
+    executables,
     open_program,
     spec_of,
 )
@@ -37,12 +36,11 @@ from tinyshard.core.holdable import check_holdable
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition import partitioner
 from tinyshard.partition.op_table import is_random, op_traits
-from tinyshard.runtime import lifecycle
 
 MAX_EXECUTABLES = 4096
 _SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
 
-_executables: OrderedDict[Any, Executable] = OrderedDict()
+_executables = executables(MAX_EXECUTABLES)
 
 
 def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -126,14 +124,8 @@ def _executable(
     """The executable for operands of these shapes and layouts: kept, or made now."""
     key = (op, assignment.platform, assignment.devices, _key(args, assignment), _key(kwargs, assignment))
     executable = _executables.get(key)
-    if executable is not None:
-        if len(_executables) > MAX_EXECUTABLES // 2:  # else nothing is about to be dropped
-            with contextlib.suppress(KeyError):  # another thread may have dropped it meanwhile
-                _executables.move_to_end(key)
-        return executable
-    executable = _executables[key] = _partition(op, args, kwargs, operands, assignment)
-    if len(_executables) > MAX_EXECUTABLES:
-        lifecycle.current().forget(_executables.popitem(last=False)[1].program)
+    if executable is None:
+        executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
     return executable
 
 

@@ -12,7 +12,6 @@ running call (`array.origin`), and no one else has it. Devices never change a va
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -28,16 +27,15 @@ from tinyshard.arrays.hidden_writes import max_norm_error, runs_in_batch_norm, s
 from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import written
-from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
+from tinyshard.compile.executable import assignment_of, call, executables, spec_of
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import trace
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
 
 MAX_WRITES = 512
-_writes: OrderedDict[Any, Executable] = OrderedDict()
+_writes = executables(MAX_WRITES)
 
 
 def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -163,9 +161,7 @@ def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Arr
     if executable is None:
         with torch.no_grad():
             traced = trace((), function, [spec.meta for spec in specs], lambda: ["a value of torch's own"] * len(specs))
-        executable = _writes[key] = compile_graph(traced, specs, assignment, [None] * len(traced.outputs))
-        if len(_writes) > MAX_WRITES:
-            lifecycle.current().forget(_writes.popitem(last=False)[1].program)
+        executable = _writes.put(key, compile_graph(traced, specs, assignment, [None] * len(traced.outputs)))
     return call(executable, operands, assignment)
 
 

@@ -63,7 +63,7 @@ def _is_place(x: Any) -> bool:
 def _misfit(prefix: Any, tree: Any) -> ShardingError:
     return ShardingError(
         message(
-            "the tree of shardings does not fit the arguments or results",
+            "the tree of shardings does not fit the tree of values",
             got=f"{_sized(prefix)} for {_sized(tree)}",
             rule="it has the same containers, or one sharding in place of a whole subtree",
         )

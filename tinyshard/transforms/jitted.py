@@ -20,7 +20,7 @@ from tinyshard.compile.explain import explanation
 from tinyshard.compile.lowered import Lowered
 from tinyshard.compile.signature import Bound, Signature, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled, called, traces_of
-from tinyshard.compile.tracing import Traced, trace
+from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, message
@@ -218,9 +218,8 @@ class Jitted:
             changed = entries[-1].changes(roots) if entries else []
             told = explanation(self._name, bound.names(), bound.signature, before, users_line(), changed)
             print(told, file=sys.stderr)
-        traced = self._trace(bound, roots)
-        closed = [c.value for c in traced.closed]
-        entry = TraceCacheEntry(traced)
+        entry = self._traced(bound, roots)
+        closed = [c.value for c in entry.traced.closed]
         same = next((e for e in entries if e.is_same_as(entry)), None) if entry.hides_tensors else None
         if same is not None:
             return same, [*operands, *closed]
@@ -228,8 +227,8 @@ class Jitted:
         del entries[: len(entries) - MOST_ALIKE]
         return entry, [*operands, *closed]
 
-    def _trace(self, bound: Bound, roots: Sequence[Any]) -> Traced:
-        return trace(roots, bound.call, bound.signature.metas, bound.names)
+    def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
+        return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names))
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 

@@ -18,18 +18,17 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor, device_put
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.executable import DeviceAssignment
 from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled
-from tinyshard.compile.tracing import Traced, trace
+from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import MappingError, message
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.manual_region import ManualRegion, NamedDims
-from tinyshard.primitives.manual_region_rules import MANUAL_REGION, apply_region, trace_of
+from tinyshard.primitives.manual_region_rules import MANUAL_REGION, apply_region, entry_of
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh
 from tinyshard.transforms.jitted import Jitted
@@ -59,7 +58,7 @@ class OverDevices(Jitted):
         numbers, by_name = static_both_ways(function, tuple(static_numbers), ())
         super().__init__(function, None, None, numbers, by_name)
         self._entries = Recent(MOST_TRACES)  # traces of regions: the function's own are of whole tensors
-        self._regions: Recent[Any, list[tuple[ManualRegion, tuple[ShapedType, ...]]]] = Recent(MOST_TRACES)
+        self._regions: Recent[Any, list[ManualRegion]] = Recent(MOST_TRACES)
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
@@ -83,9 +82,9 @@ class OverDevices(Jitted):
 
     # ---- tracing ----------------------------------------------------------------------------------------------
 
-    def _trace(self, bound: Bound, roots: Sequence[Any]) -> Traced:
+    def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
         """The region alone, as a graph of one node."""
-        return trace_of(self._region(bound, self._split(bound), bound.operands)[0])
+        return entry_of(self._region(bound, self._split(bound), bound.operands)[0])
 
     def _inlined(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         bound = self._bind(args, kwargs)
@@ -122,11 +121,11 @@ class OverDevices(Jitted):
         key = (bound.signature, split.mesh, scope, len(operands))
         known = self._regions.get(key)
         known = self._regions.put(key, []) if known is None else known
-        for region, metas in known:
-            now = [c.look_up(roots) if c.paths else None for c in region.traced.closed]
-            found = [x for x in now if x is not None]
-            if len(found) == len(now) and tuple(map(shaped_type_of, found)) == metas:
-                return region, [capture_outer(x) for x in found]
+        for region in known:
+            entry = entry_of(region)
+            closed = None if entry.hides_tensors else entry.look_up(roots)
+            if closed is not None:
+                return region, [capture_outer(x) for x in closed]
         out_dims: list[NamedDims] = []
 
         def call(shards: Sequence[torch.Tensor]) -> Any:
@@ -149,10 +148,9 @@ class OverDevices(Jitted):
             traced = trace(roots, call, shards, bound.names)
         region = ManualRegion(traced, split.mesh, split.cuts, tuple(out_dims))
         self._check(region)
-        closed = [c.value for c in traced.closed]
-        known.append((region, tuple(map(shaped_type_of, closed))))
+        known.append(region)
         del known[: len(known) - MOST_ALIKE]
-        return region, [capture_outer(x) for x in closed]
+        return region, [capture_outer(c.value) for c in traced.closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
