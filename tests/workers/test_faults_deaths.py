@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 import tinyshard as ts
-from tests.workers.limits import outcome, wait_until_in_a_collective
+from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
 from tests.workers.processes import ROOT, stop, wait_until
 from tinyshard.runtime import lifecycle
 
@@ -165,6 +166,26 @@ def test_init_gives_a_fresh_pool_although_devices_wait_in_a_collective_and_old_a
     with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
         total.block_until_ready()
     assert (ts.device_put(torch.ones(8, 2), rows) + 1).sum().item() == 32
+
+
+def test_other_threads_dispatch_while_a_lost_worker_is_reaped(pool, rows, monkeypatch):
+    """Over a network that takes up to two seconds."""
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    is_reaping, has_dispatched, reaped = threading.Event(), threading.Event(), []
+
+    def reap(link, end=pool._starter.end):
+        is_reaping.set()
+        reaped.append(has_dispatched.wait(OVER_WITHIN_S))
+        return end(link)
+
+    monkeypatch.setattr(pool._starter, "end", reap)
+    os.kill(ts.devices()[VICTIM].pid, signal.SIGKILL)
+    assert is_reaping.wait(OVER_WITHIN_S)
+    y = x + 1
+    has_dispatched.set()
+    assert "CPU 5 is gone: killed by signal 9 (SIGKILL)" in str(outcome(y.block_until_ready)())
+    assert y.addressable_shards[1].data.tolist() == [[2, 2]]
+    assert reaped == [True]
 
 
 def test_what_was_saved_before_a_death_is_loaded_whole_under_any_sharding(rows, tmp_path):

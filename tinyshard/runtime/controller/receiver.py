@@ -46,6 +46,7 @@ class Receiver:
         self._platform = platform
         self._rest = rest
         self._busy_s = time.monotonic()
+        self._ended: list[Link] = []  # their sockets have ended; the workers are still to be reaped
         with held_off():
             self._selector = selectors.DefaultSelector()
             abandon_in_child(self)
@@ -105,10 +106,34 @@ class Receiver:
         elif pause_s is not None:
             self._tidy()
         with self._calls.lock:
-            dispatcher.send_queued(is_receiver=True)  # first: what a device was sent is noted before its loss
+            dispatcher.send_queued(is_receiver=True)
             dispatcher.ring_if_due()
             for key, mask in events:
                 self._take_in(key, mask)
+        while self._ended:
+            self._lose(self._ended.pop(0))
+
+    def _lose(self, link: Link) -> None:
+        """Reap a worker that has ended, fail its calls, wake the threads that wait for it, and notify other devices."""
+        dispatcher = self._dispatcher
+        lost = self._starter.end(link)  # without the lock: over a network it takes up to seconds
+        with self._calls.lock:
+            dispatcher.send_queued(is_receiver=True)  # what the device was sent is noted before its loss
+            self._close_control(link)
+            self._take_lines(link)
+            link.lost = lost
+            self._calls.has_lost = True
+            dispatcher.drop(link.device)
+            for run in self._calls.unsettled:
+                if run.number > link.done and link.device in run.devices:
+                    run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
+            self._calls.settle()
+            link.fail_asked()
+            for other in self._links:
+                other.send_control("lost", link.device, lost)
+            dispatcher.interrupts.note_frozen(link.device, link.done)
+        if not link.is_up:
+            raise lost_error(link.device, lost, self._platform)  # the other workers cannot connect without it
 
     def _tidy(self) -> None:
         """Free released values when nothing was received for a moment; return memory after a longer pause."""
@@ -164,7 +189,8 @@ class Receiver:
     def _read(self, link: Link) -> None:
         messages = link.read()
         if messages is None:
-            self._lose(link)
+            self._selector.unregister(link.sock)
+            self._ended.append(link)
             return
         if messages:
             self._take_lines(link)  # what a worker printed before its answer is printed before it here
@@ -212,23 +238,3 @@ class Receiver:
 
     def _take_lines(self, link: Link) -> None:
         self._printed.read(link, self._selector.unregister)
-
-    def _lose(self, link: Link) -> None:
-        """The worker is lost: fail its calls, wake the threads that wait for it, and notify the other devices."""
-        dispatcher = self._dispatcher
-        self._selector.unregister(link.sock)
-        self._close_control(link)
-        self._take_lines(link)
-        lost = link.lost = self._starter.end(link)
-        self._calls.has_lost = True
-        dispatcher.drop(link.device)
-        for run in self._calls.unsettled:
-            if run.number > link.done and link.device in run.devices:
-                run.failures.setdefault(link.device, (gone(link.device, lost), run.where))
-        self._calls.settle()
-        link.fail_asked()
-        for other in self._links:
-            other.send_control("lost", link.device, lost)
-        self._dispatcher.interrupts.note_frozen(link.device, link.done)
-        if not link.is_up:
-            raise lost_error(link.device, lost, self._platform)  # the other workers cannot connect without it
