@@ -1,4 +1,4 @@
-"""Ctrl-C at a line of one's choice."""
+"""Ctrl-C, or another signal, at a line of one's choice."""
 
 import linecache
 import sys
@@ -11,11 +11,22 @@ from typing import Any
 _NOT_STRUCK = ("with ", "try:", "monitor.release()")
 
 
-def strike_at(line: int, act: Callable[[], Any], is_counted: Callable[[str], bool]) -> tuple[str, int] | None:
-    """Call `act`, with a KeyboardInterrupt as it comes to such a line, the first being 1.
+def interrupt() -> None:
+    """What Ctrl-C does."""
+    raise KeyboardInterrupt
+
+
+def strike_at(
+    line: int,
+    act: Callable[[], Any],
+    is_counted: Callable[[str], bool],
+    handler: Callable[[], object] = interrupt,
+) -> tuple[str, int] | None:
+    """Call `act`, and `handler` as it comes to such a line, the first being 1.
 
     Args:
         is_counted: whether the lines of a file count, by its name.
+        handler: what a signal's handler does.
 
     Returns:
         The file and the line where it struck; None if `act` was over before.
@@ -32,7 +43,9 @@ def strike_at(line: int, act: Callable[[], Any], is_counted: Callable[[str], boo
             lines += 1
             if lines == line:
                 struck = file, frame.f_lineno
-                raise KeyboardInterrupt
+                sys.settrace(None)
+                handler()
+                return None
         return strike
 
     sys.settrace(strike)
@@ -42,4 +55,4 @@ def strike_at(line: int, act: Callable[[], Any], is_counted: Callable[[str], boo
         return struck
     finally:
         sys.settrace(None)
-    return None
+    return struck

@@ -193,3 +193,33 @@ tell(struck, held)
     assert out.split()[0] == "60"
     held = [int(word.strip("[],")) for word in out.split()[1:]]
     assert max(held) <= 4
+
+
+@pytest.mark.parametrize("collectives", JOINED)
+@pytest.mark.parametrize("act", ["x + 1", "x.tolist()", "ts.device_put(torch.ones(9000), ts.devices()[1])"])
+def test_a_signals_handler_may_shut_down_wherever_it_strikes(controller, act, collectives):
+    """The lock that its thread holds is not waited for, and what it interrupted says that the pool has ended."""
+    each = controller(
+        f"""
+from tests.interrupts import strike_at
+line, where = 1, "first"
+while where is not None:
+    ts.init(devices=2)
+    x = (ts.array(1.0) + 1).block_until_ready()
+    shutdown = ts.platform.current().shutdown  # `ts.shutdown` ends the helper process too, whose start takes a second
+    try:
+        where = strike_at(line, lambda: {act}, lambda file: "tinyshard/runtime/" in file, shutdown)
+    except ts.RuntimeStateError as error:
+        assert "has been shut down" in str(error)
+    line += 17
+tell("over", line > 50)
+signal.signal(signal.SIGUSR1, lambda *_: ts.shutdown())
+x = ts.array(1.0)
+with ts.platform.current()._dispatcher.calls.lock:
+    signal.raise_signal(signal.SIGUSR1)
+tell((ts.array(1.0) + 1).item())
+""",
+        environment={"TINYSHARD_COLLECTIVES": collectives},
+    )
+    out, errors = each.finish()
+    assert (out, errors) == ("over True\n2.0\n", "")

@@ -184,10 +184,20 @@ class Dispatcher:
         return list(self.calls.unsettled)  # atomic
 
     def close(self) -> None:
-        """End the I/O thread and the workers, and block until they have ended. Ctrl-C ends the waiting alone."""
+        """End the I/O thread and the workers, and block until they have ended. Ctrl-C ends the waiting alone.
+
+        It does not block within a dispatch that a signal's handler or a finalizer interrupts: the I/O thread waits for
+        the end of that.
+        """
         self.closing = True
         self.wake()
-        self.ended.wait()
+        if not self.is_waited_for:
+            self.ended.wait()
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether the I/O thread waits for the calling thread, or is it: then this must not wait for the I/O thread."""
+        return self.calls.is_mine or threading.current_thread() is self.receiving
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close what the two share."""
@@ -298,3 +308,5 @@ class Dispatcher:
                         if isinstance(part, Request):
                             part.over.open()
         self.back_pressure.end()
+        if self._completions is not None:
+            self._completions.close()

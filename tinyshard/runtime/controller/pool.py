@@ -75,8 +75,7 @@ class ProcessPool:
             descriptors = {}
             self._dispatcher = Dispatcher(self._buffers)
         self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
-        rest = (lambda: None) if self._arena is None else self._arena.trim
-        self._receiver = Receiver(self._dispatcher, self._starter, platform, rest)
+        self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
         self._waiting = Waiting(self._dispatcher, self._completions, platform)
         self._stop_watching_cells = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
@@ -86,10 +85,15 @@ class ProcessPool:
         self._dispatcher.check_open()  # a forked child of this process must not allocate blocks
         if self._arena is None or not self._arena.is_for(host.nbytes):
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        return self._new(self._arena, tuple(host.shape), host.dtype, " to be placed").copy_(host)
+
+    def _new(self, arena: allocator.Arena, shape: tuple[int, ...], dtype: torch.dtype, what: str = "") -> torch.Tensor:
+        """A tensor in shared memory."""
         try:
-            return self._arena.new(host.shape, host.dtype).copy_(host)
+            return arena.new(shape, dtype)
         except MemoryError as error:
-            raise no_room(f"{ShapedType(tuple(host.shape), host.dtype)} to be placed: {error}") from error
+            self._dispatcher.check_open()  # a signal's handler may have shut the pool down meanwhile
+            raise no_room(f"{ShapedType(shape, dtype)}{what}: {error}") from error
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
@@ -169,10 +173,7 @@ class ProcessPool:
         if self._arena is None or not self._arena.is_for(nbytes):
             return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
         self.wait(buffer, list(places))
-        try:
-            out = self._arena.new(shape, dtype)
-        except MemoryError as error:
-            raise no_room(f"{ShapedType(shape, dtype)}: {error}") from error
+        out = self._new(self._arena, shape, dtype)
         block = self._arena.block_of(out)
         assert block is not None
         fetched = self._waiting.ask("fetch", places, (buffer.number, (block, shape, places)), (out, block))
@@ -261,10 +262,6 @@ class ProcessPool:
             return
         self._stop_watching_cells()
         self._dispatcher.close()
-        if self._arena is not None:
-            self._arena.leave()
-        if self._completions is not None:
-            self._completions.close()
         atexit.unregister(self.shutdown)
         self._waiting.print_output()
 

@@ -7,7 +7,6 @@ import selectors
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 from tinyshard.core.errors import TinyshardError
@@ -18,6 +17,7 @@ from tinyshard.runtime.controller.watchdog import look_again
 from tinyshard.runtime.failure import gone
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch.local import Starter
+from tinyshard.runtime.shm.allocator import Arena
 
 # after so long without anything to do it returns memory that is kept for reuse
 REST_AFTER_S = 5.0
@@ -34,17 +34,17 @@ class Receiver:
         dispatcher: has the queue, and the lock that guards all that other threads use.
         starter: starts the workers, and ends them.
         platform: "cpu" or "gpu".
-        rest: called when there has been nothing to do for `REST_AFTER_S`.
+        arena: the memory shared with the workers, if there is one.
     """
 
-    def __init__(self, dispatcher: Dispatcher, starter: Starter, platform: str, rest: Callable[[], object]) -> None:
+    def __init__(self, dispatcher: Dispatcher, starter: Starter, platform: str, arena: Arena | None) -> None:
         self._dispatcher = dispatcher
         self._calls = dispatcher.calls
         self._links = dispatcher.links
         self._printed = dispatcher.printed
         self._starter = starter
         self._platform = platform
-        self._rest = rest
+        self._arena = arena
         self._busy_s = time.monotonic()
         self._ended: list[Link] = []  # their sockets have ended; the workers are still to be reaped
         with held_off():
@@ -140,8 +140,8 @@ class Receiver:
         self._dispatcher.look_at_progress()
         with self._calls.lock:
             self._dispatcher.free_released()
-        if time.monotonic() - self._busy_s > REST_AFTER_S:
-            self._rest()
+        if time.monotonic() - self._busy_s > REST_AFTER_S and self._arena is not None:
+            self._arena.trim()
 
     def _end(self) -> None:
         """Kill all workers, close everything, and wake all waiting threads."""
@@ -155,6 +155,8 @@ class Receiver:
                 self._starter.end(link)
                 link.close()
             self._selector.close()
+            if self._arena is not None:
+                self._arena.leave()
         finally:
             dispatcher.end()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -90,8 +89,7 @@ class Waiting:
 
     def check_can_wait(self) -> None:
         """Raise RuntimeStateError if the calling thread would wait for itself."""
-        dispatcher = self._dispatcher
-        if dispatcher.calls.is_mine or threading.current_thread() is dispatcher.receiving:
+        if self._dispatcher.is_waited_for:
             raise RuntimeStateError(
                 message(
                     "a finalizer or a signal's handler cannot wait for a value here",

@@ -24,6 +24,8 @@ _LOOK_S = 5e-5
 # how long what a device has sent may be on its way to the thread that receives it
 _RECEIVED_WITHIN_S = 1e-4
 _ACQUIRES_WITHIN_S = 1e-3
+# longer than a thread sleeps that no signal's handler interrupts
+_CLOSES_AFTER_S = 0.5
 
 
 class Seen(NamedTuple):
@@ -131,9 +133,11 @@ class Completions:
         return Seen(numbers, failures)
 
     def close(self) -> None:
-        """Close the pipe, once no thread sleeps on it."""
-        with self._waiting:
-            self.abandon()
+        """Close the pipe, once no thread sleeps on it, or only one that the caller has interrupted."""
+        has_lock = self._waiting.acquire(timeout=_CLOSES_AFTER_S)
+        self.abandon()
+        if has_lock:
+            self._waiting.release()
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close the pipe here."""
@@ -155,7 +159,7 @@ class Completions:
                         return False
                     if self._finished[device] < needs[device]:
                         self._poll.poll(left_s * 1000)
-                        with contextlib.suppress(BlockingIOError):
+                        with contextlib.suppress(OSError):  # there is nothing to read, or it was closed
                             os.read(self._rings, 4096)
         return True
 
