@@ -15,6 +15,7 @@ from jupyter_client.manager import start_new_kernel
 import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
 from tests.workers.processes import PATIENCE_S, ROOT, stopped, wait_until
+from tinyshard.runtime.controller import cancellation
 from tinyshard.runtime.controller.lineage import Where
 
 INTERRUPT = Where("cell.py", 3)
@@ -23,7 +24,8 @@ INTERRUPT = Where("cell.py", 3)
 def cancel_while_stopped(pool, device, dispatch):
     """Dispatch while a device is stopped, so that nothing that needs it is over; then interrupt and let it go on."""
     interrupts = pool._dispatcher.interrupts
-    with stopped(ts.devices()[device].pid):
+    with stopped(ts.devices()[device].pid), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cancellation, "FREEZES_WITHIN_S", PATIENCE_S)
         made = dispatch()
         pool.cancel(INTERRUPT)
         wait_until(lambda: interrupts.now and interrupts.now.waiting == {device}, "all others hold still")
@@ -70,6 +72,36 @@ def test_a_call_that_some_devices_have_started_leaves_no_device_waiting(pool, ro
         ended = outcome(value.item)()
         assert ended == right or isinstance(ended, ts.CancelledError)
     assert x.sum().item() == 16
+
+
+def test_a_stopped_device_keeps_no_other_from_its_cancellation(pool, rows):
+    """The others go on after a moment; the stopped device drops its part when it resumes."""
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    block = x.addressable_shards[0].data
+    with stopped(ts.devices()[3].pid):
+        mine, total = x + 1, x.sum()
+        wait_until_in_a_collective(pool, [0])
+        pool.cancel(INTERRUPT)
+        wait_until(lambda: pool._dispatcher.interrupts.now is None, "it is handled", OVER_WITHIN_S)
+        pool.cancel(INTERRUPT)
+        after = x * 2
+    assert outcome((block + 1).tolist)() == [[2, 2]]
+    for value, right in ((mine.addressable_shards[3].data, [[2, 2]]), (total, 16)):
+        ended = outcome(value.tolist)()  # the device may be done before it hears of the interrupt
+        assert ended == right or isinstance(ended, ts.CancelledError)
+    assert outcome(after.tolist)() == [[2, 2]] * 8
+    assert (x + 1).sum().item() == 32
+
+
+def test_calls_of_one_device_go_on_after_an_interrupt_while_another_is_stopped(pool):
+    x, y = (ts.device_put(torch.ones(2), ts.devices()[device]).block_until_ready() for device in (0, 3))
+    with stopped(ts.devices()[3].pid):
+        with stopped(ts.devices()[0].pid):
+            x + 1, y + 1
+            pool.cancel(INTERRUPT)
+            wait_until(lambda: pool._dispatcher.interrupts.now is not None, "both are asked to hold still")
+        assert outcome((x * 3).tolist)() == [3, 3]
+    assert outcome((y * 3).tolist)() == [3, 3]
 
 
 def test_nothing_queued_means_nothing_cancelled(pool, rows):

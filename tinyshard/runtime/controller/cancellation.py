@@ -9,13 +9,15 @@ A call whose devices communicate is skipped by all of them or by none: a device 
     9 on device 0 alone           skipped on 0
 
 One interrupt is handled at a time. A frozen device answers with the last call that it started, and starts no other
-until it is sent the calls to skip, once all frozen devices have answered.
+until it is sent the calls to skip, once all frozen devices have answered. A device that does not answer in time is
+stopped, or very busy: it may have started all these calls, and is told to skip none. It drops their results later.
 """
 
 from __future__ import annotations
 
 import collections
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +25,9 @@ from typing import Any
 from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
 from tinyshard.runtime.failure import interrupted
+
+# for so long the devices that have answered hold still for one that has not
+FREEZES_WITHIN_S = 1.0
 
 
 def left_out(runs: Iterable[Run], started: Mapping[int, int]) -> dict[int, set[int]]:
@@ -50,12 +55,14 @@ class Cancelling:
         upto: calls up to this one are to be cancelled.
         by: the interrupted line.
         waiting: devices that have not answered.
+        since_s: when they were sent it.
         started: by device that has answered, the last call that it has started.
     """
 
     upto: int
     by: str
     waiting: set[int]
+    since_s: float
     started: dict[int, int] = field(default_factory=dict)
 
 
@@ -89,25 +96,34 @@ class Interrupts:
                 ahead = {d for run in self._unsettled for d in run.devices if run.number > self._links[d].done}
             busy = {d for d in ahead if not self._links[d].lost}
             if busy and upto > self._upto:
-                self.now = Cancelling(upto, by, busy)
+                self.now = Cancelling(upto, by, busy, time.monotonic())
                 for device in sorted(busy):
-                    self._links[device].send_control("freeze")
+                    self._links[device].send_control("freeze", upto)
 
-    def note_frozen(self, device: int, started: int) -> None:
+    def note_frozen(self, device: int, started: int, upto: int | None = None) -> None:
         """Note that a device is frozen, or lost. After the last one, each frozen device is sent the calls to skip.
 
         Args:
             device: its id.
             started: the last call that it has started.
+            upto: which interrupt it answers; None if it is lost.
         """
         now = self.now
-        if now is None or device not in now.waiting:
-            return
-        now.waiting.discard(device)
-        now.started[device] = started
-        if now.waiting:
-            return
-        frozen = list(now.started)
+        if now is not None and device in now.waiting and upto in (None, now.upto):
+            now.started[device] = started
+            now.waiting.discard(device)
+            if not now.waiting:
+                self._cancel(now)
+
+    def check_time(self) -> None:
+        """Wait no longer for devices that have not answered in time."""
+        now = self.now
+        if now is not None and time.monotonic() - now.since_s > FREEZES_WITHIN_S:
+            now.started.update(dict.fromkeys(now.waiting, now.upto))
+            self._cancel(now)
+
+    def _cancel(self, now: Cancelling) -> None:
+        """Send each frozen device the calls to skip, and begin with the next interrupt."""
         started_by = {link.device: now.started.get(link.device, link.done) for link in self._links}
         with self._lock:  # a waiting thread may settle runs, too
             runs = [r for r in self._unsettled if r.computes and self._upto < r.number <= now.upto]
@@ -116,7 +132,7 @@ class Interrupts:
                 for d in run.devices:
                     if run.number in skip[d]:
                         run.failures.setdefault(d, (interrupted(d, now.by), run.where))
-        for d in frozen:
+        for d in now.started:
             self._links[d].send_control("cancel", now.upto, frozenset(skip[d]), now.by)
         self._upto, self.now = now.upto, None
         self._begin()

@@ -91,6 +91,7 @@ class Receiver:
             is_whole = dispatcher.send_queued(is_receiver=True)
             dispatcher.ring_if_due()
             dispatcher.look()
+            dispatcher.interrupts.check_time()
             for link in self._links:
                 if link.has_output:
                     link.write()
@@ -99,6 +100,7 @@ class Receiver:
                     link.write_control()
                     self._watch_control(link)
         is_watched = dispatcher.back_pressure.release() or not is_whole or dispatcher.ring_by_s < float("inf")
+        is_watched = is_watched or dispatcher.interrupts.now is not None
         pause_s = None if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
         events = self._selector.select(RETRY_EVERY_S if is_watched else pause_s)
         if events or is_watched:
@@ -229,7 +231,7 @@ class Receiver:
             self._close_control(link)
         for head, _ in messages or ():
             if head[0] == "frozen":
-                self._dispatcher.interrupts.note_frozen(link.device, head[1])
+                self._dispatcher.interrupts.note_frozen(link.device, *head[1:])
             elif head[0] == "seen" and link.sight is not None:
                 link.sight = look_again(link.sight, time.monotonic(), *head[1:])
 

@@ -4,7 +4,7 @@ The loop reads calls in order, and may compute for long or wait in a collective.
 by a second socket, the control line:
 
     controller sends               device
-    ("freeze",)                    starts no further call, and answers ("frozen", the last call that it started)
+    ("freeze", upto)               starts no further call, and answers ("frozen", the last call that it started, upto)
     ("cancel", upto, skip, by)     goes on: calls up to `upto` are cancelled, and those in `skip` are not started
     ("look",)                      answers ("seen", calls finished, the collective it waits in, processor time in s)
     ("lost", device, how)          another device is lost: every collective fails from now on
@@ -154,7 +154,7 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
     while (messages := reader.read()) is not None:
         for head, _ in messages:
             if head[0] == "freeze":
-                wire.send(sock, ("frozen", call_control.freeze()))
+                wire.send(sock, ("frozen", call_control.freeze(), head[1]))
             elif head[0] == "cancel":
                 call_control.cancel(*head[1:])
             elif head[0] == "look":
