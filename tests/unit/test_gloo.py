@@ -8,7 +8,7 @@ import torch
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import Request
+from tinyshard.runtime.collectives.base import PeerLostError, Request
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 
 
@@ -45,6 +45,13 @@ def device():
     return make
 
 
+class Broken(World):
+    """A process group whose connections have ended."""
+
+    def wait(self):
+        raise RuntimeError("[pair.cc:534] Connection closed by peer")
+
+
 META = ShapedType((2,), torch.uint8)
 WHOLE = (slice(0, 2),)
 SWAP = [("send", 1, [7, 7]), ("receive", 1), ("wait",), ("wait",)]
@@ -66,6 +73,14 @@ def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait(dev
     out = ready(here, name, (0, 1), **params)(torch.tensor([7, 7], dtype=torch.uint8), 1)
     assert out.tolist() == [1, 1]
     assert here._world.calls == SWAP
+
+
+def test_what_a_process_group_raises_is_the_loss_of_a_peer(device):
+    here = device(0)
+    here._world = Broken()
+    perform = ready(here, "collective_permute", (0, 1), pairs=((0, 1), (1, 0)))
+    with pytest.raises(PeerLostError, match="closed by peer"):
+        perform(torch.tensor([7, 7], dtype=torch.uint8), 1)
 
 
 def test_a_device_that_takes_no_part_in_a_permutation_exchanges_nothing_and_gets_zeros(device):

@@ -10,9 +10,9 @@ from tests.communicators import communicators_of, of_each
 from tinyshard.core.collectives import COLLECTIVES as TABLE
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import Request
+from tinyshard.runtime.collectives.base import PeerLostError, Request
 from tinyshard.runtime.shm import memory_file, monitor
-from tinyshard.runtime.shm.barrier import PeerLostError, exchange_number
+from tinyshard.runtime.shm.barrier import exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_SLOTS
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 

@@ -232,4 +232,4 @@ os._exit(0)
 def test_a_device_that_died_before_it_connected_holds_no_other_up(tmp_path):
     command = [sys.executable, "-c", CONNECTING, str(tmp_path / "store")]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert ran.stdout == "[RuntimeError('gloo cannot connect: a device is gone')] False\n", ran.stderr
+    assert ran.stdout == "[PeerLostError('gloo cannot connect: a device is gone')] False\n", ran.stderr

@@ -13,6 +13,10 @@ from tinyshard.core.types import ShapedType
 MOST_HANDED = 1000
 
 
+class PeerLostError(RuntimeError):
+    """A collective cannot complete: a device is gone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """The members of a collective, from the view of one of them.

@@ -14,7 +14,7 @@ import socket
 import stat
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, group_positions, reduced
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
+from tinyshard.runtime.collectives.base import MOST_HANDED, Group, PeerLostError, Perform, Request, group_of
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes
 
@@ -69,7 +69,7 @@ class GlooCommunicator:
         """A new gloo group. If a member is lost gloo blocks for ever, in a thread that is abandoned at an abort.
 
         Raises:
-            RuntimeError: a device is lost.
+            PeerLostError: a device is lost.
         """
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
@@ -91,7 +91,7 @@ class GlooCommunicator:
         thread.start()
         while not made:
             if self._is_aborted:
-                raise RuntimeError("gloo cannot connect: a device is gone")
+                raise PeerLostError("gloo cannot connect: a device is gone")
             thread.join(0.01)
         if isinstance(made[0], BaseException):
             raise made[0]
@@ -167,10 +167,11 @@ class GlooCommunicator:
 
     def send_and_receive(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Send blocks to devices and receive others, all at the same time."""
-        works = [self._world.send([block], device, tag) for block, device, tag in sends]
-        works += [self._world.recv([block], device, tag) for block, device, tag in receives]
-        for work in works:
-            work.wait()
+        with _communicating():
+            works = [self._world.send([block], device, tag) for block, device, tag in sends]
+            works += [self._world.recv([block], device, tag) for block, device, tag in receives]
+            for work in works:
+                work.wait()
 
     def all_reduce(self, group: Group, x: Tensor, *, op: str) -> Tensor:
         """Each member reduces one block of all operands, then gathers all blocks; a small operand is reduced whole."""
@@ -209,15 +210,26 @@ class GlooCommunicator:
         """The operands of all members, stacked in the order of the members."""
         got = x.new_empty((group.count, *x.shape))
         if x.numel():
-            self.group(group.members)._allgather_base(as_bytes(got), as_bytes(x)).wait()
+            with _communicating():
+                self.group(group.members)._allgather_base(as_bytes(got), as_bytes(x)).wait()
         return got
 
     def _exchanged(self, group: Group, blocks: Tensor) -> Tensor:
         """Send block i of a stack to member i. Returns the blocks received, stacked in the order of the members."""
         got = blocks.new_empty(blocks.shape)
         if blocks.numel():
-            self.group(group.members).alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait()
+            with _communicating():
+                self.group(group.members).alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait()
         return got
+
+
+@contextlib.contextmanager
+def _communicating() -> Iterator[None]:
+    """Whatever a process group raises becomes a PeerLostError: it tells only in words that a connection has ended."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLostError(str(error)) from error
 
 
 def _connections() -> set[tuple[int, int]]:

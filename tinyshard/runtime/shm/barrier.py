@@ -15,15 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tinyshard.runtime.collectives.base import Group
+from tinyshard.runtime.collectives.base import Group, PeerLostError
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.monitor import SLICE_S
 
 _STEPS = 1 << 20
-
-
-class PeerLostError(RuntimeError):
-    """Another device is gone, so that what was to be done together cannot be done."""
 
 
 def exchange_number(call: int, step: int, phase: int = 0) -> int:

@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 from tinyshard.core.collectives import group_positions
 from tinyshard.runtime import wire
+from tinyshard.runtime.collectives.base import PeerLostError
 from tinyshard.runtime.failure import Failure, gone, interrupted
-from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.wire import Current
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 
@@ -102,7 +102,7 @@ class CallControl:
 
     def why_broken(self, error: Exception) -> Failure | None:
         """The failure of a lost device, if that is why a collective raised; blocks until the controller has sent it."""
-        if self.lost is None and not isinstance(error, PeerLostError) and "gloo" not in str(error):
+        if self.lost is None and not isinstance(error, PeerLostError):
             return None
         with self._changed:
             self._changed.wait_for(lambda: self.lost is not None, LOST_WITHIN_S)

@@ -21,11 +21,10 @@ import torch
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
-from tinyshard.runtime.collectives.base import Communicator
+from tinyshard.runtime.collectives.base import Communicator, PeerLostError
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.shm.allocator import Arena, Block
-from tinyshard.runtime.shm.barrier import PeerLostError
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
