@@ -26,7 +26,11 @@ def test_two_processes_that_hear_each_other_show_that_it_works(unmeasured, has_m
 
 
 HANGS = "import time\nprint('up', flush=True)\ntime.sleep(1000)"
-FAILURES = {"hangs": (HANGS, "did not hear each other within 0.1 s"), "ends": ("raise SystemExit(3)", "codes [3, 3]")}
+FAILURES = {
+    "hangs": (HANGS, "did not hear each other within 0.1 s"),
+    "hangs before it is up": ("import time\ntime.sleep(1000)", "did not start within 0.2 s"),
+    "ends": ("raise SystemExit(3)", "codes [3, 3]"),
+}
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -34,6 +38,8 @@ def test_where_it_fails_the_devices_use_gloo_and_a_warning_says_why(unmeasured, 
     code, words = FAILURES[failure]
     unmeasured.setattr(probe, "_START", code)
     unmeasured.setattr(probe, "_EXCHANGE_WITHIN_S", 0.1)
+    if "start" in words:
+        unmeasured.setattr(probe, "_START_WITHIN_S", 0.2, raising=False)
     with pytest.warns(UserWarning, match="over gloo") as warned:
         assert platform._collectives(None, 8) == "gloo"
     (line,) = str(warned[0].message).splitlines()

@@ -11,12 +11,15 @@ import os
 import subprocess
 import sys
 import time
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from tinyshard.runtime.shm import control_block, memory_file, system
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.segment import Mapping
 
+# on a machine that is busy
+_START_WITHIN_S = 30.0
 # from the moment when both processes are up
 _EXCHANGE_WITHIN_S = 1.0
 # the modules of this folder alone: the package loads torch, which takes seconds
@@ -50,9 +53,12 @@ def _failure() -> str:
             command = [sys.executable, "-P", "-c", _START, str(Path(__file__).parents[2]), str(fd), str(member)]
             null, pipe = subprocess.DEVNULL, subprocess.PIPE
             started.append(subprocess.Popen(command, stdin=null, stdout=pipe, stderr=null, pass_fds=[fd]))
+        end_s = time.monotonic() + _START_WITHIN_S
         for process in started:
             assert process.stdout is not None
-            process.stdout.read(1)  # it is up, or it has ended
+            # readable once the process is up, or has ended
+            if not wait([process.stdout], max(0.0, end_s - time.monotonic())):
+                return f"two processes that tried it did not start within {_START_WITHIN_S:g} s"
         end_s = time.monotonic() + _EXCHANGE_WITHIN_S
         codes = [process.wait(max(0.0, end_s - time.monotonic())) for process in started]
         return "" if codes == [0, 0] else f"two processes that tried it ended with codes {codes}"
