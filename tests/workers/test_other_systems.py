@@ -61,3 +61,20 @@ tell(ts.platform.current().collectives, (ts.array(1.0) + 1).item())
     assert each.line() == "gloo 2.0"
     _, errors = each.finish()
     assert (each.process.returncode, errors) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "ts.init(devices=3)", "os.kill(ts.devices()[1].pid, signal.SIGKILL); ts.shutdown()"]
+)
+def test_the_file_in_which_gloo_finds_the_devices_is_gone_with_them(controller, ending):
+    before = shared_memory()
+    each = controller(
+        f"del os.memfd_create\ntell((ts.array(1.0) + 1).item())\ninput()\n{ending}",
+        environment={"TINYSHARD_COLLECTIVES": "gloo"},
+    )
+    assert each.line() == "2.0"
+    family = each.family()
+    each.release()
+    _, errors = each.finish()
+    assert (each.process.returncode, errors) == (0, "")
+    assert_nothing_is_left(each, family, before)

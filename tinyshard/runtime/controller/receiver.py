@@ -156,6 +156,7 @@ class Receiver:
             for link in self._links:
                 self._starter.end(link)
                 link.close()
+            self._starter.close()
             self._selector.close()
             if self._arena is not None:
                 self._arena.leave()

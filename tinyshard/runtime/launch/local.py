@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from tinyshard.runtime.controller.connection import Link
@@ -28,6 +27,9 @@ class Starter(Protocol):
 
     def end(self, link: Link) -> str:
         """Kill a worker, stopped or not, and wait until it is gone; how it ended, if something else ended it before."""
+
+    def close(self) -> None:
+        """Called once all workers have been ended."""
 
 
 class Forked:
@@ -56,17 +58,31 @@ class Forked:
         self._gpus: Sequence[int | None] = gpus or [None] * count
         self._arena = arena
         self._bells = [bell] if bell >= 0 else []
+        self._path = ""  # of the file in which the workers meet, where its descriptor does not do
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Fork one after the other."""
         kept = cores.kept(len(self._gpus)) if self._facts["collectives"] == "shared" else ()  # the same for all
-        with rendezvous(self._arena) as (store, path):
+        store = self._store()
+        try:
             for device, gpu in enumerate(self._gpus):
                 if not is_wanted():
                     return
-                given = {"device": device, "gpu": gpu, "store": path, "kept": kept, **self._facts}
+                given = {"device": device, "gpu": gpu, "store": self._path, "kept": kept, **self._facts}
                 self._fork_server.wait_until_ready()
                 yield self._fork(given, store)
+        finally:
+            if store != self._arena:
+                os.close(store)
+
+    def _store(self) -> int:
+        """A descriptor of a file that the workers share: of memory, or of a file that only the user may open."""
+        if self._arena >= 0:
+            return self._arena
+        if hasattr(os, "memfd_create"):
+            return os.memfd_create("tinyshard rendezvous")
+        store, self._path = tempfile.mkstemp(prefix="tinyshard-")
+        return store
 
     def _fork(self, given: dict[str, Any], store: int) -> Link:
         with held_off(), ExitStack() as ours, ExitStack() as its:  # a child that is forked meanwhile would keep all
@@ -93,35 +109,7 @@ class Forked:
         """Kill one."""
         return ending(self._fork_server.kill(link.pid))
 
-
-@contextmanager
-def rendezvous(arena: int = -1) -> Iterator[tuple[int, str]]:
-    """A file that the workers share: on Linux one without a name, else one in a folder that only the user may enter.
-
-    Args:
-        arena: a descriptor of memory that they share, which serves as well, and stays its owner's.
-
-    Returns:
-        A descriptor to pass on, and the path; the path is empty if the descriptor is the way to it.
-    """
-    if arena >= 0:
-        yield arena, ""
-        return
-    if hasattr(os, "memfd_create"):
-        store = os.memfd_create("tinyshard rendezvous")
-        try:
-            yield store, ""
-        finally:
-            os.close(store)
-        return
-    folder = tempfile.mkdtemp(prefix="tinyshard-")
-    try:
-        path = os.path.join(folder, "rendezvous")
-        store = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            yield store, path
-        finally:
-            os.close(store)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    def close(self) -> None:
+        """Remove the file in which the workers met."""
+        if self._path:
+            os.unlink(self._path)

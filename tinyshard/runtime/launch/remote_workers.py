@@ -178,6 +178,9 @@ class RemoteWorkers:
         agent.end_lines()
         return self._end_of(link.device) or f"no word from {agent.place} on how it ended"
 
+    def close(self) -> None:
+        """Nothing is left: the store ends with its last connection."""
+
     def _end_of(self, device: int) -> str:
         """How a worker ended, or its machine with all workers there; empty if neither did."""
         agent = self._agents[device]
