@@ -327,10 +327,9 @@ def test_where_pages_cannot_be_given_back_they_are_kept_and_blocks_still_serve(m
     assert {member.allocate(1 << 20, [0]).offset for _ in range(8)} == {b.offset for b in blocks}
 
 
-@pytest.mark.parametrize("populate", [True, False], ids=["pages copied by the system", "pages copied by writing"])
-def test_a_private_copy_is_whole_before_the_block_is_used_again(monkeypatch, populate):
-    if not populate:
-        monkeypatch.setattr(system, "MAP_POPULATE", 0)
+@pytest.mark.parametrize("advice", [system.MADV_POPULATE_WRITE, None, 1 << 20], ids=["copied", "no advice", "refused"])
+def test_a_private_copy_is_whole_before_the_block_is_used_again(monkeypatch, advice):
+    monkeypatch.setattr(system, "MADV_POPULATE_WRITE", advice)
     fd = memory_file.create(1)
     controller, device = Arena(fd, 1, 1, is_controller=True), Arena(fd, 1, 0)
     os.close(fd)

@@ -12,7 +12,7 @@ LACKING = """
 from pathlib import Path
 from tinyshard.runtime.shm import probe, system
 system.HAS_MEMORY_FILES, system._SHARED_FOLDER = False, Path("/nowhere")
-system.MAP_POPULATE, system.is_measured = 0, lambda: False
+system.MADV_POPULATE_WRITE, system.is_measured = None, lambda: False
 """
 
 

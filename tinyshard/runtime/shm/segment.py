@@ -64,12 +64,10 @@ class Mapping:
             OSError: the system refuses.
         """
         if self._fd >= 0 and offset not in self._own:
-            # the system copies pages that it maps private and writable ahead of their use
-            populate = system.MAP_POPULATE if is_copied else 0
-            self._place(offset, nbytes, mmap.MAP_PRIVATE | populate, self._fd)
+            self._place(offset, nbytes, mmap.MAP_PRIVATE, self._fd)
             self._own[offset] = nbytes
-            if is_copied and not system.MAP_POPULATE:
-                # it copies each page at the first write. A thread that writes to this very byte may be overtaken
+            if is_copied and not system.copy_ahead(self._pages, offset, nbytes):
+                # the first write to a page copies it. A thread that writes to this very byte may be overtaken
                 self.bytes[offset : offset + nbytes : system.PAGE_NBYTES] |= np.uint8(0)
 
     def share_again(self, offset: int) -> None:

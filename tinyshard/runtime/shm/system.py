@@ -21,8 +21,8 @@ HAS_MEMORY_FILES = hasattr(os, "memfd_create")
 # Python names only some of them. PowerPC has a value of its own
 MAP_FIXED = 0x10
 MAP_NORESERVE = 0x40 if IS_MAC or platform.machine().startswith("ppc") else 0x4000
-# copies the pages of a private mapping ahead of their use; 0: this system has no such flag
-MAP_POPULATE: int = getattr(mmap, "MAP_POPULATE", 0)
+# copies the pages of a private mapping ahead of their use, and says so if it cannot: since Linux 5.14
+MADV_POPULATE_WRITE: int | None = 23 if sys.platform == "linux" else None
 # gives pages of a file back; None: pages that were touched are kept. So it is on macOS
 MADV_REMOVE: int | None = getattr(mmap, "MADV_REMOVE", None)
 
@@ -66,10 +66,18 @@ def room_nbytes(fd: int) -> int | None:
 
 def give_back(pages: mmap.mmap, offset: int, nbytes: int) -> bool:
     """Let the system have a file's pages, which are zeros afterwards; False if it cannot, and they stay."""
-    if MADV_REMOVE is None:
-        return False
+    return _has_advised(pages, MADV_REMOVE, offset, nbytes)  # some file systems know no holes
+
+
+def copy_ahead(pages: mmap.mmap, offset: int, nbytes: int) -> bool:
+    """Copy the pages of a private mapping now; False if the system cannot."""
+    return _has_advised(pages, MADV_POPULATE_WRITE, offset, nbytes)
+
+
+def _has_advised(pages: mmap.mmap, advice: int | None, offset: int, nbytes: int) -> bool:
     try:
-        pages.madvise(MADV_REMOVE, offset, nbytes)
-    except OSError:  # a file system that knows no holes
+        if advice is not None:
+            pages.madvise(advice, offset, nbytes)
+    except OSError:
         return False
-    return True
+    return advice is not None
