@@ -7,6 +7,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
+from tinyshard.runtime.controller.items import Call
 from tinyshard.runtime.controller.lineage import Run, Where
 from tinyshard.runtime.controller.refs import Buffers
 
@@ -33,11 +34,11 @@ def test_a_program_is_sent_with_the_call_that_an_interrupt_kept_from_being_sent(
     builder = Builder((0, 1), (2,))
     x = builder.input(ShapedType((2,), torch.float32))
     program = builder.finish([x])
-    item = ("run", 0, Run(1, (0, 1), False, Where("here", 1)), program, (), ())
+    item = Call(Run(1, (0, 1), False, Where("here", 1)), program, (), ())
     for _ in range(2):  # Ctrl-C strikes after the first: its delivery is lost
         delivery = deliveries.prepare(item, lambda: True, is_receiver=True)
     deliveries.send(delivery, is_receiver=True)
-    later = ("run", 0, Run(2, (0, 1), False, Where("here", 2)), program, (), ())
+    later = Call(Run(2, (0, 1), False, Where("here", 2)), program, (), ())
     deliveries.send(deliveries.prepare(later, lambda: True, is_receiver=True), is_receiver=True)
     for link in calls.links:
         assert link.frames == ["program", "run", "run"]

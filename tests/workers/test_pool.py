@@ -13,6 +13,7 @@ from tests.workers.processes import stopped, wait_until
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller import back_pressure
+from tinyshard.runtime.controller.items import Forget, Put
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.runtime.launch.cores import core_of
 from tinyshard.runtime.shm import system
@@ -152,7 +153,7 @@ def test_bytes_in_the_queue_and_bytes_for_a_device_count_together(pool, monkeypa
         wait_until(lambda: not dispatcher_._queue, "all is handed out")
         assert not dispatcher_.back_pressure.is_full([2])
         with dispatcher_.calls.lock:  # nobody hands it out meanwhile
-            dispatcher_._queue.append(("forget", 2 << 20, -1))
+            dispatcher_._queue.append(Forget(-1, nbytes=2 << 20))
             assert dispatcher_.back_pressure.is_full([2])
     assert [x[0].item() for x in handles] == [1.0] * 3
 
@@ -163,7 +164,7 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_device(pool, monke
     seen = []
 
     def look_then_send(delivery, send=dispatcher_._deliveries.send, **options):
-        if delivery.item[0] == "put":
+        if isinstance(delivery.item, Put):
             seen.append(dispatcher_.back_pressure.is_full([2]))
         send(delivery, **options)
 

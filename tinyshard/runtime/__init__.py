@@ -3,7 +3,8 @@
 controller/           in the user's process; it never computes on shards
     pool              worker processes, one a device: `run` returns futures, `fetch` and `wait` block
     dispatcher        one queue of messages to devices, sent in one order
-    delivery          the messages of one item of the queue
+    items             the items of the queue, and the latch that a thread waits for
+    delivery          the messages of one item
     calls             the calls that were sent, and which of them each device has finished
     back_pressure     blocks a thread that calls faster than devices compute
     waiting           how a thread waits for devices
@@ -15,7 +16,6 @@ controller/           in the user's process; it never computes on shards
     refs              which values are in use, and which are released
     remote_errors     one error for all devices that failed
     printed           what workers print
-    latch             a one-shot event whose wait Ctrl-C may interrupt
 worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order

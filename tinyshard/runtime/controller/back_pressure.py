@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tinyshard.runtime.controller.calls import Calls
-from tinyshard.runtime.controller.latch import Latch
+from tinyshard.runtime.controller.items import Item, Latch
 
 # for each device: unfinished calls, and bytes on their way to it
 MAX_RUNS_AHEAD = 1024
@@ -20,7 +19,7 @@ class BackPressure:
 
     Args:
         calls: the calls that were sent, and the links to the devices.
-        queue: the items that are not sent yet: (kind, size of its tensors, ...).
+        queue: the items that are not sent yet.
         look_at_progress: reads how far the devices are.
         wake: wakes the I/O thread, which calls `release`.
     """
@@ -28,7 +27,7 @@ class BackPressure:
     def __init__(
         self,
         calls: Calls,
-        queue: collections.deque[tuple[Any, ...]],
+        queue: collections.deque[Item],
         look_at_progress: Callable[[], object],
         wake: Callable[[], object],
     ) -> None:
@@ -71,7 +70,7 @@ class BackPressure:
     def is_full(self, devices: Sequence[int]) -> bool:
         """Whether one of these devices has so much before it that a new call must wait."""
         queued = list(self._queue)  # one atomic step
-        nbytes = sum(item[1] for item in queued)
+        nbytes = sum(item.nbytes for item in queued)
         if len(queued) > MAX_RUNS_AHEAD or nbytes > MAX_NBYTES_AHEAD:
             return True
         # read after the queue: an item that is sent meanwhile is counted twice, not never

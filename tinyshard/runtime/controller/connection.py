@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.latch import Latch
+from tinyshard.runtime.controller.items import Request
 from tinyshard.runtime.controller.watchdog import FORGET_S, Sight
 from tinyshard.runtime.forks import abandon_in_child
 
@@ -24,22 +24,6 @@ _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
 # over sockets the controller asks a device how far it is after so many calls
 _RUNS_BETWEEN_REPORTS = 64
-
-
-@dataclass(eq=False)
-class Request:
-    """A request to some devices, and their answers so far.
-
-    Attributes:
-        waiting: the devices that have not answered.
-        number: its place in the order of all calls; 0 until the dispatcher gives it one.
-        over: opens when all have answered, or one of them is lost.
-    """
-
-    waiting: set[int]
-    number: int = 0
-    answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
-    over: Latch = field(default_factory=Latch)
 
 
 @dataclass(eq=False)

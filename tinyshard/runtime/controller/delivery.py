@@ -8,7 +8,7 @@ from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.calls import Calls
-from tinyshard.runtime.controller.connection import Request
+from tinyshard.runtime.controller.items import Call, Forget, Item, Put, Request
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, by_devices
 from tinyshard.runtime.failure import gone
@@ -30,7 +30,7 @@ class Delivery:
         released: the values that no Buffer refers to any more, which the messages free.
     """
 
-    item: tuple[Any, ...]
+    item: Item
     sends: Sends
     placement: Placement | None
     released: Sequence[Watch]
@@ -53,31 +53,29 @@ class Deliveries:
         self._lend = lend
         self._known: dict[int, set[int]] = {}  # by program, the devices that have it
 
-    def prepare(self, item: tuple[Any, ...], is_last: Callable[[], bool], *, is_receiver: bool) -> Delivery | None:
+    def prepare(self, item: Item, is_last: Callable[[], bool], *, is_receiver: bool) -> Delivery | None:
         """Make the messages of an item, and note in the links what they do; None if they cannot be sent now.
 
         Nothing is sent yet, and it is idempotent.
 
         Args:
-            item: the arguments of the dispatcher's `post`.
+            item: the item.
             is_last: whether no later item has been posted.
             is_receiver: this is the I/O thread, which alone writes to sockets.
         """
-        kind, _, *facts = item
         released = self._buffers.released()  # before `is_last`: then all posts that use these values are in the queue
         if not is_last():
             released = []  # a later item may use it
         free = by_devices(released)
-        if kind == "run":
-            sends = self._sends_of_run(*facts, free=free)
-        elif kind == "put":
-            sends = self._sends_of_put(*facts)
-        elif kind == "forget":
-            sends = [(sorted(self._known.get(facts[0], ())), wire.frame(("forget", facts[0])))]
-        elif kind == "free":
-            sends = []
-        else:
-            sends = [(sorted(facts[0].waiting), wire.frame((kind, facts[0].number, facts[1])))]
+        sends: Sends = []
+        if isinstance(item, Call):
+            sends = self._sends_of_call(item, free)
+        elif isinstance(item, Put):
+            sends = self._sends_of_put(item)
+        elif isinstance(item, Forget):
+            sends = [(sorted(self._known.get(item.program, ())), wire.frame(("forget", item.program)))]
+        elif isinstance(item, Request):
+            sends = [(sorted(item.waiting), wire.frame((item.kind, item.number, item.what)))]
         sends += [(devices, wire.frame(("free", values))) for devices, values in free.items()]
         if self._calls.has_lost:
             sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
@@ -88,12 +86,11 @@ class Deliveries:
             placement = None if is_large and not is_receiver else self._log.place(records)
             if placement is None:
                 return None
-        self._note(kind, facts)
+        self._note(item)
         return Delivery(item, sends, placement, released)
 
-    def _sends_of_run(
-        self, run: Run, program: Any, inputs: Any, outputs: Any, *, free: dict[tuple[int, ...], list[int]]
-    ) -> Sends:
+    def _sends_of_call(self, item: Call, free: dict[tuple[int, ...], list[int]]) -> Sends:
+        run, program = item.run, item.program
         if run.communicates and self._calls.has_lost:
             # no device starts it, even if the lost one takes no part: the devices left are no longer connected
             return []
@@ -102,51 +99,50 @@ class Deliveries:
         if not known.issuperset(run.devices):
             sends.append(([d for d in run.devices if d not in known], wire.frame(("program", program.number, program))))
         # the call frees what was released: its own operands may be among that, and are freed at their last use
-        call = ("run", run.number, program.number, inputs, outputs, free.pop(run.devices, ()))
+        call = ("run", run.number, program.number, item.inputs, item.outputs, free.pop(run.devices, ()))
         return [*sends, (run.devices, wire.frame(call))]
 
-    def _sends_of_put(self, run: Run, value: int, blocks: dict[int, Any]) -> Sends:
+    def _sends_of_put(self, item: Put) -> Sends:
         sends: Sends = []
-        for device, (block, place) in blocks.items():
-            head = ("put", run.number, value, tuple(block.shape), block.dtype, place)
+        for device, (block, place) in item.blocks.items():
+            head = ("put", item.run.number, item.value, tuple(block.shape), block.dtype, place)
             sends.append(([device], wire.frame(head, wire.tensor_bytes(block) if place is None else None)))
         return sends
 
-    def _note(self, kind: str, facts: Sequence[Any]) -> None:
+    def _note(self, item: Item) -> None:
         """Note what is about to be sent. Idempotent until it is sent."""
-        if kind in ("run", "put"):
-            run = facts[0]
-            self._calls.newest = run.number
-            if kind == "run" and run.communicates and self._calls.has_lost:
-                lost = next(link for link in self._calls.links if link.lost)
-                run.failures.update(dict.fromkeys(run.devices, (gone(lost.device, lost.lost), run.where)))
-                settle(run)
-                return
-            if not (self._calls.unsettled and self._calls.unsettled[-1] is run):
-                self._calls.unsettled.append(run)
-            for device in run.devices if self._calls.has_lost else ():
-                link = self._calls.links[device]
-                if link.lost:
-                    run.failures[device] = (gone(device, link.lost), run.where)
-        if kind == "put":
-            for device, (block, place) in facts[2].items():
-                if place is not None and not self._calls.links[device].lost:
+        links = self._calls.links
+        if isinstance(item, Call | Put):
+            self._note_run(item.run)
+        if isinstance(item, Put):
+            for device, (block, place) in item.blocks.items():
+                if place is not None and not links[device].lost:
                     self._lend(place, device)
-                    self._calls.links[device].lend(facts[0].number, block.nbytes)
-        elif kind not in ("run", "forget", "free"):
-            self._note_question(*facts)
+                    links[device].lend(item.run.number, block.nbytes)
+        elif isinstance(item, Request):
+            for device in item.waiting:
+                if item.lent is not None and not links[device].lost:
+                    self._lend(item.lent[1], device)
+                links[device].asked[item.number] = item
+                if links[device].lost:
+                    links[device].fail_asked()
 
-    def _note_question(self, request: Request, _: Any, lent: tuple[Any, Any] | None) -> None:
-        for device in request.waiting:
-            link = self._calls.links[device]
-            if lent is not None and not link.lost:
-                self._lend(lent[1], device)
-            link.asked[request.number] = request
-            if link.lost:
-                link.fail_asked()
+    def _note_run(self, run: Run) -> None:
+        self._calls.newest = run.number
+        lost = [link for link in self._calls.links if link.lost] if self._calls.has_lost else []
+        if run.communicates and lost:
+            run.failures.update(dict.fromkeys(run.devices, (gone(lost[0].device, lost[0].lost), run.where)))
+            settle(run)
+            return
+        if not (self._calls.unsettled and self._calls.unsettled[-1] is run):
+            self._calls.unsettled.append(run)
+        for link in lost:
+            if link.device in run.devices:
+                run.failures[link.device] = (gone(link.device, link.lost), run.where)
 
     def send(self, delivery: Delivery, *, is_receiver: bool) -> None:
         """Send the messages. Idempotent, except in the I/O thread, which Ctrl-C does not interrupt."""
+        item = delivery.item
         if delivery.placement is not None and self._log is not None:
             self._log.publish(delivery.placement)
         if is_receiver:  # another thread has a log, and no frame that is too long for it
@@ -154,15 +150,14 @@ class Deliveries:
                 if self._log is None or _nbytes(pieces) > LARGEST_RECORD_NBYTES:
                     for device in devices:
                         self._calls.links[device].queue(pieces)
-            if self._log is None and delivery.item[0] in ("run", "put"):
-                for device in delivery.item[2].devices:
+            if self._log is None and isinstance(item, Call | Put):
+                for device in item.run.devices:
                     self._calls.links[device].ask_now_and_then()
         # only now: what is prepared anew after an interrupt holds the program again
-        kind, _, *facts = delivery.item
-        if kind == "run" and delivery.sends:
-            self._known.setdefault(facts[1].number, set()).update(facts[0].devices)
-        elif kind == "forget":
-            self._known.pop(facts[0], None)
+        if isinstance(item, Call) and delivery.sends:
+            self._known.setdefault(item.program.number, set()).update(item.run.devices)
+        elif isinstance(item, Forget):
+            self._known.pop(item.program, None)
         self._buffers.drop(delivery.released)
 
     def announce(self) -> bool:

@@ -24,9 +24,8 @@ from tinyshard.core.errors import RuntimeStateError, TinyshardError, message
 from tinyshard.runtime.controller.back_pressure import BackPressure
 from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.cancellation import Interrupts
-from tinyshard.runtime.controller.connection import Request
 from tinyshard.runtime.controller.delivery import Deliveries, Delivery
-from tinyshard.runtime.controller.latch import Latch
+from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Latch, Put, Request
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.controller.printed import Printed
 from tinyshard.runtime.controller.refs import Buffers
@@ -39,8 +38,6 @@ from tinyshard.runtime.shm.log import CallLog
 RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 1e-3
-# the item that the I/O thread alone sends, on the control lines: Ctrl-C must not strike there
-_FOR_RECEIVER = "cancel"
 
 
 class Dispatcher:
@@ -84,8 +81,8 @@ class Dispatcher:
         self.interrupts = Interrupts(self.calls)
         self._completions = completions
         self._numbers = itertools.count(1)
-        self._posted: collections.deque[tuple[Any, ...]] = collections.deque()  # not numbered yet
-        self._queue: collections.deque[tuple[Any, ...]] = collections.deque()
+        self._posted: collections.deque[Item] = collections.deque()  # not numbered yet
+        self._queue: collections.deque[Item] = collections.deque()
         self._deliveries = Deliveries(self.calls, buffers, log, lend)
         self._delivery: Delivery | None = None
         self._has_log = log is not None
@@ -102,16 +99,9 @@ class Dispatcher:
 
     # ---- from any thread --------------------------------------------------------------------------------------
 
-    def post(self, kind: str, nbytes: int, *item: Any) -> None:
-        """Append an item to the queue, and send what is queued.
-
-        Args:
-            kind: "put" (run, value, blocks, each with its place in shared memory or None), "run" (run, program, inputs,
-                outputs), "forget" (program), "cancel" (the interrupted line), or a request (request, what,
-                and a tensor into which the devices write with its block, or None).
-            nbytes: size of the tensors in it.
-        """
-        self._posted.append((kind, nbytes, *item))  # atomic
+    def post(self, item: Item) -> None:
+        """Append an item to the queue, and send what is queued."""
+        self._posted.append(item)  # atomic
         self.advance()
 
     def advance(self) -> None:
@@ -240,7 +230,7 @@ class Dispatcher:
         """Number the posted items and append them to the queue. Idempotent at every step."""
         while self._posted:
             item = self._posted[0]
-            numbered = item[2] if len(item) > 2 else None
+            numbered = item.run if isinstance(item, Put | Call) else item
             if isinstance(numbered, Run | Request) and not numbered.number:
                 numbered.number = next(self._numbers)
             if not (self._queue and self._queue[-1] is item):
@@ -251,10 +241,10 @@ class Dispatcher:
         """Send the first item; False if it is left for the I/O thread, or for later."""
         item = self._queue[0]
         if self._delivery is None:
-            if not is_receiver and (not self._has_log or item[0] == _FOR_RECEIVER):
+            if not is_receiver and (not self._has_log or isinstance(item, Cancel)):
                 return False
-            if item[0] == _FOR_RECEIVER:
-                self.interrupts.add(self.calls.newest, item[2])  # later calls are not cancelled
+            if isinstance(item, Cancel):
+                self.interrupts.add(self.calls.newest, item.by)  # later calls are not cancelled
                 self._queue.popleft()
                 return True
             delivery = self._deliveries.prepare(item, self._is_last, is_receiver=is_receiver)
@@ -280,7 +270,7 @@ class Dispatcher:
     def free_released(self) -> None:
         """Queue a message that frees released values, if no call is queued to do it. Called with the lock held."""
         if not self._queue and not self._posted and self._buffers.released():
-            self._queue.append(("free", 0))
+            self._queue.append(Free())
 
     def look(self) -> None:
         """Ask the devices how far they are, if a thread wants to know. With the lock held."""
@@ -304,9 +294,9 @@ class Dispatcher:
         with self.calls.lock:  # a thread that posts may be numbering
             for queue in (self._queue, self._posted):
                 while queue:
-                    for part in queue.popleft():
-                        if isinstance(part, Request):
-                            part.over.open()
+                    item = queue.popleft()
+                    if isinstance(item, Request):
+                        item.over.open()
         self.back_pressure.end()
         if self._completions is not None:
             self._completions.close()

@@ -17,8 +17,8 @@ from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
-from tinyshard.runtime.controller.connection import Request
 from tinyshard.runtime.controller.dispatcher import Dispatcher
+from tinyshard.runtime.controller.items import Call, Cancel, Forget, Put, Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs
 from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers, put_together
@@ -104,7 +104,7 @@ class ProcessPool:
         run = Run(0, tuple(blocks), False, where, computes=False)
         block = next(iter(blocks.values()))
         buffer = self._buffers.make(run, self, ShapedType(tuple(block.shape), block.dtype))
-        dispatcher.post("put", sum(block.nbytes for block in blocks.values()), run, buffer.number, placed)
+        dispatcher.post(Put(run, buffer.number, placed, nbytes=sum(block.nbytes for block in blocks.values())))
         self._waiting.throttle(run)
         return buffer
 
@@ -127,7 +127,7 @@ class ProcessPool:
         if guards:
             for buffer in inputs:
                 buffer.run.checks.append(run)
-        dispatcher.post("run", 0, run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
+        dispatcher.post(Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made))))
         if not dispatcher.back_pressure.has_few_calls:
             self._waiting.throttle(run)
         return made
@@ -232,11 +232,11 @@ class ProcessPool:
         Args:
             where: the interrupted line, for the errors of the cancelled values.
         """
-        self._dispatcher.post("cancel", 0, str(where))
+        self._dispatcher.post(Cancel(str(where)))
 
     def forget(self, program: Program) -> None:
         """Make the workers drop a program that will not be called again."""
-        self._dispatcher.post("forget", 0, program.number)
+        self._dispatcher.post(Forget(program.number))
 
     def pid(self, device: int) -> int:
         """The process id of a device's worker."""

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from tinyshard.core.errors import RuntimeStateError, message
-from tinyshard.runtime.controller.connection import Link, Request
+from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
-from tinyshard.runtime.controller.latch import Latch
+from tinyshard.runtime.controller.items import Cancel, Latch, Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, ancestry, users_line
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.controller.watchdog import Patience, check_progress
@@ -85,7 +85,7 @@ class Waiting:
 
     def cancel(self) -> None:
         """Cancel all unfinished calls, for an interrupt at the current line of the user's code."""
-        self._dispatcher.post("cancel", 0, str(users_line()))
+        self._dispatcher.post(Cancel(str(users_line())))
 
     def check_can_wait(self) -> None:
         """Raise RuntimeStateError if the calling thread would wait for itself."""
@@ -112,8 +112,8 @@ class Waiting:
             lent: a tensor into which they write, and its block.
         """
         self.check_can_wait()
-        request = Request(set(device_ids))
-        self._dispatcher.post(kind, 0, request, what, lent)
+        request = Request(set(device_ids), kind, what, lent)
+        self._dispatcher.post(request)
         return request
 
     def wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:

@@ -57,7 +57,7 @@ def _failure() -> str:
         for process in started:
             assert process.stdout is not None
             # readable once the process is up, or has ended
-            if not wait([process.stdout], max(0.0, end_s - time.monotonic())):
+            if not wait([process.stdout.fileno()], max(0.0, end_s - time.monotonic())):
                 return f"two processes that tried it did not start within {_START_WITHIN_S:g} s"
         end_s = time.monotonic() + _EXCHANGE_WITHIN_S
         codes = [process.wait(max(0.0, end_s - time.monotonic())) for process in started]
