@@ -57,7 +57,7 @@ def test_agents_are_gathered_by_rank_whatever_the_order_in_which_they_come(
 def test_the_error_says_who_has_come_who_is_missing_and_who_was_refused(
     hosts: Hosts, come: Callable[..., socket.socket]
 ) -> None:
-    with pytest.raises(RuntimeStateError, match="nobody has come"):
+    with pytest.raises(RuntimeStateError, match="no worker has come"):
         gathered(hosts, within_s=0)
     come("agent", 0, {**FACTS, "count": 4})
     come("agent", 2, {**FACTS, "count": 4})

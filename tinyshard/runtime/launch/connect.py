@@ -8,9 +8,9 @@
                                               ←     (None,), or the error with which the controller refuses
 
 The first three have a fixed length, and neither side unpickles a byte before the other one's proof. The secret itself
-never travels. What follows is neither encrypted nor signed: whoever can change packets between the machines can change
-it. (The challenge of `multiprocessing.connection` does not name the side that answers it: a process that listens in the
-controller's place passes one worker's challenge to another worker, and the answer back, and both believe it.)
+never travels. What follows is neither encrypted nor signed: a process that can change packets between the machines can
+change it. (The challenge of `multiprocessing.connection` does not name the side that answers it: a process that listens
+in the controller's place passes one worker's challenge to another worker, and the answer back, and both believe it.)
 
 A machine that loses its power or its cable says nothing. So the kernels of both machines probe a connection after a
 second of silence, then every second, and the third probe without an answer breaks it. No process takes part, so a busy

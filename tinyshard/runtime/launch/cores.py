@@ -1,7 +1,8 @@
 """On which core a device runs, where there are more devices than cores.
 
-What the devices of a core keep in its caches stays there, and those that one signal wakes do not all come to the core
-of whoever sent it, as they otherwise do: with eight devices on two cores that is worth a fourth of a small exchange.
+What the devices of a core keep in its caches stays there. And the devices that one signal wakes do not all move to the
+core of the device that sent it, as they otherwise do: with eight devices on two cores a small exchange takes a fourth
+less time.
 """
 
 from __future__ import annotations

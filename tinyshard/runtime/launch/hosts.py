@@ -89,7 +89,7 @@ class Hosts:
 
     Attributes:
         agents: those that are there, by rank. Replaced as a whole, so that any thread may read it.
-        refused: who was refused of late, and why.
+        refused: the processes that were refused last, and why.
 
     Raises:
         RuntimeStateError: nothing can listen there.

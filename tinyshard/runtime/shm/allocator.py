@@ -39,7 +39,7 @@ from tinyshard.runtime.shm.views import Views
 
 # the end does not wait for a thread that hangs
 _LEAVES_AFTER_S = 1.0
-# who waits for room of this size waits longer for its pages than for a finalizer
+# a finalizer takes less time than the pages of a block of this size: it lets go of the block at once
 _AT_ONCE_NBYTES = 1 << 22
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
@@ -168,7 +168,7 @@ class Arena:
         self._holders.drop_waiting()
 
     def collect(self) -> None:
-        """Find the blocks that nobody holds any more; give back pages where there are too many of them."""
+        """Find the blocks that no member holds any more; give back pages where there are too many of them."""
         self.let_go()
         if self._is_controller:  # blocks without a tensor: Ctrl-C struck while they got one, or were let go of
             held = {watch.block.slot for watch in list(self._watches.values())}
@@ -184,7 +184,7 @@ class Arena:
                 self._region.trim()
 
     def _release_own(self, slot: int) -> None:
-        """Let go of an own block; before anybody writes there, this process sees it as the others do again."""
+        """Let go of an own block; before a member writes there, this process maps it shared again."""
         self._settled.discard(slot)
         offset, _ = self._region.place(slot)
         self._mapping.share_again(offset)
@@ -267,7 +267,7 @@ class Arena:
     def _make_private(self, *, is_copied: bool) -> None:
         for watch in list(self._watches.values()):
             slot = watch.block.slot
-            array = watch()  # while it is there, nobody lets go of the block
+            array = watch()  # while it is there, this process holds the block
             if array is not None and slot in self._settled:
                 with contextlib.suppress(OSError):  # the system has no more: it stays shared
                     self._mapping.make_private(*self._region.place(slot), is_copied=is_copied)

@@ -76,7 +76,7 @@ class Barrier:
             is_last = all(arrived[member] >= number for member in group.members)
             if is_last and action is None:
                 self._release(group, number)
-            awaiting = self._who_awaits_left()
+            awaiting = self._devices_that_await_left()
         if awaiting:
             monitor.notify_all(awaiting)
         if not is_last:
@@ -93,7 +93,7 @@ class Barrier:
             monitor.notify_all(group.others)
         return device
 
-    def _who_awaits_left(self) -> list[int]:
+    def _devices_that_await_left(self) -> list[int]:
         """With the mutex held: the devices that wait until others have left."""
         return [device for device, awaits in enumerate(self._awaits_left.tolist()) if awaits]
 
@@ -115,7 +115,7 @@ class Barrier:
         """Let the others see what this device has left; at its next exchange, if another is stopped with the mutex."""
         if self._left[self._device] != self._leaving and self._monitor.acquire(SLICE_S):
             self._left[self._device] = self._leaving
-            awaiting = self._who_awaits_left()
+            awaiting = self._devices_that_await_left()
             self._monitor.release()
             self._monitor.notify_all(awaiting)
 

@@ -65,7 +65,7 @@ class Completion:
             if is_awaited:
                 self._awaited[device] = 0
         if is_awaited:
-            with contextlib.suppress(OSError):  # a full pipe wakes just as well; a closed one has nobody to wake
+            with contextlib.suppress(OSError):  # a full pipe wakes the controller too; a closed one has no reader
                 os.write(self._bell, b"x")
 
     def count_failure(self) -> None:

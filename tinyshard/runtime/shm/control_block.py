@@ -1,4 +1,4 @@
-"""The first part of the shared memory, of known layout: who has come how far, and the small messages of exchanges."""
+"""The first part of the shared memory, of fixed layout: how far each device is, and the small messages of exchanges."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class ControlBlock:
         return Monitor(self._call_monitors[device])
 
     def holders_monitor(self, member: int) -> Monitor:
-        """What guards the table of who holds the member's blocks."""
+        """What guards the table of the holders of the member's blocks."""
         return Monitor(self._holders_monitors[member], 0)
 
     def exchange_monitor(self) -> Monitor:

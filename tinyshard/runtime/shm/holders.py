@@ -6,12 +6,12 @@ The bytes of a region's blocks stand at its start. They change in three ways:
     take    by a member that another holder hands the block to; that one drops it after an exchange with this one
     drop    by a holder, with the region's monitor held; the region's owner needs no monitor for its own byte
 
-The owner looks for blocks that nobody holds with the monitor held. So a block that goes from hand to hand has a holder
-in its eyes: either it was not dropped yet, or what came before that is seen, too. Likewise what a holder did with a
-block comes before what the owner does with it afterwards, in whatever order a processor carries out loads and stores.
+The owner holds the monitor when it looks for blocks without a holder. So it sees a holder of a block that one member
+hands to another: either the first has not dropped it yet, or what came before that is seen, too. Likewise what a holder
+did with a block comes before what the owner does with it afterwards, in whatever order a processor loads and stores.
 
-A member that is stopped with the monitor in its hand keeps nobody: the owner finds no block for the time being, and who
-drops one does so later.
+A member that is stopped with the monitor held blocks no other: the owner finds no free block for the time being, and a
+member that drops one does so later.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ import numpy as np
 from tinyshard.runtime.shm.control_block import ControlBlock
 
 SLOTS = 1 << 15
-# how long a member waits for a monitor: whoever has it does a few statements, or is stopped
+# how long a member waits for a monitor: the member that has it runs a few statements, or is stopped
 _ACQUIRES_WITHIN_S = 1e-3
 
 
 class Block(NamedTuple):
-    """A place in the arena that somebody holds, as it is told to others.
+    """A place in the arena that a member holds, as it is sent to other members.
 
     Attributes:
         owner: the member that hands it out.
@@ -74,12 +74,12 @@ class Holders:
         self._tables = [memory[start : start + nbytes(count)].data for start in starts]
         start = starts[member]
         self._own = memory[start : start + nbytes(count)].view(np.uint64).reshape(SLOTS, -1)
-        self._nobody = bytes(self._stride)
+        self._unheld = bytes(self._stride)
         self._monitors = [control.holders_monitor(owner) for owner in range(count + 1)]
         self._to_drop: deque[Block] = deque()
 
     def add(self, slot: int, members: Iterable[int]) -> None:
-        """Give a block of the own region holders, who are told of it afterwards."""
+        """Give a block of the own region holders. They are sent the block afterwards."""
         table, at = self._tables[self._member], slot * self._stride
         for member in members:
             table[at + member] = 1
@@ -112,7 +112,7 @@ class Holders:
         return set(np.flatnonzero(self._own[:used].view(np.uint8)[:, self._member]).tolist())
 
     def first_free(self, slots: Iterable[int]) -> int | None:
-        """The first of these blocks of the own region that nobody holds; None if there is none, or none to be seen."""
+        """The first of these blocks of the own region that no member holds; None if there is none, or none is seen."""
         hints = [slot for slot in slots if self._is_free(slot)]
         monitor = self._monitors[self._member]
         try:
@@ -123,7 +123,7 @@ class Holders:
         return None
 
     def all_free(self, used: int) -> np.ndarray:
-        """bool[used]: which of the first blocks of the own region nobody holds; all False if it cannot be seen now."""
+        """bool[used]: which of the first blocks of the own region no member holds; all False if none is seen."""
         monitor = self._monitors[self._member]
         try:
             if monitor.acquire(_ACQUIRES_WITHIN_S):
@@ -134,4 +134,4 @@ class Holders:
 
     def _is_free(self, slot: int) -> bool:
         at = slot * self._stride
-        return self._tables[self._member][at : at + self._stride] == self._nobody
+        return self._tables[self._member][at : at + self._stride] == self._unheld

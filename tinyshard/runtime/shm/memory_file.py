@@ -1,6 +1,6 @@
 """The file that the controller and all workers of one host map, as it is before any of them uses it.
 
-It has no name, and is far larger than it will ever be filled, for pages that nobody touches cost nothing.
+It has no name, and is far larger than it will ever be filled, for pages that no process touches cost nothing.
 """
 
 from __future__ import annotations

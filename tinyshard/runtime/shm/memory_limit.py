@@ -1,7 +1,7 @@
 """How much more memory this machine, or what limits this process on it, has to give.
 
-Shared pages are taken when they are first written, and where there are none left the system kills somebody: so whoever
-wants many asks before.
+The system gives a shared page when it is first written, and kills a process when it has none left. So a member asks
+before it takes many.
 """
 
 from __future__ import annotations

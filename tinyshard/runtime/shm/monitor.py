@@ -6,7 +6,7 @@ without it as a hint, which is then confirmed with it; so nothing depends on the
 A process that is killed with the mutex in its hand does not keep it where the system has robust mutexes (Linux). One
 that is stopped with it (SIGSTOP) does: a process that must not wait for that gives `acquire` a time limit.
 
-macOS has no robust mutex: who waits for that of a killed process is ended with the pool. Its conditions keep the
+macOS has no robust mutex: a process that waits for that of a killed one is ended with the pool. Its conditions keep the
 address of their mutex while a process sleeps, so of several processes, which map it at several addresses, one sleeps
 on a condition and the others look again every millisecond. Unmeasured: no Mac was at hand.
 """
@@ -41,7 +41,7 @@ _MONOTONIC = time.CLOCK_MONOTONIC
 _library = ctypes.CDLL(None)
 _quick = ctypes.PyDLL(None)  # for what returns at once: nothing is gained by giving the interpreter's lock away
 give_core_away = _library.sched_yield
-# with a limit by a clock that nobody sets: the GNU library has it
+# takes a deadline on the monotonic clock: the GNU library has it
 _HAS_CLOCK_LOCK = hasattr(_library, "pthread_mutex_clocklock")
 _HAS_RELATIVE_WAIT = hasattr(_library, "pthread_cond_timedwait_relative_np")  # macOS
 
@@ -65,7 +65,7 @@ class Monitor:
     Args:
         memory: uint8[nbytes(conditions)], shared.
         conditions: how many there are.
-        is_new: nobody has used this memory yet; it is initialised.
+        is_new: no process has used this memory yet: initialise it.
     """
 
     def __init__(self, memory: np.ndarray, conditions: int = 1, *, is_new: bool = False) -> None:
@@ -131,7 +131,7 @@ class Monitor:
         return int(_quick.pthread_mutex_trylock(self._mutex))
 
     def notify_all(self, conditions: Sequence[int] = (0,)) -> None:
-        """Wake all who sleep on these conditions; the state was changed with the mutex held, which may be back."""
+        """Wake all processes that sleep on these conditions. The mutex need not be held any more."""
         for condition in conditions:
             _quick.pthread_cond_broadcast(self._conditions[condition])
 

@@ -1,7 +1,7 @@
 """The blocks of a member's own region: which are given out, which wait for their next use, which have pages.
 
 The first touch of a fresh page costs more than most maths, a recycled one nothing. So a block keeps its size for good,
-and is given again once nobody holds it; of those that wait, the pages of some are kept.
+and is given again once no member holds it; of those that wait, the pages of some are kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ManualRegion:
 
     Args:
         mapping: all that is shared.
-        holders: who holds which blocks.
+        holders: which members hold which blocks.
         member: whose region it is.
         start: offset of its first block, a multiple of the page size.
         end: where it ends.
@@ -136,7 +136,7 @@ class ManualRegion:
         return slot
 
     def take_back(self, size: int) -> bool:
-        """Find a block of this size that was given out long ago and that nobody holds any more."""
+        """Find a block of this size that was given out long ago and that no member holds any more."""
         out = self._out.setdefault(size, deque())
         oldest = [out.popleft() for _ in range(min(_LOOKED_AT, len(out)))]
         given = [slot for slot in oldest if self._given[slot]]
@@ -147,7 +147,7 @@ class ManualRegion:
         return found is not None
 
     def collect(self) -> None:
-        """Find all blocks that nobody holds any more; give back pages where there are too many of them."""
+        """Find all blocks that no member holds any more; give back pages where there are too many of them."""
         idle = self._given[: self.used] & self._holders.all_free(self.used)
         for slot in np.flatnonzero(idle).tolist():
             self._recycle(slot)

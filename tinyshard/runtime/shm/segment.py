@@ -46,7 +46,7 @@ class Mapping:
         self._own: dict[int, int] = {}  # sizes of the private parts, by where they start
         self._place(0, nbytes, mmap.MAP_SHARED, self._fd)
         memory: Any = (ctypes.c_ubyte * nbytes).from_address(self._address)
-        memory.reserved = self._pages  # who looks at the one keeps the other
+        memory.reserved = self._pages  # an array of `memory` keeps the mapping alive
         self.bytes = np.frombuffer(memory, np.uint8)
 
     @property
@@ -58,7 +58,7 @@ class Mapping:
         """Make a part of it, whole pages, this process's own, with the values that it has.
 
         Args:
-            is_copied: at once. Otherwise page by page when it is written to; then nobody may write to the file.
+            is_copied: at once. Otherwise page by page when it is written to; then no process may write to the file.
 
         Raises:
             OSError: the system refuses.

@@ -59,7 +59,7 @@ def _folder_with_room() -> str:
 
 
 def room_nbytes(fd: int) -> int | None:
-    """How much room there still is where a file lies: who touches more pages is killed. None: as much as memory."""
+    """How much room a file's folder has; a process that touches more pages is killed. None: as much as memory."""
     found = os.fstatvfs(fd)
     return found.f_bavail * found.f_frsize if found.f_blocks else None
 

@@ -30,7 +30,7 @@ class Views:
         self._arrays: dict[torch.dtype, np.ndarray] = {}
 
     def tensor(self, offset: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Values in row-major order at an offset in bytes, for as long as somebody is known to hold the block."""
+        """Values in row-major order at an offset in bytes, for as long as a member is known to hold the block."""
         whole = self._tensors.get(dtype)
         if whole is None:
             whole = self._tensors[dtype] = self._tensor.view(dtype)
