@@ -1,12 +1,13 @@
-"""What all communicators share: the group of a collective, the request for one, and the `Communicator` protocol."""
+"""What all communicators share: the group of a collective, the request for one, and what needs no communication."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
+from tinyshard.core.collectives import COLLECTIVES, group_positions
 from tinyshard.core.types import ShapedType
 
 # how many of its last collectives a device records, for tests
@@ -75,20 +76,58 @@ class Request:
 Perform = Callable[[Any, int], Any]
 
 
-class Communicator(Protocol):
+class Communicator:
     """Runs the collectives of one device.
+
+    Args:
+        device: its id.
 
     Attributes:
         handed: the last collectives: (name, group size, bytes of the operand).
     """
 
-    handed: deque[tuple[str, int, int]]
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def ready(self, request: Request) -> Perform:
-        """A collective, or a transfer, as a function. It raises if a device of the group is lost."""
+        """A collective, or a transfer, as a function. It raises PeerLostError if a device of the group is lost."""
+        if request.name == "transfer":
+            return self._ready_transfer(request)
+        params = dict(request.params)
+        place = request.devices.index(self._device)
+        positions = group_positions(request.axes, request.named, place, params.pop("groups", None))
+        group = group_of(tuple(request.devices[p] for p in positions), self._device)
+        own = COLLECTIVES[request.name].own
+        if own is not None:
+            return lambda x, call: own(x, group.place, group.count, **params)
+        if group.count == 1:
+            return lambda x, call: x
+        assert request.meta is not None, "a collective's operand has a known shape"
+        note = (request.name, group.count, request.meta.nbytes)
+        exchange = self._ready_collective(request, group, request.meta, params)
+
+        def perform(x: Any, call: int) -> Any:
+            self.handed.append(note)
+            return exchange(x, call)
+
+        return perform
+
+    def _ready_transfer(self, request: Request) -> Perform:
+        raise NotImplementedError
+
+    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
+        """A collective in which a group of several communicates.
+
+        Args:
+            meta: shape and dtype of the operand.
+            params: the collective's parameters without its groups.
+        """
+        raise NotImplementedError
 
     def settle(self) -> None:
         """Called after each call."""
 
     def abort(self) -> None:
         """Abort all collectives, from another thread: a device that waits in one gets an error."""
+        raise NotImplementedError

@@ -13,7 +13,6 @@ import os
 import socket
 import stat
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -22,9 +21,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, group_positions, reduced
+from tinyshard.core.collectives import reduced
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import MOST_HANDED, Group, PeerLostError, Perform, Request, group_of
+from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform, Request
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes
 
@@ -37,8 +36,8 @@ _GATHERED_NBYTES = 1 << 15
 Message = tuple[Tensor, int, int]
 
 
-class GlooCommunicator:
-    """A `Communicator` over gloo: a process group for each set of devices, made at its first use.
+class GlooCommunicator(Communicator):
+    """Collectives over gloo: a process group for each set of devices, made at its first use.
 
     Args:
         store: path of a file that all workers share, for gloo's rendezvous; or a rendezvous over a network.
@@ -48,14 +47,13 @@ class GlooCommunicator:
     """
 
     def __init__(self, store: str | Rendezvous, device: int, count: int, place: torch.device | None = None) -> None:
+        super().__init__(device)
         self._place = place
         self._rendezvous = store if isinstance(store, Rendezvous) else None
         self._store = dist.FileStore(store, count) if isinstance(store, str) else store
-        self._device = device
         self._groups: dict[tuple[int, ...], Any] = {}
         self._connections: set[tuple[int, int]] = set()
         self._is_aborted = False
-        self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
         self._world = self.group(tuple(range(count)))  # connects now, so that "ready" means that all can communicate
 
     def group(self, members: tuple[int, ...]) -> Any:
@@ -99,10 +97,7 @@ class GlooCommunicator:
         return made[0]
 
     def abort(self) -> None:
-        """Abort all collectives, from another thread: a device that waits in one gets an error.
-
-        gloo's own abort ends none; shutting down gloo's connections does.
-        """
+        """Abort all collectives: gloo's own abort ends none; shutting down gloo's connections does."""
         self._is_aborted = True
         for descriptor, _ in self._connections & _connections():
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
@@ -110,28 +105,11 @@ class GlooCommunicator:
         if self._rendezvous is not None:
             self._rendezvous.close()
 
-    def ready(self, request: Request) -> Perform:
-        """A collective of a program, or a transfer, as a function. It raises if a device of the group is lost."""
-        name, devices, params = request.name, request.devices, dict(request.params)
-        if name == "transfer":
-            return lambda x, call: self.transfer(x, devices, request.made, **params)
-        place = devices.index(self._device)
-        positions = group_positions(request.axes, request.named, place, params.pop("groups", None))
-        group = group_of(tuple(devices[p] for p in positions), self._device)
-        own = COLLECTIVES[name].own
-        if own is not None:
-            return lambda x, call: own(x, group.place, group.count, **params)
-        if group.count == 1:
-            return lambda x, call: x
+    def _ready_transfer(self, request: Request) -> Perform:
+        return lambda x, call: self.transfer(x, request.devices, request.made, **request.params)
 
-        def perform(x: Tensor, call: int) -> Tensor:
-            self.handed.append((name, group.count, x.nbytes))
-            return _PERFORM[name](self, group, x, **params)
-
-        return perform
-
-    def settle(self) -> None:
-        """Nothing to do after a call."""
+    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
+        return lambda x, call: _PERFORM[request.name](self, group, x, **params)
 
     def transfer(
         self, x: Tensor | None, devices: tuple[int, ...], made: ShapedType | None, moves: Any

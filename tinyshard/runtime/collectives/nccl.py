@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.runtime.collectives.base import Perform, Request
+from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
 from tinyshard.runtime.launch.connect import Rendezvous
 
 
-def communicator_on(place: torch.device, collectives: str, store: str | Rendezvous, device: int, count: int) -> Any:
+def communicator_on(
+    place: torch.device, collectives: str, store: str | Rendezvous, device: int, count: int
+) -> Communicator:
     """The communicator of a GPU.
 
     Args:
@@ -29,8 +31,8 @@ def communicator_on(place: torch.device, collectives: str, store: str | Rendezvo
     return StagedCommunicator(GlooCommunicator(store, device, count), place)
 
 
-class StagedCommunicator:
-    """A `Communicator` that copies operands from the GPU to the host, and results back.
+class StagedCommunicator(Communicator):
+    """Copies operands from the GPU to the host, and results back.
 
     Args:
         inner: runs the collectives on the host.
@@ -41,7 +43,10 @@ class StagedCommunicator:
         self._inner = inner
         self._place = place
         self.handed = inner.handed
-        self.abort: Callable[[], None] = inner.abort
+
+    def abort(self) -> None:
+        """Abort all collectives, from another thread."""
+        self._inner.abort()
 
     def ready(self, request: Request) -> Perform:
         """A collective, or a transfer, as a function; without communication it stays on the GPU."""
@@ -55,12 +60,9 @@ class StagedCommunicator:
 
         return through_the_host
 
-    def settle(self) -> None:
-        """Nothing to do after a call."""
-
 
 class NcclCommunicator(GlooCommunicator):
-    """A `Communicator` over NCCL: the collectives of `GlooCommunicator`, with NCCL's process groups.
+    """Collectives over NCCL: those of `GlooCommunicator`, with NCCL's process groups.
 
     Args:
         store, device, count: those of `gloo.GlooCommunicator`.

@@ -14,7 +14,6 @@ Sums are made in the order of the members, so a result does not depend on the or
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,9 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, group_positions, local_slice
+from tinyshard.core.collectives import local_slice
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import MOST_HANDED, Group, Perform, Request, group_of
+from tinyshard.runtime.collectives.base import Communicator, Group, Perform, Request, group_of
 from tinyshard.runtime.collectives.eager import Eager, from_all
 from tinyshard.runtime.collectives.reduction import combine
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
@@ -53,59 +52,42 @@ class Messages:
     blocks: list[Block]
 
 
-class SharedMemoryCommunicator:
-    """A `Communicator` through shared memory.
+class SharedMemoryCommunicator(Communicator):
+    """Collectives through shared memory.
 
     Args:
         arena: the shared memory.
     """
 
     def __init__(self, arena: Arena) -> None:
+        super().__init__(arena.member)
         self._arena = arena
-        self._device = arena.member
         self._barrier = Barrier(arena.control, arena.member)
         self._eager = Eager(arena, self._barrier)
-        self.handed: deque[tuple[str, int, int]] = deque(maxlen=MOST_HANDED)
 
     def abort(self) -> None:
-        """Abort all collectives, from another thread: a device that waits in one gets an error."""
+        """Abort all collectives, from another thread."""
         self._barrier.abort()
 
     def settle(self) -> None:
         """After each call: publish which exchanges this device has left."""
         self._barrier.settle()
 
-    def ready(self, request: Request) -> Perform:
-        """A collective of a program, or a transfer, as a function. It raises PeerLostError if a member is lost."""
-        name, meta, devices, step = request.name, request.meta, request.devices, request.step
-        assert meta is not None, "a collective's operand has a known shape"
-        if name == "transfer":
-            group = group_of(devices, self._device)
-            return lambda x, call: self.transfer(group, x, (call, step), meta, request.made, **request.params)
-        params = dict(request.params)
-        place = devices.index(self._device)
-        positions = group_positions(request.axes, request.named, place, params.pop("groups", None))
-        group = group_of(tuple(devices[p] for p in positions), self._device)
-        own = COLLECTIVES[name].own
-        if own is not None:
-            return lambda x, call: own(x, group.place, group.count, **params)
-        if group.count == 1:
-            return lambda x, call: x
+    def _ready_transfer(self, request: Request) -> Perform:
+        group = group_of(request.devices, self._device)
+        return lambda x, call: self.transfer(
+            group, x, (call, request.step), request.meta, request.made, **request.params
+        )
+
+    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
+        name, step = request.name, request.step
         if meta.nbytes <= EAGER_NBYTES:
-            exchange = self._eager.ready(name, group, meta, params, step)
-        else:
-            large = _LARGE.get(name) or partial(SharedMemoryCommunicator.any_other, name=name)
-            exchange = lambda x, call: large(self, group, x, (call, step), **params)  # noqa: E731
-        note = (name, group.count, meta.nbytes)
-
-        def perform(x: Tensor, call: int) -> Tensor:
-            self.handed.append(note)
-            return exchange(x, call)
-
-        return perform
+            return self._eager.ready(name, group, meta, params, step)
+        large = _LARGE.get(name) or partial(SharedMemoryCommunicator.any_other, name=name)
+        return lambda x, call: large(self, group, x, (call, step), **params)
 
     def transfer(
-        self, group: Group, x: Tensor | None, at: tuple[int, int], meta: ShapedType, made: Any, moves: Any
+        self, group: Group, x: Tensor | None, at: tuple[int, int], meta: ShapedType | None, made: Any, moves: Any
     ) -> Tensor | None:
         """Move blocks between any devices of the group.
 
@@ -123,6 +105,7 @@ class SharedMemoryCommunicator:
         with self._rendezvous(group, at, operand=x if gives else None) as messages:
             if not gets:
                 return None
+            assert meta is not None, "a transfer's operand has a known shape"
             out = self._empty(made.shape, made.dtype)
             for source, target, cut, place in moves:
                 if target == here:
