@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
-from tinyshard.runtime.shm import memory_file
+from tinyshard.runtime.shm import segment
 from tinyshard.runtime.shm.allocator import Arena
 
 
 def communicators_of(count: int) -> list[SharedMemoryCommunicator]:
     """The ends of `count` devices."""
-    fd = memory_file.create(count)
+    fd = segment.create(count)
     made = [SharedMemoryCommunicator(Arena(fd, count, member)) for member in range(count)]
     os.close(fd)
     return made

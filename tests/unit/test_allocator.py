@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from tests.monitors import held
-from tinyshard.runtime.shm import memory_file, memory_limit, system
+from tinyshard.runtime.shm import segment, system
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.segment import Mapping
 
-pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 
 gives_pages_back = pytest.mark.skipif(system.MADV_REMOVE is None, reason="this system keeps pages that were touched")
 
@@ -21,7 +21,7 @@ gives_pages_back = pytest.mark.skipif(system.MADV_REMOVE is None, reason="this s
 @pytest.fixture
 def members():
     """Both devices of two and the controller."""
-    fd = memory_file.create(2)
+    fd = segment.create(2)
     made = [Arena(fd, 2, member) for member in range(3)]
     os.close(fd)
     return made
@@ -86,7 +86,7 @@ def test_a_large_block_is_let_go_of_at_once(members):
 
 
 def test_the_controller_lets_go_of_nothing_in_a_finalizer():
-    fd = memory_file.create(1)
+    fd = segment.create(1)
     controller = Arena(fd, 1, 1, is_controller=True)
     os.close(fd)
     x = controller.hold(controller.allocate(4 << 20, [1]), (1 << 20,), torch.float32)
@@ -153,15 +153,15 @@ def test_what_is_kept_is_given_back_before_anything_is_refused(members, monkeypa
     blocks = freed(member)
     member.collect()
     available = iter([0, 1 << 40])
-    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: next(available))
+    monkeypatch.setattr(system, "available_nbytes", lambda: next(available))
     assert member.allocate(1 << 30, [0]).offset
     assert kept_pages(member, blocks) == 0
 
 
 def test_a_full_region_says_so(members, monkeypatch):
-    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: None)
+    monkeypatch.setattr(system, "available_nbytes", lambda: None)
     with pytest.raises(MemoryError, match="no room for"):
-        members[0].allocate(memory_file.REGIONS_NBYTES[0], [0])
+        members[0].allocate(segment.REGIONS_NBYTES[0], [0])
 
 
 class ReadInSteps:
@@ -247,7 +247,7 @@ def test_all_that_is_mapped_or_given_back_is_whole_pages_of_any_size(monkeypatch
     monkeypatch.setattr(Mapping, "_place", note)
     monkeypatch.setattr(system, "give_back", note_given_back)
     monkeypatch.setattr(system, "PAGE_NBYTES", page_nbytes)
-    fd = memory_file.create(2)
+    fd = segment.create(2)
     device, _, controller = [Arena(fd, 2, member, is_controller=member == 2) for member in range(3)]
     os.close(fd)
     x = controller.new((40_000,), torch.float32).fill_(1)
@@ -272,7 +272,7 @@ def without_memory_files(monkeypatch, tmp_path):
 
 
 def test_a_temporary_file_serves_as_well_and_has_no_name(without_memory_files):
-    fd = memory_file.create(2)
+    fd = segment.create(2)
     members = [Arena(fd, 2, member) for member in range(3)]
     assert list(without_memory_files.iterdir()) == []
     assert stat.S_IMODE(os.fstat(fd).st_mode) == 0o600
@@ -285,9 +285,9 @@ def test_a_temporary_file_serves_as_well_and_has_no_name(without_memory_files):
 
 def test_a_folder_without_room_is_left_alone_and_one_that_fills_up_refuses(without_memory_files, monkeypatch):
     monkeypatch.setattr(system, "_LEAST_ROOM_NBYTES", 1 << 60)
-    assert not memory_file.is_possible()
+    assert not segment.is_possible()
     monkeypatch.undo()
-    fd = memory_file.create(1)
+    fd = segment.create(1)
     member = Arena(fd, 1, 0)
     os.close(fd)
     monkeypatch.setattr(system, "room_nbytes", lambda fd: 100 << 20)
@@ -304,13 +304,13 @@ def test_where_large_regions_are_refused_smaller_ones_serve(monkeypatch):
         truncate(fd, nbytes)
 
     monkeypatch.setattr(os, "ftruncate", refuse)
-    fd = memory_file.create(2)
+    fd = segment.create(2)
     members = [Arena(fd, 2, member) for member in range(3)]
     os.close(fd)
     block = members[1].copied(torch.arange(9.0), [2])
     assert members[2].hold(block, (9,), torch.float32).tolist() == list(range(9))
     with pytest.raises(MemoryError, match="no room for"):
-        members[0].allocate(memory_file.REGIONS_NBYTES[1], [0])
+        members[0].allocate(segment.REGIONS_NBYTES[1], [0])
 
 
 @pytest.mark.parametrize("refusal", ["no such advice", "no holes"])
@@ -330,7 +330,7 @@ def test_where_pages_cannot_be_given_back_they_are_kept_and_blocks_still_serve(m
 @pytest.mark.parametrize("advice", [system.MADV_POPULATE_WRITE, None, 1 << 20], ids=["copied", "no advice", "refused"])
 def test_a_private_copy_is_whole_before_the_block_is_used_again(monkeypatch, advice):
     monkeypatch.setattr(system, "MADV_POPULATE_WRITE", advice)
-    fd = memory_file.create(1)
+    fd = segment.create(1)
     controller, device = Arena(fd, 1, 1, is_controller=True), Arena(fd, 1, 0)
     os.close(fd)
     x = controller.new((100_000,), torch.float32).fill_(1)

@@ -9,10 +9,10 @@ import pytest
 
 from tests.interrupts import strike_at
 from tests.monitors import held
-from tinyshard.runtime.shm import completion, control_block, memory_file
+from tinyshard.runtime.shm import completion, control_block, segment
 from tinyshard.runtime.shm.completion import Completion, Completions, Seen
 
-pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 COUNT = 3
 
 

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from tinyshard.runtime.launch.cores import core_of
+from tinyshard.runtime.launch.processors import core_of
 
 SHAPES = [(2, 4), (4, 2), (2, 2, 2), (8,)]
 

@@ -60,7 +60,7 @@ LATE = {
         "tinyshard.runtime.controller.pool",
         "tinyshard.runtime.launch.connect",
         "tinyshard.runtime.launch.forkserver",
-        "tinyshard.runtime.launch.gpus",
+        "tinyshard.runtime.launch.processors",
         "tinyshard.runtime.launch.hosts",
         "tinyshard.runtime.launch.remote_workers",
         "tinyshard.runtime.local",

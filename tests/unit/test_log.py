@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from tests.monitors import held
-from tinyshard.runtime.shm import control_block, log, memory_file
+from tinyshard.runtime.shm import control_block, log, segment
 from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import CallLog, LogReader
 
-pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 COUNT = 3
 
 

@@ -4,9 +4,9 @@ import pytest
 
 import tinyshard as ts
 from tinyshard import platform
-from tinyshard.runtime.shm import memory_file, probe, system
+from tinyshard.runtime.shm import probe, segment, system
 
-pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_where_it_fails_the_devices_use_gloo_and_a_warning_says_why(unmeasured, 
 
 
 def test_a_system_that_grants_no_such_file_is_not_tried(unmeasured):
-    unmeasured.setattr(memory_file, "REGIONS_NBYTES", (1 << 56,))
+    unmeasured.setattr(segment, "REGIONS_NBYTES", (1 << 56,))
     with pytest.warns(UserWarning, match="address space"):
         assert platform._collectives(None, 8) == "gloo"
 

@@ -11,12 +11,12 @@ from tinyshard.core.collectives import COLLECTIVES as TABLE
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import PeerLostError, Request
-from tinyshard.runtime.shm import memory_file, monitor
+from tinyshard.runtime.shm import monitor, segment
 from tinyshard.runtime.shm.barrier import exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_SLOTS
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
 
-pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 
 DEVICES = (0, 1)
 SHAPE = (200, 100)  # too much for a slot

@@ -9,7 +9,7 @@ import pytest
 import torch.distributed as dist
 
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.runtime.launch import agent, connect, gpus
+from tinyshard.runtime.launch import agent, connect, processors
 from tinyshard.runtime.launch.remote_workers import ids_text
 
 
@@ -45,29 +45,29 @@ def test_addresses_of_both_families_are_read() -> None:
 
 def test_each_device_has_a_gpu_of_its_own_where_there_are_enough_and_nccl_joins_them() -> None:
     machines = [("a", 4)] * 4 + [("b", 4)] * 4
-    assert gpus.deal(machines) == ("nccl", (0, 1, 2, 3) * 2)
-    assert gpus.deal(machines, "gloo") == ("gloo", (0, 1, 2, 3) * 2)
+    assert processors.deal(machines) == ("nccl", (0, 1, 2, 3) * 2)
+    assert processors.deal(machines, "gloo") == ("gloo", (0, 1, 2, 3) * 2)
 
 
 def test_devices_of_one_machine_share_its_gpus_in_turn_and_gloo_joins_them() -> None:
     machines = [("a", 2)] * 5
-    assert gpus.deal(machines) == ("gloo", (0, 1, 0, 1, 0))
+    assert processors.deal(machines) == ("gloo", (0, 1, 0, 1, 0))
     with pytest.raises(RuntimeStateError, match="5 devices on 2 GPUs"):
-        gpus.deal(machines, "nccl")
+        processors.deal(machines, "nccl")
 
 
 def test_one_shared_gpu_anywhere_keeps_nccl_from_all() -> None:
-    assert gpus.deal([("a", 2), ("a", 2), ("b", 1), ("b", 1)]) == ("gloo", (0, 1, 0, 0))
+    assert processors.deal([("a", 2), ("a", 2), ("b", 1), ("b", 1)]) == ("gloo", (0, 1, 0, 0))
 
 
 def test_a_machine_without_a_gpu_is_named() -> None:
     with pytest.raises(RuntimeStateError, match="on b, for GPU 1"):
-        gpus.deal([("a", 1), ("b", 0)])
+        processors.deal([("a", 1), ("b", 0)])
 
 
 def test_gpus_share_no_memory() -> None:
     with pytest.raises(RuntimeStateError, match="cannot be joined by 'shared'"):
-        gpus.deal([("a", 1)], "shared")
+        processors.deal([("a", 1)], "shared")
 
 
 @contextmanager

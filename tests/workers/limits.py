@@ -7,7 +7,7 @@
     under any sharding
     Devices stop and die at random moments of a busy machine: each wait ends                      test_faults_random
     Memory runs out, on a device, in an exchange, for all: a clear error, or a death by name;         test_faults_memory
-    nobody is held up                                                    unit: shm_collectives, memory_limit, live
+    nobody is held up                                                    unit: shm_collectives, system, live
     Ctrl-C ends a cell within 2 s, cancels what is queued, and leaves the rest                    test_faults_interrupts
     wherever it strikes, the next call works and no memory    test_pool_endings, test_faults_handing_out, test_faults_
     stays held                                                                                      interrupted_blocks

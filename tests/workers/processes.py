@@ -13,12 +13,12 @@ from types import MappingProxyType
 
 import psutil
 
-from tinyshard.runtime.shm import memory_file
+from tinyshard.runtime.shm import segment
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 60
 # what can join worker processes here
-JOINED = ["shared", "gloo"] if memory_file.is_possible() else ["gloo"]
+JOINED = ["shared", "gloo"] if segment.is_possible() else ["gloo"]
 
 
 def wait_until(holds: Callable[[], bool], what: str, within_s: float = PATIENCE_S) -> None:

@@ -10,7 +10,7 @@ import tinyshard as ts
 from tests.interrupts import strike_at
 from tests.workers.limits import outcome
 from tinyshard.runtime.controller import calls, connection, delivery, dispatcher, refs
-from tinyshard.runtime.shm import log, memory_file, monitor
+from tinyshard.runtime.shm import log, monitor, segment
 
 FILES = {module.__file__ for module in (calls, connection, delivery, dispatcher, refs, log, monitor)}
 
@@ -81,7 +81,7 @@ def test_an_interrupt_at_any_step_of_a_question_leaves_no_thread_waiting(pool, r
     assert x.sum().item() == 16
 
 
-@pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+@pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 def test_what_a_signals_handler_calls_inside_a_call_is_done_after_it(pool, rows):
     """A handler or a finalizer may run between any two lines, so within the lock that a call of its thread holds."""
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()

@@ -15,7 +15,7 @@ from tests.interrupts import strike_at
 from tests.workers.processes import wait_until
 from tinyshard.arrays import placement
 from tinyshard.runtime.controller import pool as pool_module
-from tinyshard.runtime.shm import allocator, holders, memory_file, region, segment, views
+from tinyshard.runtime.shm import allocator, holders, region, segment, views
 
 FILES = {module.__file__ for module in (allocator, holders, region, segment, views, placement, pool_module)}
 HOST = torch.arange(8.0 * 16_384).reshape(8, -1)
@@ -96,7 +96,7 @@ def test_an_interrupted_copy_of_a_large_value_gives_its_memory_back(pool, monkey
     assert held_blocks(pool) <= before  # devices may have let go of others meanwhile
 
 
-@pytest.mark.skipif(not memory_file.is_possible(), reason="this system has no shared memory")
+@pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 def test_what_a_finalizer_or_a_signals_handler_calls_inside_the_allocator_is_over(controller):
     """Either may run between any two lines, so within the lock that a call of the same thread holds."""
     each = controller(

@@ -12,7 +12,7 @@ from tests.memory import CUDA_BUILD_BYTES
 from tests.workers import groups
 from tests.workers.limits import outcome
 from tests.workers.processes import JOINED
-from tinyshard.runtime.shm import memory_file, memory_limit, region
+from tinyshard.runtime.shm import region, segment, system
 
 # ---- one device ------------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ def fill(pool, monkeypatch):
 
 
 def let_the_machine_be_full(pool, monkeypatch):
-    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: 1 << 20)
+    monkeypatch.setattr(system, "available_nbytes", lambda: 1 << 20)
 
 
 @needs_shared_memory
@@ -222,7 +222,7 @@ def test_a_device_that_the_system_kills_for_want_of_memory_is_named_and_the_othe
 
 
 @needs_a_group
-@pytest.mark.skipif(not memory_file.is_possible(2), reason="memory cannot be shared so on this system")
+@pytest.mark.skipif(not segment.is_possible(2), reason="memory cannot be shared so on this system")
 def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_kill(cramped, controller):
     code = """
     wide = torch.zeros(1).expand(2, 300 << 20)  # 2.5 GB, which lie nowhere yet

@@ -17,7 +17,7 @@ import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome
 from tests.workers.processes import JOINED, PATIENCE_S, ROOT, is_gone, stopped, wait_until
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller import back_pressure
+from tinyshard.runtime.controller import calls
 from tinyshard.runtime.launch import forkserver
 
 SETUP = """
@@ -220,7 +220,7 @@ def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_me
     assert end() == 16 * 20_001.0
     peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     grown = [p - b for p, b in zip(peak, before, strict=True)]
-    assert max(grown) < 2 * back_pressure.MAX_NBYTES_AHEAD, grown
+    assert max(grown) < 2 * calls.MAX_NBYTES_AHEAD, grown
 
 
 def can_mount():

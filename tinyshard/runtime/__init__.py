@@ -5,17 +5,15 @@ controller/           in the user's process; it never computes on shards
     dispatcher        one queue of messages to devices, sent in one order
     items             the items of the queue, and the latch that a thread waits for
     delivery          the messages of one item
-    calls             the calls that were sent, and which of them each device has finished
-    back_pressure     blocks a thread that calls faster than devices compute
+    calls             the calls that were sent, which of them each device has finished, and back-pressure
     waiting           how a thread waits for devices
     watchdog          raises if the devices that a wait depends on make no progress
     receiver          the I/O thread: receives what devices send
-    connection        the sockets to one worker
+    connection        the sockets to one worker, and what workers print
     cancellation      what Ctrl-C cancels
     lineage           which calls a value depends on, and whose error it has
     refs              which values are in use, and which are released
     remote_errors     one error for all devices that failed
-    printed           what workers print
 worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order
@@ -23,8 +21,7 @@ worker/               a device: one process
     kernels           faster functions for some ops
     control           the control thread: freeze, cancel, look, lost
 shm/                  memory shared by the processes of one host
-    memory_file       the file that all of them map
-    segment           the file's mapping in one process
+    segment           the file that all of them map, and its mapping in one process
     control_block     its first part, of fixed layout
     monitor           a mutex and condition variables between processes
     log               the log of calls: one broadcast ring that every device reads; `ring` wakes devices
@@ -34,11 +31,10 @@ shm/                  memory shared by the processes of one host
     region            the blocks of one member
     holders           which members use which blocks
     views             bytes as tensors and arrays
-    memory_limit      how much memory the machine has left
-    system            what differs between systems
+    system            what differs between systems, and how much memory the machine has left
     probe             whether shared memory works here
 collectives/          between devices
-    base              the protocol of all communicators
+    base              what all communicators share
     shm               through shared memory
     eager             the same for small operands
     gloo              over torch's gloo process groups
@@ -51,8 +47,7 @@ launch/               starts the workers
     agent             the process on another machine that forks a worker
     remote_workers    a pool on other machines
     connect           connections with mutual authentication
-    gpus              which GPU each device uses
-    cores             which core each device runs on
+    processors        which core or GPU each device uses
 wire                  messages and tensors as bytes
 failure               a failure on a device, as text
 forks                 what a child closes that user code forks from the controller

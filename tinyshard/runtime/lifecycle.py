@@ -120,14 +120,14 @@ def _check_address(address: str) -> None:
 
 def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
     from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch import gpus, hosts
+    from tinyshard.runtime.launch import hosts, processors
     from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
 
     agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
     seats: tuple[int, ...] = ()
     if platform == "gpu":
         machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
-        collectives, seats = gpus.deal(machines, collectives)
+        collectives, seats = processors.deal(machines, collectives)
     between = collectives or "gloo"
     return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
 
@@ -136,11 +136,11 @@ def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[i
     """What joins the devices, and the GPU of each."""
     import torch
 
-    from tinyshard.runtime.launch import gpus
+    from tinyshard.runtime.launch import processors
 
     there = torch.cuda.device_count()
     machines = [("this machine", there)] * (devices or there or 1)
-    return gpus.deal(machines, collectives)
+    return processors.deal(machines, collectives)
 
 
 def at_start(function: Callable[[], None]) -> Callable[[], None]:

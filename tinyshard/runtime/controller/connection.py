@@ -1,4 +1,4 @@
-"""The connection to one worker: bytes to write, messages received, and how far the worker is.
+"""The connection to one worker: bytes to write, messages received, printed lines, and how far the worker is.
 
 A Link is changed with the dispatcher's lock held; `done`, `lost`, `nbytes`, `lent_nbytes` and `sight` are also read
 without it.
@@ -10,6 +10,7 @@ import collections
 import contextlib
 import itertools
 import os
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -207,3 +208,40 @@ class Link:
             self.sock.close()
             self.control.close()
         self._close_output()
+
+
+class Printed:
+    """The lines of all workers, and their pipes. One thread at a time may use it."""
+
+    def __init__(self) -> None:
+        self._lines: list[tuple[int, str]] = []
+        self._pipes = select.poll()
+
+    def take(self) -> list[tuple[int, str]]:
+        """The lines received since the last call, each with its device, in device order."""
+        lines, self._lines = self._lines, []
+        return sorted(lines, key=lambda line: line[0])
+
+    def is_all_read(self) -> bool:
+        """Whether the pipes are empty."""
+        return not self._pipes.poll(0)
+
+    def watch(self, link: Link) -> None:
+        """Add this worker's pipe to those that `is_all_read` polls."""
+        self._pipes.register(link.output, select.POLLIN | select.POLLHUP)
+
+    def read(self, link: Link, at_end: Callable[[int], object]) -> None:
+        """Read what a worker's pipe has.
+
+        Args:
+            at_end: called with the pipe at its end, before it is closed.
+        """
+        pipe = link.output
+        if pipe < 0:
+            return
+
+        def end() -> None:
+            at_end(pipe)
+            self._pipes.unregister(pipe)
+
+        self._lines.extend((link.device, line) for line in link.read_lines(end))

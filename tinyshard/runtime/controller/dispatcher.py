@@ -21,13 +21,12 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError, TinyshardError, message
-from tinyshard.runtime.controller.back_pressure import BackPressure
-from tinyshard.runtime.controller.calls import Calls
+from tinyshard.runtime.controller.calls import BackPressure, Calls
 from tinyshard.runtime.controller.cancellation import Interrupts
+from tinyshard.runtime.controller.connection import Printed
 from tinyshard.runtime.controller.delivery import Deliveries, Delivery
 from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Latch, Put, Request
 from tinyshard.runtime.controller.lineage import Run
-from tinyshard.runtime.controller.printed import Printed
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import unusable
 from tinyshard.runtime.forks import abandon_in_child, held_off

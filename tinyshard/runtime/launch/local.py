@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import held_off
-from tinyshard.runtime.launch import cores
+from tinyshard.runtime.launch import processors
 from tinyshard.runtime.launch.forkserver import ForkServer
 
 
@@ -62,7 +62,7 @@ class Forked:
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
         """Fork one after the other."""
-        kept = cores.kept(len(self._gpus)) if self._facts["collectives"] == "shared" else ()  # the same for all
+        kept = processors.kept(len(self._gpus)) if self._facts["collectives"] == "shared" else ()  # the same for all
         store = self._store()
         try:
             for device, gpu in enumerate(self._gpus):

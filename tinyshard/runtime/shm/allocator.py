@@ -1,6 +1,6 @@
 """Memory that the controller and all workers of one host map: each member lends blocks of its own region to others.
 
-One file without a name (`shm.memory_file`), mapped once:
+One file without a name (`shm.segment`), mapped once:
 
     control block             counters and small messages (`shm.control_block`)
     region of device 0        table of holders (`shm.holders`) | blocks (`shm.region`)
@@ -31,7 +31,7 @@ import numpy as np
 import torch
 
 from tinyshard.runtime import forks
-from tinyshard.runtime.shm import control_block, holders, memory_file, memory_limit
+from tinyshard.runtime.shm import control_block, holders, segment, system
 from tinyshard.runtime.shm.holders import Block, Holders
 from tinyshard.runtime.shm.region import ManualRegion, rounded
 from tinyshard.runtime.shm.segment import Mapping
@@ -54,7 +54,7 @@ def of_controller(count: int) -> Arena:
         OSError: the system refuses.
     """
     with forks.held_off():
-        fd = memory_file.create(count)
+        fd = segment.create(count)
         try:
             return Arena(fd, count, count, is_controller=True)
         finally:
@@ -69,7 +69,7 @@ class Arena:
     strike there anywhere, and a finalizer in Python could be lost.)
 
     Args:
-        fd: what `memory_file.create` gave.
+        fd: what `segment.create` gave.
         count: number of devices.
         member: a device's id; `count` for the controller.
         is_controller: where Ctrl-C strikes. `trim` is called when nothing happens, so it may keep much until then.
@@ -94,7 +94,7 @@ class Arena:
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
         start, end = starts[member] + rounded(holders.nbytes(count)), starts[member] + region_nbytes
-        memory_nbytes = memory_limit.limit_nbytes()
+        memory_nbytes = system.limit_nbytes()
         kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
         kept_nbytes = memory_nbytes // 32 if is_controller else kept_idle_nbytes
         self._region = ManualRegion(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)

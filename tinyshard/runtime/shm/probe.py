@@ -14,7 +14,7 @@ import time
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from tinyshard.runtime.shm import control_block, memory_file, system
+from tinyshard.runtime.shm import control_block, segment, system
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.segment import Mapping
 
@@ -38,7 +38,7 @@ def why_not(count: int) -> str:
 
     Communication: none; two processes are started for a moment where it is to be tried.
     """
-    if not memory_file.is_possible(count):
+    if not segment.is_possible(count):
         return "the system grants no file that all of them can map: address space, or room for a file, is limited"
     return "" if system.is_measured() else _failure()
 
@@ -46,7 +46,7 @@ def why_not(count: int) -> str:
 @functools.cache
 def _failure() -> str:
     """What went wrong when two processes met; empty if nothing did."""
-    fd = memory_file.create(1)
+    fd = segment.create(1)
     started: list[subprocess.Popen[bytes]] = []
     try:
         for member in (0, 1):

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tinyshard.runtime.shm import memory_limit, system
+from tinyshard.runtime.shm import system
 from tinyshard.runtime.shm.holders import SLOTS, Block, Holders
 from tinyshard.runtime.shm.segment import Mapping
 
@@ -122,7 +122,7 @@ class ManualRegion:
 
     def _available_nbytes(self) -> int | None:
         """How much the machine can still give, and the folder in which the file lies."""
-        found = memory_limit.available_nbytes(), self._mapping.room_nbytes()
+        found = system.available_nbytes(), self._mapping.room_nbytes()
         return min((nbytes for nbytes in found if nbytes is not None), default=None)
 
     def _grow(self, size: int) -> int:

@@ -1,4 +1,6 @@
-"""A file that processes share, in this process's address space; parts of it can become this process's own.
+"""The file that the controller and all workers of one host share: making it, and mapping it in one process.
+
+It has no name, and is far larger than it will ever be filled, for pages that no process touches cost nothing.
 
 What is mapped can be replaced where it is, so tensors that lie there stay. A part that becomes private keeps its values
 and is copied by the system: from then on no other process sees what is written there, nor writes there, and a forked
@@ -14,13 +16,56 @@ from typing import Any
 
 import numpy as np
 
-from tinyshard.runtime.shm import system
+from tinyshard.runtime.shm import control_block, system
 
 _READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
 _ANYWHERE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | system.MAP_NORESERVE
 _mmap = ctypes.CDLL(None, use_errno=True).mmap
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+
+# of each member's region, the first that the system grants: addresses are not used again for blocks of another size.
+# Some kernels for arm64 have 512 GiB of address space in all, and macOS may refuse a file larger than its disk
+REGIONS_NBYTES = (1 << 36, 1 << 34, 1 << 32)
+
+
+def is_possible(count: int = 8) -> bool:
+    """Whether `count` workers can share memory here.
+
+    No page of it is touched: where the size of address spaces is limited, the mapping is refused.
+    """
+    try:
+        os.close(create(count))
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def create(count: int) -> int:
+    """A descriptor of new memory, a file without a name, for `count` devices and a controller.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    for region_nbytes in REGIONS_NBYTES[:-1]:
+        try:
+            return _create(count, region_nbytes)
+        except OSError:
+            continue
+    return _create(count, REGIONS_NBYTES[-1])
+
+
+def _create(count: int, region_nbytes: int) -> int:
+    fd = system.memory_file()
+    try:
+        nbytes = control_block.nbytes(count) + (count + 1) * region_nbytes
+        os.ftruncate(fd, nbytes)
+        Mapping(fd, nbytes).close()
+        control_block.initialise(mmap.mmap(fd, control_block.nbytes(count)), count)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 class Mapping:

@@ -17,7 +17,7 @@ import torch
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
-from tinyshard.runtime.launch import cores
+from tinyshard.runtime.launch import processors
 from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
@@ -88,7 +88,7 @@ def main(
     os.close(output)
     _print_by_lines()
     if kept:
-        cores.keep_to(kept[device])
+        processors.keep_to(kept[device])
     call_control = CallControl()
     joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
 

@@ -6,25 +6,25 @@ import sys
 import pytest
 import torch
 
-from tinyshard.runtime.shm import allocator, memory_file, memory_limit
+from tinyshard.runtime.shm import allocator, segment, system
 
-pytestmark = pytest.mark.skipif(not memory_file.is_possible(), reason="memory cannot be shared so on this system")
+pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="memory cannot be shared so on this system")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells it in /proc")
 def test_what_is_available_is_what_the_system_says():
     with open("/proc/meminfo") as file:
         kibibytes = {line.split(":")[0]: int(line.split()[1]) for line in file}
-    available = memory_limit.available_nbytes()
+    available = system.available_nbytes()
     assert available is not None and 0 < available <= kibibytes["MemTotal"] * 1024
 
 
 @pytest.fixture
-def system(tmp_path, monkeypatch):
+def files(tmp_path, monkeypatch):
     """Writes what the system says: files by their path."""
-    monkeypatch.setattr(memory_limit, "_MACHINE", tmp_path / "meminfo")
-    monkeypatch.setattr(memory_limit, "_MINE", tmp_path / "mine")
-    monkeypatch.setattr(memory_limit, "_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(system, "_MACHINE", tmp_path / "meminfo")
+    monkeypatch.setattr(system, "_MINE", tmp_path / "mine")
+    monkeypatch.setattr(system, "_GROUPS", tmp_path / "groups")
 
     def write(texts):
         for path, text in texts.items():
@@ -50,39 +50,39 @@ VERSIONS = {
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_container_with_less_than_the_machine_counts_and_its_cached_files_give_way(system, version):
+def test_a_container_with_less_than_the_machine_counts_and_its_cached_files_give_way(files, version):
     mine, folder, limit, used, cached = VERSIONS[version]
     at = folder.format(path="/")
-    system({**MACHINE, "mine": mine.format(path="/unseen/from/within")})
-    system({at + limit: "5000000\n", at + used: "3000000\n", at + "memory.stat": f"anon 1\n{cached} 1000\n"})
-    assert memory_limit.available_nbytes() == 2_001_000
-    assert memory_limit.limit_nbytes() == 5_000_000
-    system({at + limit: "max\n"})
-    assert memory_limit.available_nbytes() == 8000 * 1024
-    assert memory_limit.limit_nbytes() == machine_nbytes()
+    files({**MACHINE, "mine": mine.format(path="/unseen/from/within")})
+    files({at + limit: "5000000\n", at + used: "3000000\n", at + "memory.stat": f"anon 1\n{cached} 1000\n"})
+    assert system.available_nbytes() == 2_001_000
+    assert system.limit_nbytes() == 5_000_000
+    files({at + limit: "max\n"})
+    assert system.available_nbytes() == 8000 * 1024
+    assert system.limit_nbytes() == machine_nbytes()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("narrow", ["/", "/jobs", "/jobs/mine"])
-def test_the_narrowest_of_the_groups_around_a_process_counts(system, version, narrow):
+def test_the_narrowest_of_the_groups_around_a_process_counts(files, version, narrow):
     mine, folder, limit, used, _ = VERSIONS[version]
-    system({**MACHINE, "mine": mine.format(path="/jobs/mine")})
+    files({**MACHINE, "mine": mine.format(path="/jobs/mine")})
     for path in ("/", "/jobs", "/jobs/mine", "/jobs/another"):
         at = folder.format(path=path)
         left = {narrow: 2_000_000, "/jobs/another": 1}.get(path, 4_000_000)
-        system({at + limit: f"{left + 500}\n", at + used: "500\n", at + "memory.stat": "anon 1\n"})
-    assert memory_limit.available_nbytes() == 2_000_000
+        files({at + limit: f"{left + 500}\n", at + used: "500\n", at + "memory.stat": "anon 1\n"})
+    assert system.available_nbytes() == 2_000_000
 
 
-def test_a_system_that_does_not_tell_is_not_believed_to_be_full(system):
-    assert memory_limit.available_nbytes() is None
+def test_a_system_that_does_not_tell_is_not_believed_to_be_full(files):
+    assert system.available_nbytes() is None
 
 
 def test_a_block_larger_than_what_is_left_is_refused_and_small_ones_go_on(monkeypatch):
-    fd = memory_file.create(1)
+    fd = segment.create(1)
     mine = allocator.Arena(fd, 1, 0)
     os.close(fd)
-    monkeypatch.setattr(memory_limit, "available_nbytes", lambda: 100 << 20)
+    monkeypatch.setattr(system, "available_nbytes", lambda: 100 << 20)
     with pytest.raises(MemoryError, match=f"this machine has {100 << 20} left"):
         mine.allocate(200 << 20, [0])
     held = mine.hold(mine.allocate(1 << 20, [0]), (1 << 18,), torch.float32)
