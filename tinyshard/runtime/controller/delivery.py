@@ -160,26 +160,6 @@ class Deliveries:
             self._known.pop(item.program, None)
         self._buffers.drop(delivery.released)
 
-    def announce(self) -> bool:
-        """Publish to devices whose mutex could not be acquired before; False if one still cannot be."""
-        return self._log is None or self._log.announce()
-
-    @property
-    def has_unrung(self) -> bool:
-        """Whether a device that has new messages may be asleep."""
-        return self._log is not None and self._log.has_unrung
-
-    def ring(self) -> None:
-        """Wake the devices that have new messages."""
-        if self._log is not None:
-            self._log.ring()
-
-    def drop(self, device: int) -> None:
-        """Drop what is still to be sent to a lost device."""
-        self._calls.links[device].drop()
-        if self._log is not None:
-            self._log.drop(device)
-
 
 def _nbytes(pieces: Iterable[memoryview]) -> int:
     return sum(map(len, pieces))  # an item is one byte

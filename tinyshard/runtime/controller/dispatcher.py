@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tinyshard.core.errors import RuntimeStateError, TinyshardError, message
+from tinyshard.core.errors import TinyshardError
 from tinyshard.runtime.controller.calls import BackPressure, Calls
 from tinyshard.runtime.controller.cancellation import Interrupts
 from tinyshard.runtime.controller.connection import Printed
@@ -84,7 +84,7 @@ class Dispatcher:
         self._queue: collections.deque[Item] = collections.deque()
         self._deliveries = Deliveries(self.calls, buffers, log, lend)
         self._delivery: Delivery | None = None
-        self._has_log = log is not None
+        self._log = log
         self._rung_s = float("-inf")
         self._wants_look = False
         self.ring_by_s = float("inf")
@@ -110,7 +110,7 @@ class Dispatcher:
             return
         with self.calls.lock:
             is_whole = self.send_queued()
-            is_due = self._deliveries.has_unrung and self._ring_or_defer()
+            is_due = self._has_unrung and self._ring_or_defer()
         if (is_due or not is_whole) and self.started.is_open:
             self.wake()
 
@@ -128,11 +128,15 @@ class Dispatcher:
             return True
         return False
 
+    @property
+    def _has_unrung(self) -> bool:
+        return self._log is not None and self._log.has_unrung
+
     def ring(self) -> None:
         """Wake the devices that have new messages and may be asleep. Idempotent."""
-        if self._deliveries.has_unrung:
+        if self._log is not None and self._log.has_unrung:
             with self.calls.lock:
-                self._deliveries.ring()
+                self._log.ring()
                 self.ring_by_s, self._rung_s = float("inf"), time.monotonic()
 
     def ring_if_due(self) -> None:
@@ -153,24 +157,9 @@ class Dispatcher:
     def check_open(self) -> None:
         """Raise if the pool is closed or broken: RuntimeStateError, or DeviceLostError if a device did not start."""
         if self.closing:  # first: after ts.init() it does not matter what broke the old pool
-            raise RuntimeStateError(
-                message(
-                    "the pool that held this value has been shut down",
-                    rule="values live in the workers and end with them",
-                    try_="ts.init() starts a fresh pool; make the arrays again there",
-                )
-            )
+            raise unusable("the pool that held this value has been shut down")
         if self.broken is not None:
             raise type(self.broken)(str(self.broken))
-
-    def take_printed(self) -> list[tuple[int, str]]:
-        """The lines received from workers since the last call, each with its device, in device order."""
-        with self.calls.lock:
-            return self.printed.take()
-
-    def calls_ahead(self) -> list[Run]:
-        """The calls that were sent and are not known to be finished, the oldest first."""
-        return list(self.calls.unsettled)  # atomic
 
     def close(self) -> None:
         """End the I/O thread and the workers, and block until they have ended. Ctrl-C ends the waiting alone.
@@ -190,7 +179,7 @@ class Dispatcher:
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close what the two share."""
-        self.broken = unusable("this process was forked from the one that the pool belongs to")
+        self.broken = unusable(got="this process was forked from the one that the pool belongs to")
         self.woken.close()
         self._wakes.close()
 
@@ -223,7 +212,7 @@ class Dispatcher:
             if not self._send_first(is_receiver=is_receiver):
                 return False
             self._number()
-        return self._deliveries.announce()
+        return self._log is None or self._log.announce()
 
     def _number(self) -> None:
         """Number the posted items and append them to the queue. Idempotent at every step."""
@@ -240,7 +229,7 @@ class Dispatcher:
         """Send the first item; False if it is left for the I/O thread, or for later."""
         item = self._queue[0]
         if self._delivery is None:
-            if not is_receiver and (not self._has_log or isinstance(item, Cancel)):
+            if not is_receiver and (self._log is None or isinstance(item, Cancel)):
                 return False
             if isinstance(item, Cancel):
                 self.interrupts.add(self.calls.newest, item.by)  # later calls are not cancelled
@@ -264,7 +253,9 @@ class Dispatcher:
 
     def drop(self, device: int) -> None:
         """Drop what is still to be sent to a lost device. Called with the lock held."""
-        self._deliveries.drop(device)
+        self.links[device].drop()
+        if self._log is not None:
+            self._log.drop(device)
 
     def free_released(self) -> None:
         """Queue a message that frees released values, if no call is queued to do it. Called with the lock held."""

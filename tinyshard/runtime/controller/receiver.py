@@ -70,7 +70,7 @@ class Receiver:
             dispatcher.broken = error
         except BaseException:  # waiting threads raise it
             text = traceback.format_exc().strip()
-            dispatcher.broken = unusable("the I/O thread failed\n" + text)
+            dispatcher.broken = unusable(got="the I/O thread failed\n" + text)
         finally:
             self._end()
 

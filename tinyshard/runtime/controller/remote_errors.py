@@ -108,12 +108,12 @@ def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
     )
 
 
-def unusable(why: str) -> RuntimeStateError:
-    """The error for a pool that is broken."""
+def unusable(problem: str = "the pool cannot be used any more", got: str = "") -> RuntimeStateError:
+    """The error for a pool that has ended or is broken."""
     return RuntimeStateError(
         message(
-            "the pool cannot be used any more",
-            got=why,
+            problem,
+            got=got,
             rule="values live in the workers and end with them",
             try_="ts.init() starts a fresh pool; make the arrays again there",
         )

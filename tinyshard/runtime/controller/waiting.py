@@ -175,7 +175,7 @@ class Waiting:
                 patience.look(now_s)
                 self._dispatcher.ask_for_look()
                 if self._dispatcher.started.is_open:
-                    links, calls = self._dispatcher.links, self._dispatcher.calls_ahead()
+                    links, calls = self._dispatcher.links, list(self._dispatcher.calls.unsettled)
                     check_progress(links, calls, list(devices), patience.since_s, self._platform)
         except KeyboardInterrupt:
             self.cancel()
@@ -184,5 +184,7 @@ class Waiting:
 
     def print_output(self) -> None:
         """Print what workers printed, in the calling thread, so that it appears in its cell."""
-        for device, line in self._dispatcher.take_printed():
+        with self._dispatcher.calls.lock:
+            lines = self._dispatcher.printed.take()
+        for device, line in lines:
             print(f"[{self._platform.upper()} {device}] {line}", file=sys.stderr)
