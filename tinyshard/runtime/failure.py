@@ -48,13 +48,7 @@ class Failure:
 
 
 def failure_of(device: int, call: str, error: BaseException) -> Failure:
-    """The failure of a step.
-
-    Args:
-        device: the device's id.
-        call: the step with its operands, from `ReadyStep.describe`.
-        error: the error that it raised.
-    """
+    """The failure of a step that raised `error`; `call` is from `ReadyStep.describe`."""
     stack = [f for f in traceback.extract_tb(error.__traceback__) if not _is_loop(f.filename)]
     frames = "\n".join(_frame_line(f) for f in stack[-_MAX_FRAMES:])
     return Failure(device, call, f"{type(error).__name__}: {error}".strip(), frames)
@@ -90,12 +84,7 @@ def gone(device: int, lost: str) -> Failure:
 
 
 def interrupted(device: int, by: str) -> Failure:
-    """The failure of every call that an interrupt has cancelled.
-
-    Args:
-        device: a device that has not finished it.
-        by: the interrupted line.
-    """
+    """The failure, on a device, of every call that an interrupt at line `by` has cancelled."""
     return Failure(device, "", "", "", interrupt=by)
 
 

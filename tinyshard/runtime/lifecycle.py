@@ -78,7 +78,9 @@ def init(
     if kind == "local":
         _check_one_of("platform of the local runtime", where, ("cpu",))
     if address:
-        _check_address(address)
+        from tinyshard.runtime.launch import connect
+
+        connect.parse(address)
         between = "gloo" if where == "cpu" else collectives
         _check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
         with _choosing:
@@ -110,12 +112,6 @@ def init(
                 _runtime = ProcessPool(count, where, joined)
     for prepare in _at_start:
         prepare()
-
-
-def _check_address(address: str) -> None:
-    from tinyshard.runtime.launch import connect
-
-    connect.parse(address)
 
 
 def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:

@@ -22,12 +22,7 @@ from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
 
 
 class Eager:
-    """The eager collectives of one device.
-
-    Args:
-        arena: the shared memory.
-        barrier: this device's handle on the barrier.
-    """
+    """The eager collectives of one device."""
 
     def __init__(self, arena: Arena, barrier: Barrier) -> None:
         self._arena = arena
@@ -38,15 +33,7 @@ class Eager:
         self._passed: dict[tuple[int, ...], int] = {}  # by the other members of a group, its last exchange
 
     def ready(self, name: str, group: Group, meta: ShapedType, params: dict[str, Any], step: int) -> Perform:
-        """One collective as a function.
-
-        Args:
-            name: a row of `tinyshard.core.collectives`.
-            group: the members.
-            meta: shape and dtype of the operand, of at most EAGER_NBYTES.
-            params: the row's parameters.
-            step: index of its step in the program.
-        """
+        """One collective as a function; `meta` is that of its operand, of at most EAGER_NBYTES."""
         barrier, device = self._barrier, self._device
         own = [self._place(device, slot, meta) for slot in range(EAGER_SLOTS)]
         shards = [[self._place(member, slot, meta) for member in group.members] for slot in range(EAGER_SLOTS)]

@@ -118,7 +118,6 @@ class GlooCommunicator(Communicator):
 
         Args:
             x: this device's shard; None if it has none.
-            devices: the program's devices.
             made: shape and dtype of the result, on a device that gets one.
             moves: (source position, target position, slices of the source, slices of the target).
         """

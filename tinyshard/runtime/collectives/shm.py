@@ -53,11 +53,7 @@ class Messages:
 
 
 class SharedMemoryCommunicator(Communicator):
-    """Collectives through shared memory.
-
-    Args:
-        arena: the shared memory.
-    """
+    """Collectives through the shared memory of an arena."""
 
     def __init__(self, arena: Arena) -> None:
         super().__init__(arena.member)
@@ -66,7 +62,7 @@ class SharedMemoryCommunicator(Communicator):
         self._eager = Eager(arena, self._barrier)
 
     def abort(self) -> None:
-        """Abort all collectives, from another thread."""
+        """Let every wait end with an error."""
         self._barrier.abort()
 
     def settle(self) -> None:
@@ -92,11 +88,8 @@ class SharedMemoryCommunicator(Communicator):
         """Move blocks between any devices of the group.
 
         Args:
-            group: the members.
             x: this device's shard; None if it has none.
-            at: call and step.
-            meta: shape and dtype of the shard.
-            made: shape and dtype of the result.
+            meta, made: shape and dtype of the shard and of the result.
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = group.place
@@ -127,7 +120,6 @@ class SharedMemoryCommunicator(Communicator):
         """A block of code between two barriers, with what all members published before the first.
 
         Args:
-            group: the members.
             at: call and step.
             operand: values that the other members read.
             result_nbytes: size of the block, allocated by the first member, of which each member writes a part and

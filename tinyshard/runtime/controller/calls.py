@@ -109,12 +109,7 @@ class BackPressure:
         return len(self._queue) + len(self._calls.unsettled) < FEW_RUNS
 
     def throttle(self, devices: Sequence[int], wait: Callable[[Latch], object]) -> None:
-        """Block while one of these devices has too much before it.
-
-        Args:
-            devices: their ids.
-            wait: waits for a latch.
-        """
+        """Block while one of these devices has too much before it; `wait` waits for a latch."""
         if self._calls.is_mine:  # a finalizer or signal handler: the call that it interrupted must finish first
             return
         if self.is_full(devices):

@@ -69,9 +69,6 @@ class Cancelling:
 class Interrupts:
     """The queue of interrupts. The I/O thread alone uses it.
 
-    Args:
-        calls: the calls that were sent, and the links to the devices.
-
     Attributes:
         now: the interrupt that is being handled; None if there is none.
     """
@@ -104,7 +101,6 @@ class Interrupts:
         """Note that a device is frozen, or lost. After the last one, each frozen device is sent the calls to skip.
 
         Args:
-            device: its id.
             started: the last call that it has started.
             upto: which interrupt it answers; None if it is lost.
         """

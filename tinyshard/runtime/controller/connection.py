@@ -174,11 +174,7 @@ class Link:
             self._lent.append((number, self._ever_lent_nbytes))
 
     def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
-        """The complete lines received on the output pipe.
-
-        Args:
-            at_end: called at the end of the pipe, before its descriptor is closed.
-        """
+        """The complete lines received on the output pipe; `at_end` is called before its descriptor is closed."""
         while self.output >= 0:
             try:
                 received = os.read(self.output, _OUTPUT_NBYTES)
@@ -231,11 +227,7 @@ class Printed:
         self._pipes.register(link.output, select.POLLIN | select.POLLHUP)
 
     def read(self, link: Link, at_end: Callable[[int], object]) -> None:
-        """Read what a worker's pipe has.
-
-        Args:
-            at_end: called with the pipe at its end, before it is closed.
-        """
+        """Read what a worker's pipe has; `at_end` is called with the pipe at its end, before it is closed."""
         pipe = link.output
         if pipe < 0:
             return

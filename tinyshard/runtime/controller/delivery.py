@@ -59,7 +59,6 @@ class Deliveries:
         Nothing is sent yet, and it is idempotent.
 
         Args:
-            item: the item.
             is_last: whether no later item has been posted.
             is_receiver: this is the I/O thread, which alone writes to sockets.
         """

@@ -109,16 +109,13 @@ class ProcessPool:
         return buffer
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
-        """Call a program on its devices.
+        """Call a program on its devices. Returns a Buffer for each output, at once: a future.
 
         Args:
             program: what to run; sent only once.
             inputs: a value for each input.
             where: the user's line, for errors.
             guards: the program checks its inputs: its errors count as errors of the calls that made them.
-
-        Returns:
-            A Buffer for each output, at once: a future.
         """
         dispatcher = self._dispatcher
         dispatcher.check_open()
@@ -162,13 +159,7 @@ class ProcessPool:
     def gather(
         self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Block until the blocks are computed, and copy them into one tensor; raises as `fetch` does.
-
-        Args:
-            buffer: the value.
-            places: by device, the slices of the tensor that its block fills.
-            shape, dtype: of the tensor.
-        """
+        """Block until the blocks are computed, and copy each into its place in one tensor; raises as `fetch` does."""
         nbytes = math.prod(shape) * dtype.itemsize
         if self._arena is None or not self._arena.is_for(nbytes):
             return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
@@ -227,11 +218,7 @@ class ProcessPool:
         return {device: answer for device, (answer, _) in request.answers.items()}
 
     def cancel(self, where: Where) -> None:
-        """Cancel all unfinished calls; values that were sent or are computed stay.
-
-        Args:
-            where: the interrupted line, for the errors of the cancelled values.
-        """
+        """Cancel all unfinished calls, for an interrupt at `where`; values that were sent or are computed stay."""
         self._dispatcher.post(Cancel(str(where)))
 
     def forget(self, program: Program) -> None:

@@ -28,14 +28,7 @@ RETRY_EVERY_S = 1e-3
 
 
 class Receiver:
-    """The I/O thread and its event loop.
-
-    Args:
-        dispatcher: has the queue, and the lock that guards all that other threads use.
-        starter: starts the workers, and ends them.
-        platform: "cpu" or "gpu".
-        arena: the memory shared with the workers, if there is one.
-    """
+    """The I/O thread and its event loop; `arena` is the memory shared with the workers, if there is one."""
 
     def __init__(self, dispatcher: Dispatcher, starter: Starter, platform: str, arena: Arena | None) -> None:
         self._dispatcher = dispatcher

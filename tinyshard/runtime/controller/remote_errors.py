@@ -19,11 +19,7 @@ from tinyshard.runtime.failure import NO_MEMORY, Failure, is_out_of_memory
 
 
 def ending(status: int | None) -> str:
-    """How a process ended, as text.
-
-    Args:
-        status: its wait status; None if it is not known.
-    """
+    """How a process ended, as text, by its wait status; None if that is not known."""
     if status is None:
         return "it ended together with the helper process that started it"
     if os.WIFSIGNALED(status):
@@ -74,12 +70,7 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
 
 
 def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buffers: Buffers) -> RemoteError:
-    """As `remote_error`; where memory ran out, an OutOfMemoryError that lists what is alive on the first such device.
-
-    Args:
-        failures, platform: those of `remote_error`.
-        buffers: the values of all devices.
-    """
+    """As `remote_error`; where memory ran out, an OutOfMemoryError that lists what is alive there."""
     error = remote_error(failures, platform)
     full = next((device for device, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
     if full is None or type(error) is not RemoteError:

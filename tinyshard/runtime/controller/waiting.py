@@ -106,11 +106,7 @@ class Waiting:
         what: Any = None,
         lent: tuple[torch.Tensor, allocator.Block] | None = None,
     ) -> Request:
-        """Send a request to devices.
-
-        Args:
-            lent: a tensor into which they write, and its block.
-        """
+        """Send a request to devices; `lent` is a tensor into which they write, and its block."""
         self.check_can_wait()
         request = Request(set(device_ids), kind, what, lent)
         self._dispatcher.post(request)

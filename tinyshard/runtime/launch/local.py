@@ -36,8 +36,6 @@ class Forked:
     """Starts workers on this machine.
 
     Args:
-        fork_server: what they are forked from.
-        count: how many.
         collectives: what joins them: "shared", "gloo" or "nccl".
         arena: descriptor of the memory that they share, if that joins them.
         gpus: by device, the number of its GPU; none for CPUs.

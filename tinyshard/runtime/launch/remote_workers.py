@@ -98,7 +98,6 @@ class RemoteWorkers:
 
     Args:
         agents: which agents fork, by device.
-        platform: what the devices are called.
         collectives: what joins the workers: "gloo" or "nccl".
         gpus: by device, the number of its GPU on its machine; none for CPUs.
     """

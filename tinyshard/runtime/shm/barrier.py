@@ -28,12 +28,7 @@ def exchange_number(call: int, step: int, phase: int = 0) -> int:
 
 
 class Barrier:
-    """One device's end. Plain Python on memoryviews: for a few numbers NumPy is slower.
-
-    Args:
-        control: the shared memory's first part.
-        device: whose end this is.
-    """
+    """One device's end. Plain Python on memoryviews: for a few numbers NumPy is slower."""
 
     def __init__(self, control: ControlBlock, device: int) -> None:
         rows = control.exchanges
@@ -55,8 +50,6 @@ class Barrier:
         """Wait until all members of the group have come to an exchange.
 
         Args:
-            group: the members.
-            number: of the exchange.
             message: four numbers that the others are to read, if any: where the operand lies, and a block.
             action: what the last to come does before the others go on; an error of it is raised there.
 

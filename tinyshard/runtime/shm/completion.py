@@ -41,13 +41,7 @@ class Seen(NamedTuple):
 
 
 class Completion:
-    """A device's end.
-
-    Args:
-        control: the shared memory's first part.
-        device: its id.
-        bell: descriptor of the pipe that wakes the controller.
-    """
+    """A device's end; `bell` is the descriptor of the pipe that wakes the controller."""
 
     def __init__(self, control: ControlBlock, device: int, bell: int) -> None:
         self._monitor = control.call_monitor(device)
@@ -76,9 +70,6 @@ class Completion:
 
 class Completions:
     """The controller's end.
-
-    Args:
-        control: the shared memory's first part.
 
     Attributes:
         bell: descriptor of the pipe by which the devices wake this process.

@@ -58,14 +58,7 @@ def _stride(count: int) -> int:
 
 
 class Holders:
-    """One member's end of all tables.
-
-    Args:
-        memory: all that is shared.
-        control: its first part.
-        starts: by member, where its region starts, with the table.
-        member: whose end this is.
-    """
+    """One member's end of all tables, which stand in `memory` at `starts`, by member."""
 
     def __init__(self, memory: np.ndarray, control: ControlBlock, starts: Sequence[int], member: int) -> None:
         count = len(starts) - 1

@@ -47,11 +47,7 @@ class Placement:
 
 
 class CallLog:
-    """The controller's end. One thread at a time may use it.
-
-    Args:
-        control: the shared memory's first part.
-    """
+    """The controller's end. One thread at a time may use it."""
 
     def __init__(self, control: ControlBlock) -> None:
         count = len(control.calls)
@@ -66,11 +62,7 @@ class CallLog:
         self._unrung: set[int] = set()  # devices that have been told of records and may sleep
 
     def place(self, records: Sequence[tuple[Sequence[int], bytes]]) -> Placement | None:
-        """Where records would stand; None if there is no room for all of them now.
-
-        Args:
-            records: the devices that are to have it, and its bytes.
-        """
+        """Where records would stand, each with the devices that it is for; None if there is no room for all now."""
         end = self._end
         pieces: list[tuple[int, bytes]] = []
         for devices, record in records:
@@ -148,12 +140,7 @@ class CallLog:
 
 
 class LogReader:
-    """A device's end.
-
-    Args:
-        control: the shared memory's first part.
-        device: its id.
-    """
+    """A device's end."""
 
     def __init__(self, control: ControlBlock, device: int) -> None:
         self._monitor = control.call_monitor(device)

@@ -32,9 +32,6 @@ class ManualRegion:
     """The blocks of one member. One thread at a time may use it.
 
     Args:
-        mapping: all that is shared.
-        holders: which members hold which blocks.
-        member: whose region it is.
         start: offset of its first block, a multiple of the page size.
         end: where it ends.
         most_kept_nbytes: of pages of blocks that wait for their next use.

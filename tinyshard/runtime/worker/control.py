@@ -144,11 +144,7 @@ def _own_clock() -> Callable[[], float]:
 def listen(sock: socket.socket, device: int, call_control: CallControl, abort: Callable[[], None]) -> None:
     """The control thread: handle the control line until the controller has ended; then end this process at once.
 
-    Args:
-        sock: the control line.
-        device: this device's id.
-        call_control: shared with the loop.
-        abort: ends every exchange with other devices.
+    `abort` ends every exchange with other devices.
     """
     reader = wire.Reader(sock)
     while (messages := reader.read()) is not None:

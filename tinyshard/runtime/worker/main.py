@@ -110,7 +110,6 @@ def main(
 
 
 def _mapped(path: str, device: int, count: int) -> Arena:
-    """The memory shared by the controller and the workers, mapped by this device."""
     fd = os.open(path, os.O_RDWR)
     try:
         return Arena(fd, count, device)
@@ -121,7 +120,6 @@ def _mapped(path: str, device: int, count: int) -> Arena:
 def _join(
     store: str | Rendezvous, device: int, count: int, collectives: str, arena: Arena | None, place: torch.device | None
 ) -> Communicator:
-    """The communicator of this device; the arguments are those of `main`, the shared memory, and the GPU."""
     if place is not None:
         from tinyshard.runtime.collectives.nccl import communicator_on
 
