@@ -101,7 +101,7 @@ def test_a_stranger_at_every_port_changes_nothing(joined, words, stays):
 def test_channels_have_no_name_and_no_address_that_another_process_could_open(pool):
     """The workers' channels are socket pairs: whoever is not given a descriptor cannot speak there."""
     for link in pool._dispatcher.links:
-        for line in (link.sock, link.control):
+        for line in (link.channel.sock, link.control.sock):
             assert line.family == socket.AF_UNIX
             assert line.getsockname() == line.getpeername() == ""
 

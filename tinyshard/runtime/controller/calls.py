@@ -133,7 +133,7 @@ class BackPressure:
         is_long = len(self._calls.unsettled) > most
         for link in self._calls.links:  # those that have been started
             if link.device in devices and not link.lost:
-                if link.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD:
+                if link.channel.nbytes + link.lent_nbytes + nbytes > MAX_NBYTES_AHEAD:
                     return True
                 if is_long and self._calls.has_more_unfinished(link, most):
                     return True

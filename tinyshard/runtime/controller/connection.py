@@ -1,7 +1,7 @@
 """The connection to one worker: bytes to write, messages received, printed lines, and how far the worker is.
 
-A Link is changed with the dispatcher's lock held; `done`, `lost`, `nbytes`, `lent_nbytes` and `sight` are also read
-without it.
+A Link is changed with the dispatcher's lock held; `done`, `lost`, `channel.nbytes`, `lent_nbytes` and `sight` are also
+read without it.
 """
 
 from __future__ import annotations
@@ -27,83 +27,28 @@ _OUTPUT_NBYTES = 1 << 16
 _RUNS_BETWEEN_REPORTS = 64
 
 
-@dataclass(eq=False)
-class Link:
-    """The connection to one worker.
+class Stream:
+    """One end of a socket: neither reading nor writing blocks, and what is still to be written is kept.
 
     Attributes:
-        control: the control line.
-        output: descriptor of the pipe with what the worker prints; -1 after its end.
-        nbytes: size of what is still to be written to the socket.
-        asked: requests that the worker has not answered, by number.
-        done: number of the last call that the worker is known to have finished.
-        failures: how many failures have been received from the worker.
-        is_up: the worker is connected to the other workers and takes calls.
+        nbytes: size of what is still to be written.
+        is_open: the other end has not closed it.
         is_watched: the I/O thread waits until the socket is writable.
-        lost: how the worker ended; empty while it lives.
-        sight: what the controller last saw of the worker, for the watchdog.
-        control_output: bytes that are still to be written to the control line.
-        is_control_watched: the I/O thread waits until the control line is writable.
     """
 
-    device: int
-    sock: socket.socket
-    control: socket.socket
-    output: int
-    pid: int
-    nbytes: int = 0
-    asked: dict[int, Request] = field(default_factory=dict)
-    since_report: int = 0
-    done: int = 0
-    failures: int = 0
-    is_up: bool = False
-    is_watched: bool = False
-    lost: str = ""
-    sight: Sight | None = None
-    control_output: bytearray = field(default_factory=bytearray)
-    is_control_watched: bool = False
-
-    def __post_init__(self) -> None:
-        self.sock.setblocking(False)
-        self.control.setblocking(False)
-        self._control_reader = wire.Reader(self.control)
-        os.set_blocking(self.output, False)
-        self._reader = wire.Reader(self.sock)
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self.nbytes = 0
+        self.is_open = True
+        self.is_watched = False
+        self._reader = wire.Reader(sock)
         self._out: collections.deque[memoryview] = collections.deque()
-        self._line = b""
-        self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and the bytes lent up to each
-        self._ever_lent_nbytes = 0
-        self._taken_nbytes = 0
-        abandon_in_child(self)
-
-    @property
-    def has_output(self) -> bool:
-        """Whether bytes are still to be written to the socket."""
-        return bool(self._out)
-
-    @property
-    def lent_nbytes(self) -> int:
-        """Size of the shared blocks that are lent to the worker by unfinished calls."""
-        taken_nbytes = self._taken_nbytes
-        for number, nbytes in list(self._lent):  # one atomic step
-            if number > self.done:
-                break
-            taken_nbytes = nbytes
-        return self._ever_lent_nbytes - taken_nbytes
 
     def queue(self, pieces: list[memoryview]) -> None:
-        """Queue a message for the socket."""
-        if self.lost:
-            return
+        """Queue a message."""
         self._out.extend(pieces)
         self.nbytes += sum(piece.nbytes for piece in pieces)
-
-    def ask_now_and_then(self) -> None:
-        """After a call that was written to the socket: now and then ask the worker how far it is."""
-        self.since_report += 1
-        if self.since_report >= _RUNS_BETWEEN_REPORTS:
-            self.since_report = 0
-            self.queue(wire.frame(("sync", 0, None)))
 
     def write(self) -> None:
         """Write as much as the socket takes, many messages at a time."""
@@ -122,25 +67,80 @@ class Link:
                     self._out.appendleft(piece[sent:])
                 sent = max(0, sent - piece.nbytes)
 
-    def send_control(self, *head: Any) -> None:
-        """Write a message to the control line; what it does not take now is left to `write_control`."""
+    def drop(self) -> None:
+        """Drop what is still to be written."""
+        self._out.clear()
+        self.nbytes = 0
+
+    def read(self) -> list[wire.Message] | None:
+        """The messages received; None at the end."""
+        return self._reader.read()
+
+
+@dataclass(eq=False)
+class Link:
+    """The connection to one worker.
+
+    Attributes:
+        channel: carries calls and answers.
+        control: the control line.
+        output: descriptor of the pipe with what the worker prints; -1 after its end.
+        asked: requests that the worker has not answered, by number.
+        done: number of the last call that the worker is known to have finished.
+        failures: how many failures have been received from the worker.
+        is_up: the worker is connected to the other workers and takes calls.
+        lost: how the worker ended; empty while it lives.
+        sight: what the controller last saw of the worker, for the watchdog.
+    """
+
+    device: int
+    channel: Stream
+    control: Stream
+    output: int
+    pid: int
+    asked: dict[int, Request] = field(default_factory=dict)
+    since_report: int = 0
+    done: int = 0
+    failures: int = 0
+    is_up: bool = False
+    lost: str = ""
+    sight: Sight | None = None
+
+    def __post_init__(self) -> None:
+        os.set_blocking(self.output, False)
+        self._line = b""
+        self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and the bytes lent up to each
+        self._ever_lent_nbytes = 0
+        self._taken_nbytes = 0
+        abandon_in_child(self)
+
+    @property
+    def lent_nbytes(self) -> int:
+        """Size of the shared blocks that are lent to the worker by unfinished calls."""
+        taken_nbytes = self._taken_nbytes
+        for number, nbytes in list(self._lent):  # one atomic step
+            if number > self.done:
+                break
+            taken_nbytes = nbytes
+        return self._ever_lent_nbytes - taken_nbytes
+
+    def queue(self, pieces: list[memoryview]) -> None:
+        """Queue a message for the channel."""
         if not self.lost:
-            self.control_output += b"".join(wire.frame(head))
-            self.write_control()
+            self.channel.queue(pieces)
 
-    def write_control(self) -> None:
-        """Write as much of `control_output` as the control line takes."""
-        try:
-            while self.control_output:
-                del self.control_output[: self.control.send(self.control_output)]
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:  # the worker is lost: the end of its channel is noticed soon
-            self.control_output.clear()
+    def ask_now_and_then(self) -> None:
+        """After a call that was written to the socket: now and then ask the worker how far it is."""
+        self.since_report += 1
+        if self.since_report >= _RUNS_BETWEEN_REPORTS:
+            self.since_report = 0
+            self.queue(wire.frame(("sync", 0, None)))
 
-    def read_control(self) -> list[wire.Message] | None:
-        """The messages received on the control line; None at its end."""
-        return self._control_reader.read()
+    def send_control(self, *head: Any) -> None:
+        """Write a message to the control line; what it does not take now is written later."""
+        if not self.lost:
+            self.control.queue(wire.frame(head))
+            self.control.write()
 
     def look(self, now_s: float) -> None:
         """Ask the worker on the control line how far it is, unless an answer is still due."""
@@ -154,15 +154,6 @@ class Link:
         """Wake the threads that wait for answers of this worker: none will come."""
         while self.asked:
             self.asked.popitem()[1].over.open()
-
-    def drop(self) -> None:
-        """Drop what is still to be written to the socket."""
-        self._out.clear()
-        self.nbytes = 0
-
-    def read(self) -> list[wire.Message] | None:
-        """The messages received on the socket; None at its end."""
-        return self._reader.read()
 
     def lend(self, number: int, nbytes: int) -> None:
         """Note that a call lends the worker a shared block. Idempotent."""
@@ -201,8 +192,8 @@ class Link:
     def close(self) -> None:
         """Close this end."""
         with contextlib.suppress(OSError):
-            self.sock.close()
-            self.control.close()
+            self.channel.sock.close()
+            self.control.sock.close()
         self._close_output()
 
 

@@ -253,7 +253,7 @@ class Dispatcher:
 
     def drop(self, device: int) -> None:
         """Drop what is still to be sent to a lost device. Called with the lock held."""
-        self.links[device].drop()
+        self.links[device].channel.drop()
         if self._log is not None:
             self._log.drop(device)
 

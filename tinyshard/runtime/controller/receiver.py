@@ -10,7 +10,7 @@ import traceback
 from typing import Any
 
 from tinyshard.core.errors import TinyshardError
-from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.remote_errors import lost_error, unusable
 from tinyshard.runtime.controller.watchdog import look_again
@@ -72,8 +72,8 @@ class Receiver:
         self._selector.register(dispatcher.woken, selectors.EVENT_READ, None)
         for link in self._starter.links(lambda: not dispatcher.closing):
             self._links.append(link)
-            self._selector.register(link.sock, selectors.EVENT_READ, link)
-            self._selector.register(link.control, selectors.EVENT_READ, link)
+            self._selector.register(link.channel.sock, selectors.EVENT_READ, link)
+            self._selector.register(link.control.sock, selectors.EVENT_READ, link)
             self._selector.register(link.output, selectors.EVENT_READ, link)
             self._printed.watch(link)
 
@@ -86,12 +86,10 @@ class Receiver:
             dispatcher.look()
             dispatcher.interrupts.check_time()
             for link in self._links:
-                if link.has_output:
-                    link.write()
-                    self._watch(link)
-                if link.control_output or link.is_control_watched:
-                    link.write_control()
-                    self._watch_control(link)
+                for stream in (link.channel, link.control):
+                    if stream.is_open and (stream.nbytes or stream.is_watched):
+                        stream.write()
+                        self._watch(stream, link)
         is_watched = dispatcher.back_pressure.release() or not is_whole or dispatcher.ring_by_s < float("inf")
         is_watched = is_watched or dispatcher.interrupts.now is not None
         pause_s = None if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
@@ -114,7 +112,7 @@ class Receiver:
         lost = self._starter.end(link)  # without the lock: over a network it takes up to seconds
         with self._calls.lock:
             dispatcher.send_queued(is_receiver=True)  # what the device was sent is noted before its loss
-            self._close_control(link)
+            self._end_stream(link.control)
             self._take_lines(link)
             link.lost = lost
             self._calls.has_lost = True
@@ -158,17 +156,12 @@ class Receiver:
 
     # ---- with the lock held: what is written ------------------------------------------------------------------
 
-    def _watch(self, link: Link) -> None:
-        if not link.lost and link.has_output != link.is_watched:
-            link.is_watched = link.has_output
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.has_output else 0)
-            self._selector.modify(link.sock, events, link)
-
-    def _watch_control(self, link: Link) -> None:
-        if link.control.fileno() >= 0 and bool(link.control_output) != link.is_control_watched:
-            link.is_control_watched = bool(link.control_output)
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if link.control_output else 0)
-            self._selector.modify(link.control, events, link)
+    def _watch(self, stream: Stream, link: Link) -> None:
+        """Wait until the socket is writable as long as there is something to write."""
+        if stream.is_watched != bool(stream.nbytes):
+            stream.is_watched = bool(stream.nbytes)
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if stream.nbytes else 0)
+            self._selector.modify(stream.sock, events, link)
 
     # ---- with the lock held: what is received -----------------------------------------------------------------
 
@@ -179,21 +172,24 @@ class Receiver:
                 self._dispatcher.woken.recv(4096)
         elif key.fd == link.output:
             self._take_lines(link)
-        elif key.fileobj is link.control:
-            self._take_control(link)
-        elif mask & selectors.EVENT_READ and not link.lost:
-            self._read(link)
+        elif mask & selectors.EVENT_READ:
+            self._read(link, link.control if key.fileobj is link.control.sock else link.channel)
 
-    def _read(self, link: Link) -> None:
-        messages = link.read()
+    def _read(self, link: Link, stream: Stream) -> None:
+        messages = stream.read() if stream.is_open else []
         if messages is None:
-            self._selector.unregister(link.sock)
-            self._ended.append(link)
-            return
-        if messages:
+            self._end_stream(stream)
+            if stream is link.channel:
+                self._ended.append(link)
+        elif messages and stream is link.channel:
             self._take_lines(link)  # what a worker printed before its answer is printed before it here
-        for head, payload in messages:
+        for head, payload in messages or ():
             self._take(link, head, payload)
+
+    def _end_stream(self, stream: Stream) -> None:
+        if stream.is_open:
+            self._selector.unregister(stream.sock)
+            stream.is_open = False
 
     def _take(self, link: Link, head: tuple[Any, ...], payload: bytearray | None) -> None:
         if head[0] == "ready":
@@ -215,24 +211,10 @@ class Receiver:
                 request.waiting.discard(link.device)
                 if not request.waiting:
                     request.over.open()
-
-    def _take_control(self, link: Link) -> None:
-        """Handle what was received on the control line."""
-        if link.control.fileno() < 0:
-            return
-        messages = link.read_control()
-        if messages is None:
-            self._close_control(link)
-        for head, _ in messages or ():
-            if head[0] == "frozen":
-                self._dispatcher.interrupts.note_frozen(link.device, *head[1:])
-            elif head[0] == "seen" and link.sight is not None:
-                link.sight = look_again(link.sight, time.monotonic(), *head[1:])
-
-    def _close_control(self, link: Link) -> None:
-        if link.control.fileno() >= 0:
-            self._selector.unregister(link.control)
-            link.control.close()
+        elif head[0] == "frozen":
+            self._dispatcher.interrupts.note_frozen(link.device, *head[1:])
+        elif head[0] == "seen" and link.sight is not None:
+            link.sight = look_again(link.sight, time.monotonic(), *head[1:])
 
     def _take_lines(self, link: Link) -> None:
         self._printed.read(link, self._selector.unregister)

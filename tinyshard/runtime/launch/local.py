@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import processors
@@ -95,7 +95,7 @@ class Forked:
             ours.callback(os.close, output)
             its.callback(os.close, its_output)
             pid = self._fork_server.fork(given, [its_channel, its_control, its_output, store, *self._bells])
-            link = Link(given["device"], channel, control, output, pid)
+            link = Link(given["device"], Stream(channel), Stream(control), output, pid)
             ours.pop_all()  # they are the Link's now
             return link
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch.distributed as dist
 
 from tinyshard.core.errors import RuntimeStateError, message
-from tinyshard.runtime.controller.connection import Link
+from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import lost_error
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import connect
@@ -133,7 +133,7 @@ class RemoteWorkers:
             for device, agent in enumerate(self._agents):
                 channel, control, output, _ = (agent.lines[role] for role in connect.WORKER_LINES)
                 with held_off():  # a child that is forked meanwhile would keep the descriptor of the output
-                    link = Link(device, channel, control, output.detach(), agent.pid)
+                    link = Link(device, Stream(channel), Stream(control), output.detach(), agent.pid)
                 yield link
             is_up = True
         finally:
