@@ -72,3 +72,18 @@ def test_a_dtype_that_torch_refuses_is_refused_in_every_layout(mode: str, spec: 
     with pytest.raises((ts.DtypeError, ts.RemoteError)) as caught:
         ts.device_get(MODES[mode](function)(put(x, spec), put(target, P("y"))))
     assert word in str(caught.value).replace("_lastdim", "")
+
+
+@pytest.mark.parametrize("spec", [P("a"), P(None, "b"), P()])
+@pytest.mark.parametrize("loss", [F.cross_entropy, lambda x, t: F.nll_loss(x.log_softmax(-1), t)])
+def test_classes_of_uint8_are_classes_as_in_torch(loss, spec):
+    ts.init(devices=8, runtime="local")
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    torch.manual_seed(0)
+    x, classes = torch.randn(8, 6), torch.randint(0, 6, (8,)).to(torch.uint8)
+    cut, whole = ts.device_put(x, ts.NamedSharding(mesh, spec)), ts.device_put(classes, ts.NamedSharding(mesh, P()))
+    wanted = torch.func.grad_and_value(loss)(x, classes)
+    for f in (ts.value_and_grad(loss), ts.jit(ts.value_and_grad(loss)), ts.value_and_grad(ts.jit(loss))):
+        value, gradient = f(cut, whole)
+        torch.testing.assert_close(ts.device_get(value), wanted[1])
+        torch.testing.assert_close(ts.device_get(gradient), wanted[0])

@@ -16,7 +16,7 @@ import torch
 from tinyshard.arrays import strided
 from tinyshard.arrays.chain import View
 from tinyshard.arrays.refusals import no_memory, refuse
-from tinyshard.arrays.unchecked import one_hot
+from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, message
@@ -88,7 +88,8 @@ def shaped_type_of(x: Any) -> ShapedType:
     return x._meta if isinstance(x, Array) else ShapedType(tuple(x.shape), x.dtype)
 
 
-_INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot}  # torch's own checks nothing on a subclass
+# torch's own checks nothing on a subclass, or takes other dtypes of a tensor without values
+_INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot, **TAKE_CLASSES}
 _READ_IN_TORCH = {torch.tensor_split, torch.Tensor.tensor_split}  # torch reads the second operand's memory itself
 
 

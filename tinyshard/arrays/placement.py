@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -147,8 +148,13 @@ def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
                 try_="ts.make_mesh(sizes, names) for a mesh of devices",
             )
         )
+    check_devices(sharding.devices, runtime)
+
+
+def check_devices(devices: Iterable[Device], runtime: Any) -> None:
+    """Raise ShardingError for devices that are not there, as those of a mesh that was made before another `ts.init`."""
     there = set(runtime.devices)
-    missing = [d for d in sharding.devices if d not in there]
+    missing = [d for d in devices if d not in there]
     if missing:
         raise ShardingError(
             message(

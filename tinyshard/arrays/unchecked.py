@@ -4,11 +4,14 @@ one_hot             refuses a class that is out of range; here the device does, 
 cov                 warns where there are no more observations than `correction`
 corrcoef            uses cov
 gaussian_nll_loss   refuses a negative variance; here it gives NaN
+cross_entropy       takes classes of uint8, and does not on tensors without values; here as int64
+nll_loss            likewise
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -87,3 +90,20 @@ def gaussian_nll_loss(
     if full:
         losses = losses + 0.5 * math.log(2 * math.pi)
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
+
+
+def cross_entropy(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """As `torch.nn.functional.cross_entropy`."""
+    return torch.nn.functional.cross_entropy(input, _classes(target), *args, **kwargs)
+
+
+def nll_loss(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """As `torch.nn.functional.nll_loss`."""
+    return torch.nn.functional.nll_loss(input, _classes(target), *args, **kwargs)
+
+
+def _classes(target: torch.Tensor) -> torch.Tensor:
+    return target.long() if target.dtype == torch.uint8 else target
+
+
+TAKE_CLASSES = {torch.nn.functional.cross_entropy: cross_entropy, torch.nn.functional.nll_loss: nll_loss}

@@ -26,6 +26,7 @@ from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, r
 from tinyshard.arrays.chain import Link, View
 from tinyshard.arrays.host_draws import refuse_host_draw
 from tinyshard.arrays.refusals import no_memory_wrapped
+from tinyshard.arrays.unchecked import TAKE_CLASSES
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE
@@ -137,7 +138,7 @@ class _Watch(TorchFunctionMode):
             x = innermost(args[0])
             if isinstance(x, Array):
                 root_of(x)._viewed = x._viewed = True
-        return func(*args, **(kwargs or {}))
+        return TAKE_CLASSES.get(func, func)(*args, **(kwargs or {}))
 
 
 class one_transform(one_call):

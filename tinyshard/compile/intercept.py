@@ -2,7 +2,7 @@
 
 x[i], y[i] = v, narrow, select      with a traced number: `tinyshard.compile.indexing`
 one_hot                             a comparison, checked on the device: torch's own reads the values
-cov, gaussian_nll_loss              without the check for which torch's own reads a value: `tinyshard.arrays.unchecked`
+cov, cross_entropy, …               without the check for which torch's own reads a value: `tinyshard.arrays.unchecked`
 print(x), f"{x}"                    Traced f32[8, 4]
 copy.deepcopy(x)                    x.clone()
 x.detach(), x.data                  the op `stop`, so that gradients of the trace stop there too
@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.refusals import no_memory_wrapped
-from tinyshard.arrays.unchecked import corrcoef, cov, gaussian_nll_loss, one_hot
+from tinyshard.arrays.unchecked import TAKE_CLASSES, corrcoef, cov, gaussian_nll_loss, one_hot
 from tinyshard.compile.capture import capture_outer, traced_value_error
 from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
@@ -195,6 +195,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     **BY_TRACED_NUMBERS,
     torch.nn.functional.one_hot: _one_hot,
     torch.nn.functional.gaussian_nll_loss: gaussian_nll_loss,
+    **TAKE_CLASSES,
     torch.cov: cov,
     torch.Tensor.cov: cov,
     torch.corrcoef: corrcoef,

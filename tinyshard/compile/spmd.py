@@ -67,10 +67,12 @@ def compile_graph(
     walk = Partitioner(builder, goals)
     results = evaluate(traced.graph, walk, variables)
     finals = iter(zip(wanted, written[len(targets) :], strict=True))
+    brought = [
+        x if asked is None else walk.brought(x, *next(finals)) for x, asked in zip(results, outputs, strict=True)
+    ]
     done = []
-    for x, asked in zip(results, outputs, strict=True):
-        x = walk.as_it_is(x)
-        x = walk.emitted(x if asked is None else walk.brought(x, *next(finals)))
+    for x in brought:  # after all of them: then it is known where each input is put
+        x = walk.emitted(walk.as_it_is(x))
         done.append(reduce_partial(builder, x) if isinstance(x, ShardedVar) else x)
     return close_program(builder, assignment, variables, done, [x.number for x in done])
 

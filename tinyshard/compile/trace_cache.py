@@ -13,6 +13,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
+from tinyshard.arrays.placement import check_devices
 from tinyshard.compile.executable import (
     DeviceAssignment,
     Executable,
@@ -27,10 +28,12 @@ from tinyshard.compile.explain_gathers import explain_gathers
 from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
+from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType
+from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent, release
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.mesh import AbstractMesh
@@ -62,7 +65,7 @@ class TraceCacheEntry:
     derived: Any = None
 
     def __post_init__(self) -> None:
-        self.closed = tuple(shaped_type_of(c.value) for c in self.traced.closed)
+        self.closed = tuple(c.type for c in self.traced.closed)
         weakref.finalize(self, _release_all, self.executables).atexit = False
 
     @property
@@ -131,7 +134,7 @@ class TraceCacheEntry:
         return known
 
     def check_callable(self, operands: Sequence[Any], assignment: DeviceAssignment, name: str) -> None:
-        """Raise ShardingError for a program that has no devices, but an AbstractMesh."""
+        """Raise ShardingError for a program whose devices are not there, or that has an AbstractMesh and no devices."""
         mesh = assignment.mesh
         if isinstance(mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in operands):
             raise ShardingError(
@@ -142,6 +145,7 @@ class TraceCacheEntry:
                     try_=f"{name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
                 )
             )
+        check_devices((Device(i, assignment.platform) for i in assignment.devices), lifecycle.current())
 
     def call(self, operands: Sequence[torch.Tensor], name: str) -> list[Array]:
         """Call it on operands that nothing transforms; the results are where the partitioner chose."""

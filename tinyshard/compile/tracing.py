@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,32 +23,45 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.hidden_writes import max_norm_error, statistics_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, methods_replaced
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import ImmutableError, message
+from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Where
 
 
-@dataclass(frozen=True, slots=True)
 class Closed:
-    """A tensor that the function closes over.
+    """A tensor that the function closes over. One that can be found again is not kept alive.
 
     Attributes:
-        paths: the ways to it from the function and its static arguments; none if it was not found, then `value`
+        paths: the ways to it from the function and its static arguments; none if it was not found, then the tensor
             itself is used.
-        value: as it was when the function was traced.
+        type: shape and dtype.
     """
 
-    paths: tuple[tuple[PathStep, ...], ...]
-    value: torch.Tensor
+    __slots__ = ("_kept", "_seen", "paths", "type")
+
+    def __init__(self, paths: tuple[tuple[PathStep, ...], ...], value: torch.Tensor) -> None:
+        self.paths = paths
+        self.type = shaped_type_of(value)
+        self._kept = None if paths else value
+        self._seen = weakref.ref(value)
+
+    @property
+    def value(self) -> torch.Tensor:
+        """The tensor that was there when the function was traced: right after that."""
+        found = self._kept if self._kept is not None else self._seen()
+        assert found is not None, "it is looked up after the trace"
+        return found
 
     def look_up(self, roots: Sequence[Any]) -> torch.Tensor | None:
         """The tensor that is there now; None if there is none any more, or if its names now mean different tensors."""
-        found: Any = self.value
+        found: Any = self._kept
         for i, path in enumerate(self.paths):
             try:
                 at = follow(roots, path)
@@ -229,8 +243,16 @@ def _inputs_first(module: torch.fx.GraphModule) -> None:
         else:
             last.append(node)
         last = node
-    graph.eliminate_dead_code(is_impure_node=lambda n: n.op in ("placeholder", "output") or has_effect(n.target))
+    graph.eliminate_dead_code(is_impure_node=_stays)
     module.recompile()
+
+
+def _stays(node: torch.fx.Node) -> bool:
+    """Whether a node stays though nothing uses its result."""
+    if node.op in ("placeholder", "output") or has_effect(node.target):
+        return True
+    primitive = primitive_of(node.target)
+    return primitive is not None and primitive.has_effect(node.args)
 
 
 def closed_names(traced: Traced) -> list[str]:

@@ -3,7 +3,8 @@
     handle = table.handle(NamedSharding(mesh, P("a")))      a number, the same for an equal object
     table.value(handle.number)                              the object
 
-A trace keeps the handles that its graph names; a handle that no trace keeps is dropped with its object.
+A trace keeps the handles that its graph names; a handle that no trace keeps is dropped. An object that refers to its
+own handle, as a manual region does by its traces, has it by `own`: as a key of the table it would never be dropped.
 """
 
 from __future__ import annotations
@@ -48,6 +49,13 @@ class Handles(Generic[T]):
                 found = Handle(value, next(self._count))
                 self._by_number[found.number] = self._by_value[value] = found
             return found
+
+    def own(self, value: T) -> Handle[T]:
+        """A handle for an object that keeps it: the table keeps neither alive, and no other object has it."""
+        with self._lock:
+            made = Handle(value, next(self._count))
+            self._by_number[made.number] = made
+            return made
 
     def value(self, number: int) -> T:
         """The object that a number stands for."""

@@ -84,6 +84,10 @@ class Rules:
         """Write the op on shards into a program; NotImplemented where it is written as an op of torch is."""
         return NotImplemented
 
+    def has_effect(self, args: Sequence[Any]) -> bool:
+        """Whether the op stays in a graph though nothing uses its results."""
+        return False
+
     def varies(self, given: frozenset[str], args: Sequence[Any]) -> frozenset[str]:
         """The axes along which the result differs between devices, from those along which some operand does."""
         return given

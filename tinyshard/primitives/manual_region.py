@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from tinyshard.compile.capture import has_effect
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, P
@@ -28,12 +30,14 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         in_dims: how each input is cut; what it closes over is whole.
         out_dims: how each result is.
+        made: what was made of it: its handle, its entry of the trace cache, its derivatives.
     """
 
     traced: Traced
     mesh: Mesh
     in_dims: tuple[NamedDims, ...]
     out_dims: tuple[NamedDims, ...]
+    made: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def all_in_dims(self) -> tuple[NamedDims, ...]:
@@ -48,6 +52,11 @@ class ManualRegion:
             ShapedType(self.whole_shape(tuple(node.meta["val"].shape), cut), node.meta["val"].dtype)
             for node, cut in zip(self.traced.results, self.out_dims, strict=True)
         ]
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether an op of its graph is called for what it does, as a check of values is."""
+        return any(has_effect(node.target) for node in self.traced.graph.graph.nodes)
 
     def whole_shape(self, local: Sequence[int], cut: NamedDims) -> tuple[int, ...]:
         """The shape of the whole from that of a shard."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -22,6 +22,7 @@ from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.handles import Handle
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive
 from tinyshard.core.types import ShapedType
@@ -34,6 +35,7 @@ from tinyshard.sharding.mesh import Mesh
 from tinyshard.transforms.vmap import vmap
 
 Function = Callable[..., Sequence[torch.Tensor]]
+T = TypeVar("T")
 
 
 def make_region(
@@ -96,6 +98,9 @@ class ManualRegionPrimitive(Primitive[ManualRegion]):
     name = "mapped"
     several = True
 
+    def handle(self, params: ManualRegion) -> Handle[ManualRegion]:
+        return _kept(params, "handle", lambda: self._handles.own(params))
+
     def abstract(self, params: ManualRegion, *xs: ShapedType) -> Sequence[ShapedType]:
         return params.outputs
 
@@ -118,6 +123,8 @@ class ManualRegionPrimitive(Primitive[ManualRegion]):
         region = ctx.params
         _check_rule(region)
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
+        if not _differentiable(region.outputs):
+            return [None] * len(region.out_dims)
         given = [*ctx.saved_tensors, *(t for t in tangents if t is not None)]
         made = iter(apply_region(_tangent(region, moved), given))
         floating = _differentiable(region.outputs)
@@ -135,6 +142,9 @@ class ManualRegionPrimitive(Primitive[ManualRegion]):
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_region(self.params(args), args[0])
+
+    def has_effect(self, args: Sequence[Any]) -> bool:
+        return self.params(args).has_effect
 
     def shardings(self, params: ManualRegion) -> Sequence[Sharding]:
         return [params.anywhere]
@@ -205,7 +215,7 @@ def trace_of(region: ManualRegion) -> Traced:
         inputs[-1].meta["val"] = meta_of(region.whole_shape(tuple(value.shape), cut), value.dtype)
     handle = MANUAL_REGION.handle(region)
     results = []
-    if region.out_dims:
+    if region.out_dims or region.has_effect:
         made = graph.call_function(MANUAL_REGION.op, (inputs, handle.number))
         made.meta["val"] = [meta_of(m.shape, m.dtype) for m in region.outputs]
         for number, value in enumerate(made.meta["val"]):
@@ -220,19 +230,15 @@ def trace_of(region: ManualRegion) -> Traced:
 
 def entry_of(region: ManualRegion) -> TraceCacheEntry:
     """The region alone, with the executables of it."""
-    made: dict[Any, Any] = region.__dict__.setdefault("_derived", {})
-    if "entry" not in made:
-        made["entry"] = TraceCacheEntry(trace_of(region))
-    entry: TraceCacheEntry = made["entry"]
-    return entry
+    return _kept(region, "entry", lambda: TraceCacheEntry(trace_of(region)))
 
 
-def _kept(region: ManualRegion, key: Any, make: Callable[[], ManualRegion]) -> ManualRegion:
-    """Regions made of this one, made once."""
-    made: dict[Any, ManualRegion] = region.__dict__.setdefault("_derived", {})
-    if key not in made:
-        made[key] = make()
-    return made[key]
+def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
+    """What is made of a region, made once."""
+    if key not in region.made:
+        region.made[key] = make()
+    made: T = region.made[key]
+    return made
 
 
 def _gradient(region: ManualRegion, wanted: tuple[int, ...]) -> ManualRegion:

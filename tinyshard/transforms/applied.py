@@ -109,7 +109,7 @@ class _Flow(Interpreter):
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         passes = node.target is not STOP and not has_effect(node.target)
         passes = passes and any(x is FLOWS for x in tree_leaves((args, kwargs)))
-        made = node.meta["val"]
+        made = node.meta.get("val")  # None for an op that is called for what it does
         flows = [
             FLOWS if passes and _is_continuous(x) else None for x in tree_leaves(made, is_leaf=lambda x: x is None)
         ]
@@ -166,6 +166,8 @@ class _Applied(torch.autograd.Function):
         derived: Derived = ctx.derived
         xs = ctx.saved_tensors
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
+        if not derived.differentiable:
+            return (None,) * ctx.count
         made = iter(derived.tangent(moved, len(xs))(*xs, *(tangents[i] for i in moved)))
         return tuple(next(made) if i in derived.differentiable else None for i in range(ctx.count))
 

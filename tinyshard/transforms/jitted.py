@@ -130,11 +130,9 @@ class Jitted:
         return assembled(entry.traced, applied.apply(_derived(entry), run, everything))
 
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the function as if it were not jitted, but for its shardings, which are constraints then."""
-        if self._in_shardings is not None:
-            bound = self._bind(args, kwargs)
-            return self._laid_out(bound.call(self._in_place(bound)))
-        return self._laid_out(self._function(*args, **kwargs))
+        """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""
+        bound = self._bind(args, kwargs)
+        return self._laid_out(bound.call(self._in_place(bound)))
 
     def _laid_out(self, out: Any) -> Any:
         """A tree of results where out_shardings wants them."""
@@ -224,7 +222,7 @@ class Jitted:
         if same is not None:
             return same, [*operands, *closed]
         entries.append(entry)
-        del entries[: len(entries) - MOST_ALIKE]
+        del entries[:-MOST_ALIKE]
         return entry, [*operands, *closed]
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:

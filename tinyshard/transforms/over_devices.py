@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tinyshard.arrays.array import innermost
 from tinyshard.arrays.placement import as_tensor, device_put
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.executable import DeviceAssignment
@@ -25,6 +26,7 @@ from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError, message
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.manual_region import ManualRegion, NamedDims
@@ -109,7 +111,13 @@ class OverDevices(Jitted):
         if not operands:  # transformations find an op by what it takes
             operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
         region, closed = self._region(bound, split, operands)
-        made = apply_region(region, [*operands, *closed]) if region.out_dims else ()
+        inputs = [*operands, *closed]
+        if region.out_dims:
+            made: Sequence[torch.Tensor] = apply_region(region, inputs)
+        elif region.has_effect:  # nothing to transform
+            made = MANUAL_REGION.record(region, inputs) if is_tracing() else MANUAL_REGION.run(region, *inputs)
+        else:
+            made = ()
         return assembled(region.traced, made)
 
     def _region(
@@ -121,7 +129,7 @@ class OverDevices(Jitted):
         key = (bound.signature, split.mesh, scope, len(operands))
         known = self._regions.get(key)
         known = self._regions.put(key, []) if known is None else known
-        for region in known:
+        for region in list(known):
             entry = entry_of(region)
             closed = None if entry.hides_tensors else entry.look_up(roots)
             if closed is not None:
@@ -149,7 +157,7 @@ class OverDevices(Jitted):
         region = ManualRegion(traced, split.mesh, split.cuts, tuple(out_dims))
         self._check(region)
         known.append(region)
-        del known[: len(known) - MOST_ALIKE]
+        del known[:-MOST_ALIKE]
         return region, [capture_outer(c.value) for c in traced.closed]
 
     # ---- where it runs ----------------------------------------------------------------------------------------
@@ -176,8 +184,9 @@ def moved_to(mesh: Mesh, operands: Sequence[Any], shardings: Sequence[Any]) -> l
     """Operands that are committed to other devices, put on those of the mesh."""
     out = []
     for x, sharding in zip(operands, shardings, strict=True):
-        layout = getattr(x, "_layout", None)
-        if layout is not None and x.committed and layout.devices != mesh.device_ids:
+        there = innermost(x)  # of what a transformation wraps
+        layout = getattr(there, "_layout", None)
+        if layout is not None and there.committed and layout.devices != mesh.device_ids:
             x = device_put(x, sharding)
         out.append(x)
     return out

@@ -54,7 +54,7 @@ class Pmapped(OverDevices):
         size = axis_length("pmap", self._function, args, kwargs, every, self._axis_size)
         all_leaves = tree_leaves((tuple(args), kwargs))
         dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
-        cuts = tuple(_cut(x.dim(), d, self._axis_name) for x, d in zip(bound.operands, dims, strict=True))
+        cuts = tuple(_cut(len(x.shape), d, self._axis_name) for x, d in zip(bound.operands, dims, strict=True))
         return Split(self._mesh(size), cuts, tuple(dims))
 
     def _axes(self, bound: Bound, args: Sequence[Any]) -> Any:
