@@ -49,9 +49,10 @@ with _collector.paused():
 
 from tinyshard import lax, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
-from tinyshard.arrays.array import Array, Shard
+from tinyshard.arrays.array import Array
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
+from tinyshard.arrays.shard import Shard
 from tinyshard.core import config, errors, tree
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device

@@ -1,12 +1,13 @@
 """Arrays: tensors whose shards live on devices, and how values get there and back.
 
-array          Array: shape, dtype and sharding are known at once, values are a future; Shard
+array          Array: shape, dtype and sharding are known at once, values are a future
+shard          Shard: what one device holds of an Array
 placement      device_put, device_get, array, block_until_ready
 transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described
 live           live_arrays: which Arrays are alive, and the memory that they take
 chain          how a view is reached from its root: the ops that make it
-refusals       what an Array cannot do that a tensor can
+refusals       what an Array cannot do that a tensor can: be changed, show its memory
 views          which handles share memory in torch
 strided        as_strided, which reads memory, on values
 hidden_writes  functions of torch that change an argument in place, though their names do not say so

@@ -7,15 +7,15 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from tinyshard.arrays import strided
 from tinyshard.arrays.chain import View
-from tinyshard.arrays.refusals import no_memory, refuse
+from tinyshard.arrays.refusals import Immutable, refuse
+from tinyshard.arrays.shard import Shard
 from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
@@ -103,7 +103,7 @@ def _second_on_host(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[st
     return (*args[:1], *map(plain, args[1:])), named
 
 
-class Array(torch.Tensor):
+class Array(Immutable):
     """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
 
     torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
@@ -274,27 +274,6 @@ class Array(torch.Tensor):
     def __dlpack__(self, **options: Any) -> Any:
         return self._gather().__dlpack__(**options)
 
-    def data_ptr(self) -> NoReturn:
-        """Refused: the values lie in the workers' memory. Raises DtypeError."""
-        no_memory("data_ptr")
-
-    def untyped_storage(self) -> NoReturn:
-        """Refused, as `data_ptr`."""
-        no_memory("untyped_storage")
-
-    def share_memory_(self) -> NoReturn:
-        """Refused, as `data_ptr`."""
-        no_memory("share_memory_")
-
-    @property  # type: ignore[override]
-    def data(self) -> Array:
-        """The Array itself; there is nothing to detach it from. It cannot be assigned."""
-        return self
-
-    @data.setter
-    def data(self, value: Any) -> None:
-        refuse("x.data = value", "x = value")
-
     def tolist(self) -> Any:
         """The values as nested lists of Python numbers. Waits."""
         return self._gather().tolist()
@@ -336,71 +315,11 @@ class Array(torch.Tensor):
     def __getattr__(self, name: str) -> Any:
         return no_attribute(self, name) if name in OF_ARRAYS else object.__getattribute__(self, name)
 
-    # ---- what an immutable value refuses ------------------------------------------------------------------------
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        if not is_own(self):
-            instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
-            refuse("x[index] = value", instead)
-        super().__setitem__(index, value)
+    def _is_own(self) -> bool:
+        return is_own(self)
 
 
 def _printable(values: torch.Tensor) -> np.ndarray:
     """NumPy values to print: dtypes that NumPy lacks are shown in float32."""
     lacking = values.dtype == torch.bfloat16 or (values.is_floating_point() and values.dtype.itemsize == 1)
     return (values.float() if lacking else values).numpy()
-
-
-def _augmented_operator(symbol: str, name: str) -> Any:
-    torchs = getattr(torch.Tensor, name, None)  # it has no `@=`
-
-    def operator(self: Array, other: Any) -> Any:
-        if torchs is not None and is_own(self):
-            return torchs(self, other)
-        return refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
-
-    return operator
-
-
-# torch's own augmented operators turn our TypeError into "not implemented", and Python would then rebind the name
-for _symbol, _name in {
-    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
-    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
-}.items():  # fmt: skip
-    setattr(Array, f"__i{_name}__", _augmented_operator(_symbol, f"__i{_name}__"))
-
-
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """What one device holds of an Array."""
-
-    _array: Array
-    _position: int
-
-    @property
-    def device(self) -> Device:
-        """The device that holds it."""
-        layout = self._array.layout_of_shards
-        return Device(layout.devices[self._position], layout.platform)
-
-    @property
-    def index(self) -> tuple[slice, ...]:
-        """Which slices of the array it is."""
-        return self._array.layout_of_shards.index(self._position, tuple(self._array.shape))
-
-    @property
-    def replica_id(self) -> int:
-        """0 for the first copy of this block in mesh order, 1 for the next."""
-        return self._array.layout_of_shards.replica_id(self._position)
-
-    @property
-    def data(self) -> Array:
-        """The block as an Array on its one device, committed if the whole Array is; nothing is copied."""
-        x = self._array
-        layout = x.layout_of_shards
-        shape = layout.shard_shape(tuple(x.shape))
-        alone = Layout((self.device.id,), (), ((),) * len(shape), layout.platform)
-        return Array(x._buffer, alone, shape, x.dtype, x.committed)
-
-    def __repr__(self) -> str:
-        return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"

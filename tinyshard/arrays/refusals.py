@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn, Self
+
+import torch
 
 from tinyshard.core.errors import DtypeError, ImmutableError, message
 
@@ -41,3 +43,57 @@ def refuse(what: str, instead: str, problem: str = "an Array cannot be changed i
             try_=instead,
         )
     )
+
+
+class Immutable(torch.Tensor):
+    """A tensor without memory in this process, which nothing changes but the call of torch that made it."""
+
+    def _is_own(self) -> bool:
+        """Whether the running call made it, so that torch may change it."""
+        raise NotImplementedError
+
+    def data_ptr(self) -> NoReturn:
+        """Refused: the values lie in the workers' memory. Raises DtypeError."""
+        no_memory("data_ptr")
+
+    def untyped_storage(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        no_memory("untyped_storage")
+
+    def share_memory_(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        no_memory("share_memory_")
+
+    @property  # type: ignore[override]
+    def data(self) -> Self:
+        """The Array itself; there is nothing to detach it from. It cannot be assigned."""
+        return self
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        refuse("x.data = value", "x = value")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not self._is_own():
+            instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
+            refuse("x[index] = value", instead)
+        super().__setitem__(index, value)
+
+
+def _augmented_operator(symbol: str, name: str) -> Any:
+    torchs = getattr(torch.Tensor, name, None)  # it has no `@=`
+
+    def operator(self: Immutable, other: Any) -> Any:
+        if torchs is not None and self._is_own():
+            return torchs(self, other)
+        return refuse(f"x {symbol}= ...", f"y = x {symbol} ...")
+
+    return operator
+
+
+# torch's own augmented operators turn our TypeError into "not implemented", and Python would then rebind the name
+for _symbol, _name in {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
+}.items():  # fmt: skip
+    setattr(Immutable, f"__i{_name}__", _augmented_operator(_symbol, f"__i{_name}__"))

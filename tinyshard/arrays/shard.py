@@ -1,0 +1,57 @@
+"""Shard: what one device holds of an Array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tinyshard.core.devices import Device
+from tinyshard.core.layout import Layout
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """What one device holds of an Array. Made by `x.addressable_shards`.
+
+    Communication: none; nothing is copied, and nothing waits for the values.
+
+    Example:
+        >>> import tinyshard as ts, torch
+        >>> ts.init(devices=2, runtime="local")
+        >>> x = ts.device_put(torch.arange(4), ts.NamedSharding(ts.make_mesh(2, "i"), ts.P("i")))
+        >>> shard = x.addressable_shards[1]
+        >>> shard.device, shard.index, shard.data
+        (CPU 1, (slice(2, 4, None),), Array([2, 3], dtype=int64))
+    """
+
+    _array: Any  # an Array; its file imports this one
+    _position: int
+
+    @property
+    def device(self) -> Device:
+        """The device that holds it."""
+        layout = self._array.layout_of_shards
+        return Device(layout.devices[self._position], layout.platform)
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """Which slices of the array it is."""
+        index: tuple[slice, ...] = self._array.layout_of_shards.index(self._position, tuple(self._array.shape))
+        return index
+
+    @property
+    def replica_id(self) -> int:
+        """0 for the first copy of this block in mesh order, 1 for the next."""
+        return int(self._array.layout_of_shards.replica_id(self._position))
+
+    @property
+    def data(self) -> Any:
+        """The block as an Array on its one device, committed if the whole Array is; nothing is copied."""
+        x = self._array
+        layout = x.layout_of_shards
+        shape = layout.shard_shape(tuple(x.shape))
+        alone = Layout((self.device.id,), (), ((),) * len(shape), layout.platform)
+        return type(x)(x._buffer, alone, shape, x.dtype, x.committed)
+
+    def __repr__(self) -> str:
+        return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"
