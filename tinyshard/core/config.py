@@ -6,6 +6,8 @@ from typing import Any
 
 from tinyshard.core.errors import TinyshardError, message
 
+__all__ = ["FLAGS", "UnknownFlagError", "update"]
+
 # name -> (default, meaning, whether it changes programs)
 FLAGS: dict[str, tuple[Any, str, bool]] = {
     "explain_cache_misses": (False, "print why a jitted function is traced again", False),

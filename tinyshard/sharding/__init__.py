@@ -32,7 +32,6 @@ __all__ = [
     "PositionalSharding",
     "Sharding",
     "SingleDeviceSharding",
-    "express",
 ]
 
 __getattr__ = _names_of(__name__, __all__)

@@ -9,6 +9,8 @@ import numpy as np
 from tinyshard.core.devices import Device
 from tinyshard.sharding.mesh import device_grid
 
+__all__ = ["create_device_mesh"]
+
 
 def create_device_mesh(mesh_shape: int | Sequence[int], devices: Sequence[Device] | None = None) -> np.ndarray:
     """Arrange all devices in an array of the given shape.
