@@ -113,11 +113,25 @@ class Array(Immutable):
     `ts.device_put(torch.load(file), shardings)` places them under any sharding. `torch.save(ts.device_get(tree), file)`
     writes a file that is read without tinyshard.
 
+    Raises:
+        ImmutableError: a change in place.
+        RemoteError: reading a value that a device could not compute.
+
+    Communication: none to hold one; of an op the exchanges that its operands' layouts need, of reading its values a
+    copy of each block to the host.
+
     In JAX: `jax.Array`. Here `x[i] = v`, `x += v` and `out=x` are errors too; `x += v` would change `x` in torch.
 
     In torch: functions that change an argument without saying so do it there, and are errors for an Array:
     `F.embedding` and `F.embedding_bag` with max_norm= rescale rows of their weight, batch norm in training mode writes
     into running statistics. The error says what to write instead.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> x = ts.device_put(torch.ones(4, 3), ts.NamedSharding(ts.make_mesh(2, "i"), ts.P("i")))
+        >>> (x.T @ x).sum(0)
+        Array([12., 12., 12.], dtype=float32)
     """
 
     _buffer: Buffer

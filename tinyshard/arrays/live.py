@@ -47,6 +47,9 @@ def live_arrays() -> LiveArrays:
     Returns:
         A list of Arrays; it prints as a table, and its `nbytes` says how many bytes they take on each device.
 
+    Raises:
+        RuntimeStateError: as `devices`.
+
     Communication: none.
 
     In JAX: a plain list, and the platform may be chosen.

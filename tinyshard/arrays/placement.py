@@ -224,8 +224,12 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         value: a tensor, NumPy array, number or nested list; copied.
         dtype: of the result; by default torch's for this value.
 
+    Returns:
+        An Array of the value's shape; an Array is returned as it is, where its dtype is the one asked for. Inside of a
+        trace, a tensor.
+
     Raises:
-        DtypeError: not numeric.
+        DtypeError: not numeric, or `dtype` is none of torch's.
 
     Communication: from the host to `devices()[0]`.
 
@@ -261,12 +265,24 @@ def _is_computed(x: Any) -> bool:
 
 
 def block_until_ready(tree: Any) -> Any:
-    """Wait until every Array of a tree is computed; returns the tree.
+    """Wait until every Array of a tree is computed.
+
+    Args:
+        tree: any tree; leaves that are no Arrays are there already.
+
+    Returns:
+        The same tree.
 
     Raises:
         RemoteError, DeviceLostError: a value could not be computed.
 
     Communication: none between devices.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> ts.block_until_ready({"x": ts.array([1.0, 2.0]) + 1, "n": 3})
+        {'x': Array([2., 3.], dtype=float32), 'n': 3}
     """
     for leaf in tree_leaves(tree):
         if isinstance(leaf, Array):

@@ -11,12 +11,13 @@ from tinyshard.core.errors import MeshError, message
 
 @dataclass(frozen=True, order=True)
 class Device:
-    """One device.
+    """One device: a worker process, or a GPU that a worker process drives. Listed by `ts.devices()`.
 
-    Attributes:
+    Args:
         id: its number, which pictures show.
         platform: "cpu" or "gpu".
-        process_index: number of the worker process that owns it; here every device has its own.
+
+    Communication: none.
 
     Example:
         >>> Device(3)

@@ -87,6 +87,17 @@ class DeviceLostError(RemoteError):
 def message(problem: str, *, got: str = "", rule: str = "", try_: str = "") -> str:
     """Put the four parts of an error one under the other.
 
+    Args:
+        problem: what is wrong, in one line.
+        got: the values that were given.
+        rule: what would be right.
+        try_: what to write instead.
+
+    Returns:
+        A line for the problem, and one for each other part that is not empty.
+
+    Communication: none.
+
     Example:
         >>> print(message("too many devices", got="9", rule="at most 8 here", try_="ts.init(devices=9)"))
         too many devices

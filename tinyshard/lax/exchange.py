@@ -32,7 +32,7 @@ def all_to_all(
         The tree, with as many values. Its gradient is the all_to_all back.
 
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
         MappingError: a dim that cannot be cut so, or groups that do not fit.
 
     Communication: over devices one all_to_all; over names of both kinds one all_gather for each axis of devices.
@@ -80,8 +80,11 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
         axis: the dim.
         axis_index_groups: lists of positions, of equal size, that swap each for itself.
 
+    Returns:
+        The tree, with the same shapes and dtypes.
+
     Raises:
-        As all_to_all.
+        AxisNameError, MappingError: as `all_to_all`.
 
     Communication: as all_to_all.
 

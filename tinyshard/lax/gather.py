@@ -26,7 +26,7 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, ax
         The tree, with n times the values. Its gradient is psum_scatter of the gradient.
 
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
         MappingError: no such dim, or groups that do not fit.
 
     Communication: over devices one all_gather; under vmap none.
@@ -67,7 +67,7 @@ def psum_scatter(
         The tree, with an n-th of the values. Its gradient is all_gather of the gradient.
 
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
         MappingError: a dim that cannot be cut so, or groups that do not fit.
 
     Communication: over devices one reduce_scatter; under vmap none.

@@ -12,13 +12,17 @@ from tinyshard.primitives.collective import axis_total, collective
 
 
 def axis_index(axis_name: Any) -> torch.Tensor:
-    """The position along a named axis, int32[].
+    """The position along a named axis.
 
     Args:
         axis_name: a bound name, or a tuple of names, whose positions count the last fastest.
 
+    Returns:
+        An int32[] of its own for each position.
+
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
+        MappingError: a name that is no string, or stands twice.
 
     Communication: none.
 
@@ -41,8 +45,15 @@ def axis_index(axis_name: Any) -> torch.Tensor:
 def axis_size(axis_name: Any) -> int:
     """How many positions a named axis has; of a tuple of names the product.
 
+    Args:
+        axis_name: a bound name, or a tuple of names.
+
+    Returns:
+        An int, known when the function is traced.
+
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
+        MappingError: a name that is no string, or stands twice.
 
     Communication: none.
 

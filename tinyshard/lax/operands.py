@@ -19,7 +19,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
     """One name or a tuple of names, each bound, none twice.
 
     Raises:
-        AxisNameError: a name that nobody binds.
+        AxisNameError: a name that is not bound.
         MappingError: a name that stands there twice, or something that is no name.
     """
     axes = tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)

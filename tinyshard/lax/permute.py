@@ -27,7 +27,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         The tree; who is no target gets zeros. Its gradient is the ppermute back.
 
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
         MappingError: a source or target that stands there twice, or is no position of the axis.
 
     Communication: over devices one collective_permute; over names of both kinds an all_gather for each such axis.
@@ -71,15 +71,18 @@ def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Everyone gets the value of the position that `perm` says: position i that of perm[i].
+    """Each position gets the value of the position that `perm` says: position i that of perm[i].
 
     Args:
         x: a tensor, or a tree of them.
         axis_name: a bound name, or a tuple of names.
         perm: a permutation of all positions.
 
+    Returns:
+        The tree, with the same shapes and dtypes.
+
     Raises:
-        AxisNameError: nobody binds the name.
+        AxisNameError: the name is not bound.
         MappingError: not a permutation.
 
     Communication: as ppermute.

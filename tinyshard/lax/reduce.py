@@ -16,7 +16,7 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The sum over a named axis; everyone gets it.
+    """The sum over a named axis; every position gets it.
 
     Args:
         x: a tensor of any shape, or a tree of them; bools are counted, int32. A Python number n gives n * size.
@@ -28,8 +28,9 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         The same tree, shapes and dtypes. Its gradient is the psum of the gradient.
 
     Raises:
-        AxisNameError: nobody binds the name.
-        MappingError: groups that do not fit.
+        AxisNameError: the name is not bound.
+        MappingError: an axis name that stands twice, or groups that do not fit.
+        DtypeError: a leaf that is no tensor, or keys.
 
     Communication: over devices one all_reduce; under vmap none.
 
@@ -51,7 +52,20 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The mean over a named axis; arguments and errors as for `psum`. Integers give floats.
+    """The mean over a named axis; every position gets it.
+
+    Args:
+        x: a tensor of any shape, or a tree of them or of Python numbers.
+        axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
+        axis_index_groups: lists of positions along the axis, of equal size, that are reduced each for itself.
+
+    Returns:
+        The same tree and shapes; the dtypes too, but for integers and bools, whose mean is of the default float dtype.
+
+    Raises:
+        AxisNameError: the name is not bound.
+        MappingError: an axis name that stands twice, or groups that do not fit.
+        DtypeError: a leaf that is no tensor, or keys.
 
     Communication: over devices one all_reduce; under vmap none.
 
@@ -66,11 +80,24 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The elementwise largest over a named axis; arguments as for `psum`. Raises also DtypeError for complex numbers.
+    """The elementwise largest value over a named axis; every position gets it.
+
+    Args:
+        x: a tensor of any shape, or a tree of them.
+        axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
+        axis_index_groups: lists of positions along the axis, of equal size, that are reduced each for itself.
+
+    Returns:
+        The same tree, shapes and dtypes; a Python number becomes a tensor.
+
+    Raises:
+        AxisNameError: the name is not bound.
+        MappingError: an axis name that stands twice, or groups that do not fit.
+        DtypeError: a leaf that is no tensor, keys or complex numbers.
 
     Communication: over devices one all_reduce; under vmap none.
 
-    In JAX: it has no gradient. Here it goes to those who hold the largest, in equal parts, as torch's amax does.
+    In JAX: it has no gradient. Here the positions that hold the largest get equal parts of it, as of torch's amax.
 
     Example:
         >>> import tinyshard as ts
@@ -81,9 +108,24 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The elementwise smallest over a named axis; as `pmax`.
+    """The elementwise smallest value over a named axis; every position gets it.
+
+    Args:
+        x: a tensor of any shape, or a tree of them.
+        axis_name: a name bound by vmap, pmap or shard_map, or a tuple of names.
+        axis_index_groups: lists of positions along the axis, of equal size, that are reduced each for itself.
+
+    Returns:
+        The same tree, shapes and dtypes; a Python number becomes a tensor.
+
+    Raises:
+        AxisNameError: the name is not bound.
+        MappingError: an axis name that stands twice, or groups that do not fit.
+        DtypeError: a leaf that is no tensor, keys or complex numbers.
 
     Communication: over devices one all_reduce; under vmap none.
+
+    In JAX: it has no gradient. Here the positions that hold the smallest get equal parts of it, as of torch's amin.
 
     Example:
         >>> import tinyshard as ts

@@ -145,7 +145,18 @@ def truncated_normal(
 
 
 def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
-    """Numbers of the exponential distribution of rate 1. Arguments, errors and placement: as `normal`.
+    """Numbers of the exponential distribution of rate 1.
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`.
 
     Communication: as `uniform`.
 
@@ -209,7 +220,18 @@ def check_mode(function: str, mode: str) -> None:
 
 
 def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
-    """Numbers of the Laplace distribution of scale 1. Arguments, errors and placement: as `normal`.
+    """Numbers of the Laplace distribution of scale 1.
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`.
 
     Communication: as `uniform`.
 
@@ -227,7 +249,18 @@ def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **oth
 
 
 def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
-    """Numbers of the Cauchy distribution. Arguments, errors and placement: as `normal`.
+    """Numbers of the Cauchy distribution.
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`.
 
     Communication: as `uniform`.
 
@@ -245,7 +278,18 @@ def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **othe
 
 
 def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
-    """Numbers of the logistic distribution. Arguments, errors and placement: as `normal`.
+    """Numbers of the logistic distribution.
+
+    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`.
 
     Communication: as `uniform`.
 

@@ -46,6 +46,8 @@ class Key:
     Args:
         data: int32[..., 2], a plain tensor or an Array.
 
+    Communication: none.
+
     In JAX: an array of dtype `key<fry>`.
 
     Example:

@@ -193,6 +193,10 @@ def shutdown() -> None:
     Arrays that lived there say so when touched; the next use starts fresh devices.
 
     Communication: none.
+
+    Example:
+        >>> init(devices=2, runtime="local")
+        >>> shutdown()
     """
     from tinyshard.runtime.launch import forkserver
 
@@ -238,7 +242,15 @@ if hasattr(os, "register_at_fork"):
 def devices() -> list[Device]:
     """All devices, ids ascending. Starts them if they are not there.
 
+    Returns:
+        A list of `Device`s.
+
+    Raises:
+        RuntimeStateError: they cannot be started; as `init`.
+
     Communication: none.
+
+    In JAX: of one backend, which may be named.
 
     Example:
         >>> init(devices=2, runtime="local")
@@ -249,12 +261,42 @@ def devices() -> list[Device]:
 
 
 def local_devices() -> list[Device]:
-    """The devices that this process drives: all of them, on whichever machine they are."""
+    """The devices that this process drives: all of them, on whichever machine they are.
+
+    Returns:
+        A list of `Device`s, as `devices`.
+
+    Raises:
+        RuntimeStateError: as `devices`.
+
+    Communication: none.
+
+    In JAX: each process of several drives its own devices alone.
+
+    Example:
+        >>> init(devices=2, runtime="local")
+        >>> local_devices()
+        [CPU 0, CPU 1]
+    """
     return devices()
 
 
 def device_count() -> int:
-    """How many devices there are."""
+    """How many devices there are. Starts them if they are not there.
+
+    Returns:
+        An int.
+
+    Raises:
+        RuntimeStateError: as `devices`.
+
+    Communication: none.
+
+    Example:
+        >>> init(devices=2, runtime="local")
+        >>> device_count()
+        2
+    """
     return len(current().devices)
 
 

@@ -12,7 +12,16 @@ from tinyshard.draw.html import sharding_html
 
 
 class Sharding(ABC):
-    """What `device_put` takes: the devices, in order, and how an array is cut over them."""
+    """What `device_put` takes: the devices, in order, and how an array is cut over them. An abstract class.
+
+    Communication: none.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> sharding = ts.NamedSharding(ts.AbstractMesh(2, "i"), ts.P("i"))
+        >>> isinstance(sharding, ts.Sharding), sharding.devices_indices_map((4,))
+        (True, {CPU 0: (slice(0, 2, None),), CPU 1: (slice(2, 4, None),)})
+    """
 
     @property
     @abstractmethod

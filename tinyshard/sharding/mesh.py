@@ -112,6 +112,10 @@ class AbstractMesh(Mesh):
         axis_names: a name for each axis.
         others: JAX's axis_types may be None.
 
+    Raises:
+        MeshError: a size that is no positive int, duplicate names, or not a name for each size.
+        DtypeError: an argument that a mesh does not have.
+
     Communication: none; no process is started.
 
     Example:
@@ -164,11 +168,22 @@ def make_mesh(
         devices: the devices to use, in order; by default the first of `ts.devices()` (this starts the pool).
         others: JAX's axis_types may be None.
 
+    Returns:
+        A Mesh, its devices in row-major order.
+
     Raises:
         MeshError: more devices asked for than there are, or names that do not fit.
         DtypeError: an argument that make_mesh does not have.
 
     Communication: none.
+
+    In JAX: the order follows the hardware's topology. Here it is that of `devices`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=8, runtime="local")
+        >>> make_mesh((4, 2), ("a", "b"))
+        Mesh('a': 4, 'b': 2)
     """
     check_arguments("make_mesh", others, ("axis_shapes", "axis_names", "devices"))
     sizes = checked_sizes(axis_shapes, "mesh shape")
@@ -226,6 +241,9 @@ class set_mesh:
 
     Args:
         mesh: the mesh, or None to unset it.
+
+    Raises:
+        MeshError: not a mesh.
 
     Communication: none.
 

@@ -22,6 +22,8 @@ class PartitionSpec(tuple[Any, ...]):
     Raises:
         ShardingError: a tuple that holds anything but names.
 
+    Communication: none.
+
     Example:
         >>> P("a", None, ("b", "c"))
         P('a', None, ('b', 'c'))

@@ -14,6 +14,9 @@ class SingleDeviceSharding(Sharding):
     Args:
         device: the device.
 
+    Raises:
+        ShardingError: not a Device.
+
     Communication: none.
 
     Example:

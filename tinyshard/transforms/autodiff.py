@@ -60,12 +60,22 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
 
 
 def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The result of a function together with its gradient; arguments and errors as for `grad`.
+    """The result of a function together with its gradient.
+
+    Args:
+        fun: a function of trees of floating-point tensors.
+        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        has_aux: whether `fun` returns (result, anything else).
 
     Returns:
         A function that returns (result, gradient); with has_aux ((result, anything else), gradient).
 
+    Raises:
+        DtypeError: as `grad`.
+
     Communication: as `grad`.
+
+    In JAX: also holomorphic= and allow_int=, as `grad`.
 
     Example:
         >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))

@@ -17,9 +17,25 @@ from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_
 
 
 def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The Jacobian, row by row in reverse: for functions with few results. Arguments as for `grad`.
+    """The Jacobian, row by row in reverse: for functions with few results.
+
+    Args:
+        fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
+        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        A function that returns the Jacobian: for each leaf of the result the tree of the argument (a tuple of trees for
+        a tuple of argnums), with leaves of shape (*shape of the result, *shape of the argument). With has_aux
+        (Jacobian, anything else).
+
+    Raises:
+        DtypeError: an argument that is not real floating-point, or an argnums that names one twice.
+        RuntimeError: a result that is no tensor, or not floating-point or complex.
 
     Communication: that of the function and its transpose.
+
+    In JAX: also holomorphic= and allow_int=.
 
     Example:
         >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -45,9 +61,25 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
 
 
 def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The Jacobian, column by column forwards: for functions with few arguments. Arguments as for `grad`.
+    """The Jacobian, column by column forwards: for functions with few arguments.
+
+    Args:
+        fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
+        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        A function that returns the Jacobian: for each leaf of the result the tree of the argument (a tuple of trees for
+        a tuple of argnums), with leaves of shape (*shape of the result, *shape of the argument). With has_aux
+        (Jacobian, anything else).
+
+    Raises:
+        DtypeError: an argument that is not real floating-point, or an argnums that names one twice.
+        RuntimeError: a result that is no tensor.
 
     Communication: that of the function.
+
+    In JAX: also holomorphic=.
 
     Example:
         >>> jacfwd(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -77,9 +109,23 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
 
 
 def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The matrix of second derivatives, forwards over reverse. Arguments as for `grad`.
+    """The matrix of second derivatives, forwards over reverse.
+
+    Args:
+        fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
+        argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Returns:
+        A function that returns, for each leaf of the result and each pair of leaves of the argument, a tensor of shape
+        (*shape of the result, *shape of the one, *shape of the other). With has_aux (these, anything else).
+
+    Raises:
+        DtypeError, RuntimeError: as `jacrev`.
 
     Communication: that of the function and its transpose.
+
+    In JAX: also holomorphic=.
 
     Example:
         >>> hessian(lambda x: (x**3).sum())(torch.tensor([1.0, 2.0]))

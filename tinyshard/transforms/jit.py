@@ -107,7 +107,7 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
         A function of the same arguments (or of ShapeDtypeStructs) that returns the text of the graph.
 
     Raises:
-        As jit, when called.
+        TracedValueError, ImmutableError, DtypeError, StaticArgumentError: as `jit`, when called.
 
     Communication: none.
 
