@@ -244,19 +244,19 @@ def _is_of_this_trace(x: Any) -> bool:
 
 def capture_outer(tree: Any) -> Any:
     """During a trace: every tensor that a transformation around the trace has wrapped as an input of the graph."""
-    return _lifted(tree, _is_wrapped_outside)
+    return _captured(tree, _is_wrapped_outside)
 
 
 def capture_arguments(tree: Any) -> Any:
     """During a trace: every tensor from outside of it as an input of the graph, before a transformation wraps it."""
     from torch._subclasses.functional_tensor import FunctionalTensor
 
-    return _lifted(
+    return _captured(
         tree, lambda x: _is_wrapped_outside(x) or (not _is_wrapped(x) and _is_closed_over(x, FunctionalTensor))
     )
 
 
-def _lifted(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
+def _captured(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
     recorder = current_recorder()
     if recorder is None:
         return tree

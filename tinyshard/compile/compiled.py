@@ -86,7 +86,7 @@ class Compiled:
             self._refuse("\n".join(self._closure.changes()), "what it closes over has the shapes and dtypes of then")
         everything = [*operands, *closed]
         self._check_places(everything)
-        arrays = call(self._executable, everything, self._home_now(everything))
+        arrays = call(self._executable, everything, self._assignment_now(everything))
         leaves = [arrays[x] if is_tensor else x for is_tensor, x in self._traced.outputs]
         return tree_unflatten(leaves, self._traced.out_tree)
 
@@ -134,7 +134,7 @@ class Compiled:
                     )
                 )
 
-    def _home_now(self, operands: Sequence[Any]) -> DeviceAssignment:
+    def _assignment_now(self, operands: Sequence[Any]) -> DeviceAssignment:
         """Where it runs, in the words of the operands: it may have been compiled on an abstract mesh."""
         bound = [x for x in operands if getattr(x, "committed", False)]
         mesh = next((x._mesh for x in bound if x._mesh is not None), self._assignment.mesh)

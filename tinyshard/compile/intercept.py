@@ -221,11 +221,11 @@ class Intercept(TorchFunctionMode):
 
     def __init__(self, *, captures: bool) -> None:
         super().__init__()
-        self._lifts = captures
+        self._captures = captures
         self._views = TracedViews()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._lifts:
+        if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
         made = self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})
         recorder = current_recorder()

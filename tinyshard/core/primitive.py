@@ -4,8 +4,8 @@ A primitive is one op of torch's, so that a trace records it, with the rules tha
 package's interpreters of a graph ask for.
 
     rule        asked for by                                                    if there is none
-    abstract    a trace: shape and dtype of the results                         every primitive has one
-    run         a call outside of a trace                                       every primitive has one
+    abstract    a trace: shape and dtype of the results                         `define` was given one
+    run         a call outside of a trace                                       `define` was given one
     transpose   grad: from the gradients of the results to those of the operands
     jvp         jvp: from the tangents of the operands to those of the results
     batch       vmap

@@ -24,16 +24,16 @@ from tinyshard.partition import partitioner
 from tinyshard.partition.reshard import Dims, ShardedVar, reshard
 
 aten = torch.ops.aten
-# ops that fill a tensor with one number: op -> (position of the size, the number, or the position of the number)
+# ops that fill a tensor with one number: op -> (the number, or the position of the number)
 _FILLS = {
-    aten.zeros.default: (0, 0, None),
-    aten.ones.default: (0, 1, None),
-    aten.full.default: (0, None, 1),
-    aten.empty.memory_format: (0, 0, None),
-    aten.new_zeros.default: (1, 0, None),
-    aten.new_ones.default: (1, 1, None),
-    aten.new_full.default: (1, None, 2),
-    aten.new_empty.default: (1, 0, None),
+    aten.zeros.default: (0, None),
+    aten.ones.default: (1, None),
+    aten.full.default: (None, 1),
+    aten.empty.memory_format: (0, None),
+    aten.new_zeros.default: (0, None),
+    aten.new_ones.default: (1, None),
+    aten.new_full.default: (None, 2),
+    aten.new_empty.default: (0, None),
 }
 _ELEMENTWISE = {aten._to_copy.default}  # computes each element alone, and does not say so in its tags
 
@@ -80,7 +80,7 @@ def fill(shape: tuple[int, ...], dtype: torch.dtype, number: Any) -> Deferred:
 def deferred(op: Any, args: Any, kwargs: Any, made: ShapedType) -> Deferred | None:
     """The result of an op on whole tensors, deferred; None for an op whose operands say where it is."""
     if op in _FILLS:
-        _, number, position = _FILLS[op]
+        number, position = _FILLS[op]
         return fill(made.shape, made.dtype, number if position is None else args[position])
     return elementwise(op, args, kwargs, made) if is_elementwise(op, args, kwargs) else None
 

@@ -174,13 +174,13 @@ def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Valu
     have = _settled(builder, have, want)
     x = have if have.partial == want.partial and have.dims == want.dims else None
     if x is None:
-        x = _keep_pending(builder, have, want) if want.partial else reshard(builder, have, want.dims)
+        x = _keep_partial(builder, have, want) if want.partial else reshard(builder, have, want.dims)
     if needs_contiguous(op):
         return Value(builder.emit("aten.contiguous.default", (Value(x.number),), {}, [x.local(builder.axes)])[0])
     return Value(x.number)
 
 
-def _keep_pending(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
+def _keep_partial(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
     """The op wants some axes partial as they are: combine only the others."""
     rest = replace(have, partial=tuple(p for p in have.partial if p not in want.partial))
     done = reshard(builder, rest, want.dims, stays_partial=True)

@@ -2,7 +2,7 @@
 
 rows -> columns     all_to_all        each device keeps 1/n of its block and swaps the rest
 rows -> whole       all_gather        each device collects the others' rows
-whole -> rows       local_slice         nothing moves
+whole -> rows       local_slice       nothing moves
 swapped blocks      collective_permute
 """
 
@@ -92,7 +92,7 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, *, stays_partial: bool 
 
 def _moved(builder: Builder, x: ShardedVar, dims: Dims, stays_partial: bool) -> ShardedVar:
     if (x, "combined") not in builder.copies:
-        x = _scatter_pending(builder, x, dims)
+        x = _scatter_partial(builder, x, dims)
     x = reduce_partial(builder, x)
     while x.dims != dims:
         x = (
@@ -113,7 +113,7 @@ def _with_cut(dims: Dims, dim: int, cut: Axes) -> Dims:
     return (*dims[:dim], cut, *dims[dim + 1 :])
 
 
-def _scatter_pending(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
+def _scatter_partial(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
     """Partial sums along an axis that is to cut a dim: combine and cut in one step."""
     for axis, op in x.partial:
         for dim, want in enumerate(dims):
@@ -121,7 +121,7 @@ def _scatter_pending(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
                 number = collective(builder, "reduce_scatter", x.number, (axis,), dim=dim, op=op)
                 rest = tuple(p for p in x.partial if p[0] != axis)
                 cut = _with_cut(x.dims, dim, (*x.dims[dim], axis))
-                return _scatter_pending(builder, replace(x, number=number, dims=cut, partial=rest), dims)
+                return _scatter_partial(builder, replace(x, number=number, dims=cut, partial=rest), dims)
     return x
 
 

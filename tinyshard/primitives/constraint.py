@@ -79,9 +79,6 @@ class Constraint(Primitive[Target]):
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return partitioner.brought(partitioner.as_it_is(args[0]), *partitioner.goals[node][0])
 
-    def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return args[0]  # each device has a value of its own there
-
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
         return [f"{made} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]
 

@@ -1,8 +1,8 @@
 """A cache that keeps what was used last, and lets the devices drop programs that nothing refers to any more.
 
-recipes = Recent(256, lambda recipe: release(recipe.program))
-recipes.get(key)             None, or the value, which counts as used now
-recipes.put(key, value)      drops what was used longest ago, should there be more than 256
+executables = Recent(256, lambda executable: release(executable.program))
+executables.get(key)         None, or the value, which counts as used now
+executables.put(key, value)  drops what was used longest ago, should there be more than 256
 """
 
 from __future__ import annotations
