@@ -175,3 +175,9 @@ def test_a_mean_loss_of_nothing_is_torchs_with_its_gradient(loss, shape):
         for call in (ts.value_and_grad(loss), ts.jit(ts.value_and_grad(loss)), ts.value_and_grad(ts.jit(loss))):
             got = ts.device_get(call(put, y))
             torch.testing.assert_close(got, (value, slope), equal_nan=True)
+
+
+@pytest.mark.parametrize("transform", [ts.grad, ts.value_and_grad, ts.jacrev, ts.jacfwd, ts.hessian])
+def test_with_has_aux_a_function_that_returns_no_pair_is_refused(transform):
+    with pytest.raises(ts.errors.DtypeError, match=r"returns \(result, anything else\)"):
+        transform(lambda x: x * 2, has_aux=True)(torch.ones(2))

@@ -195,7 +195,11 @@ def aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], A
     kept: list[Any] = []
 
     def alone(*args: Any, **kwargs: Any) -> Any:
-        value, aux = fun(*args, **kwargs)
+        out = fun(*args, **kwargs)
+        if not (isinstance(out, tuple) and len(out) == 2):
+            got = f"{getattr(fun, '__name__', 'the function')} returns {type(out).__name__}"
+            raise DtypeError(message("with has_aux a function returns (result, anything else)", got=got))
+        value, aux = out
         kept[:] = tree_flatten(aux)
         return value, [x for x in kept[0] if isinstance(x, torch.Tensor)]
 
@@ -274,8 +278,7 @@ def _scalar(fun: Function, has_aux: bool) -> Function:
     def checked(*args: Any, **kwargs: Any) -> Any:
         out = fun(*args, **kwargs)
         if has_aux and not (isinstance(out, tuple) and len(out) == 2):
-            got = f"{getattr(fun, '__name__', 'the function')} returns {type(out).__name__}"
-            raise DtypeError(message("with has_aux a function returns (result, anything else)", got=got))
+            return out  # to be refused
         value = out[0] if has_aux else out
         if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
             is_tensor = isinstance(value, torch.Tensor)
