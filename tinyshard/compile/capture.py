@@ -23,7 +23,7 @@ from tinyshard.arrays.array import Array
 from tinyshard.arrays.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.compile.ended import end_value
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TinyshardError, message
+from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError, message
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.partition.op_table import BATCH_NORMS, is_random
 from tinyshard.runtime.controller.lineage import Where, users_line
@@ -38,10 +38,6 @@ _DIVIDED_BY_SIZE = {
     aten.huber_loss_backward.default,
 }
 _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
-
-
-class TracedValueError(TinyshardError, TypeError):
-    """Python asked a traced value for its number, as `if` does."""
 
 
 class Recorder:

@@ -12,12 +12,8 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.core.errors import TinyshardError, message
+from tinyshard.core.errors import EndedTraceError, message
 from tinyshard.runtime.controller.lineage import users_line
-
-
-class EndedTraceError(TinyshardError, RuntimeError):
-    """A traced value is used when its trace is over."""
 
 
 def end_value(x: torch.Tensor, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tinyshard.core.errors import TinyshardError, message
+from tinyshard.core.errors import UnknownFlagError, message
 
 __all__ = ["FLAGS", "UnknownFlagError", "update"]
 
@@ -29,10 +29,6 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
 _CHANGE_PROGRAMS = tuple(name for name, (_, _, changes) in FLAGS.items() if changes)
-
-
-class UnknownFlagError(TinyshardError, AttributeError):
-    """No such flag, or a value that it cannot have."""
 
 
 def update(name: str, value: Any) -> None:

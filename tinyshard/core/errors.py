@@ -9,8 +9,12 @@ __all__ = [
     "CancelledError",
     "CollectiveTimeoutError",
     "DeviceLostError",
+    "DrawError",
     "DtypeError",
+    "EndedTraceError",
     "ImmutableError",
+    "KeyIndexError",
+    "KeyReuseError",
     "MappingError",
     "MeshError",
     "OutOfMemoryError",
@@ -20,6 +24,8 @@ __all__ = [
     "StatefulRandomError",
     "StaticArgumentError",
     "TinyshardError",
+    "TracedValueError",
+    "UnknownFlagError",
     "message",
 ]
 
@@ -58,6 +64,30 @@ class ImmutableError(TinyshardError, TypeError):
 
 class StatefulRandomError(TinyshardError, TypeError):
     """A stateful random operation (dropout, rand_like) on an Array."""
+
+
+class UnknownFlagError(TinyshardError, AttributeError):
+    """No such flag, or a value that it cannot have."""
+
+
+class TracedValueError(TinyshardError, TypeError):
+    """Python asked a traced value for its number, as `if` does."""
+
+
+class EndedTraceError(TinyshardError, RuntimeError):
+    """A traced value is used when its trace is over."""
+
+
+class DrawError(TinyshardError, ValueError):
+    """A draw that cannot be: from several keys at once, of a shape, in a range or a mode that does not exist."""
+
+
+class KeyIndexError(DrawError, IndexError):
+    """An index that an array of keys does not have."""
+
+
+class KeyReuseError(TinyshardError, RuntimeError):
+    """A key was used a second time."""
 
 
 class RuntimeStateError(TinyshardError, RuntimeError):

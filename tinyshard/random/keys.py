@@ -14,16 +14,8 @@ from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from tinyshard.arrays.array import Array
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, TinyshardError, message
+from tinyshard.core.errors import DrawError, DtypeError, KeyIndexError, message
 from tinyshard.random import reuse
-
-
-class DrawError(TinyshardError, ValueError):
-    """A draw that cannot be: from several keys at once, of a shape, in a range or a mode that does not exist."""
-
-
-class KeyIndexError(DrawError, IndexError):
-    """An index that an array of keys does not have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,10 @@ from torch import Tensor
 
 from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import TinyshardError, message
+from tinyshard.core.errors import KeyReuseError, message
 from tinyshard.runtime.controller.lineage import users_line
 
 _used: dict[tuple[int, ...], Any] = {}  # the words of a key -> the line that used it
-
-
-class KeyReuseError(TinyshardError, RuntimeError):
-    """A key was used a second time."""
 
 
 def _keys_in(data: Tensor) -> list[tuple[int, ...]]:
