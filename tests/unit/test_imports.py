@@ -64,8 +64,8 @@ LATE = {
         "tinyshard.runtime.launch.hosts",
         "tinyshard.runtime.launch.remote_workers",
         "tinyshard.runtime.local",
-        "tinyshard.runtime.shm.probe",
     },
+    "tinyshard.runtime.options": {"tinyshard.runtime.shm.probe"},
     "tinyshard.runtime.worker.main": {"tinyshard.runtime.collectives.nccl"},
     "tinyshard.worker": {
         "tinyshard.runtime.launch.agent",

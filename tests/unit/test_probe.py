@@ -3,7 +3,7 @@
 import pytest
 
 import tinyshard as ts
-from tinyshard import platform
+from tinyshard.runtime import options
 from tinyshard.runtime.shm import probe, segment, system
 
 pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
@@ -22,7 +22,7 @@ def unmeasured(monkeypatch):
 def test_two_processes_that_hear_each_other_show_that_it_works(unmeasured, has_memory_files):
     unmeasured.setattr(system, "HAS_MEMORY_FILES", has_memory_files and system.HAS_MEMORY_FILES)
     assert probe.why_not(8) == ""
-    assert platform._collectives(None, 8) == platform._collectives("shared", 8) == "shared"
+    assert options.collectives_for(None, 8) == options.collectives_for("shared", 8) == "shared"
 
 
 HANGS = "import time\nprint('up', flush=True)\ntime.sleep(1000)"
@@ -41,21 +41,21 @@ def test_where_it_fails_the_devices_use_gloo_and_a_warning_says_why(unmeasured, 
     if "start" in words:
         unmeasured.setattr(probe, "_START_WITHIN_S", 0.2, raising=False)
     with pytest.warns(UserWarning, match="over gloo") as warned:
-        assert platform._collectives(None, 8) == "gloo"
+        assert options.collectives_for(None, 8) == "gloo"
     (line,) = str(warned[0].message).splitlines()
     assert words in line and "TINYSHARD_COLLECTIVES=gloo" in line
-    assert platform._collectives("gloo", 8) == "gloo"  # without a word
+    assert options.collectives_for("gloo", 8) == "gloo"  # without a word
     with pytest.raises(ts.RuntimeStateError, match="cannot share memory here"):
-        platform._collectives("shared", 8)
+        options.collectives_for("shared", 8)
 
 
 def test_a_system_that_grants_no_such_file_is_not_tried(unmeasured):
     unmeasured.setattr(segment, "REGIONS_NBYTES", (1 << 56,))
     with pytest.warns(UserWarning, match="address space"):
-        assert platform._collectives(None, 8) == "gloo"
+        assert options.collectives_for(None, 8) == "gloo"
 
 
 def test_nothing_is_tried_where_it_is_known_to_work(monkeypatch):
     monkeypatch.setattr(system, "is_measured", lambda: True)
     monkeypatch.setattr(probe, "_failure", lambda: pytest.fail("processes were started"))
-    assert platform._collectives(None, 8) == "shared"
+    assert options.collectives_for(None, 8) == "shared"

@@ -52,6 +52,7 @@ wire                  messages and tensors as bytes
 failure               a failure on a device, as text
 forks                 what a child closes that user code forks from the controller
 local                 all devices in this process: the oracle of the tests
+options               what init may be told, checked
 lifecycle             which devices there are: init, devices, shutdown, the runtime in use
 cache                 what was used last; programs that nothing refers to any more, for the devices to drop
 

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import warnings
 from collections.abc import Callable
-from platform import machine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tinyshard.core import config
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.runtime.options import (
+    COLLECTIVES,
+    DEFAULT_DEVICES,
+    PLATFORMS,
+    RUNTIMES,
+    check_one_of,
+    collectives_for,
+    count_of,
+)
 
 if TYPE_CHECKING:
     from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.local import LocalRuntime
-
-RUNTIMES = ("process", "local")
-PLATFORMS = ("cpu", "gpu")
-COLLECTIVES = ("shared", "gloo", "nccl")
-DEFAULT_DEVICES = 8
 
 _runtime: ProcessPool | LocalRuntime | None = None
 _at_start: list[Callable[[], None]] = []
@@ -69,20 +71,20 @@ def init(
     global _runtime
     kind = runtime or os.environ.get("TINYSHARD_RUNTIME") or ("local" if sys.platform == "win32" else "process")
     where = platform or (os.environ.get("TINYSHARD_PLATFORM") if kind == "process" else None) or "cpu"
-    _check_one_of("runtime", kind, RUNTIMES)
-    _check_one_of("platform", where, PLATFORMS)
+    check_one_of("runtime", kind, RUNTIMES)
+    check_one_of("platform", where, PLATFORMS)
     if hosts is not None and kind == "local":
         raise RuntimeStateError(message("the local runtime has no workers on other machines", try_="leave hosts out"))
     address = (hosts or os.environ.get("TINYSHARD_HOSTS")) if kind == "process" else None
-    wanted = _count(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
+    wanted = count_of(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
     if kind == "local":
-        _check_one_of("platform of the local runtime", where, ("cpu",))
+        check_one_of("platform of the local runtime", where, ("cpu",))
     if address:
         from tinyshard.runtime.launch import connect
 
         connect.parse(address)
         between = "gloo" if where == "cpu" else collectives
-        _check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
+        check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
         with _choosing:
             _end_runtime()
             _runtime = _pool_on_hosts(address, wanted, where, between)
@@ -99,14 +101,14 @@ def init(
         if kind == "local":
             from tinyshard.runtime.local import LocalRuntime
 
-            _check_one_of("collectives", way or "gloo", COLLECTIVES[:2])
+            check_one_of("collectives", way or "gloo", COLLECTIVES[:2])
             with _choosing:
                 _end_runtime()
                 _runtime = LocalRuntime(count, where)
         else:
             from tinyshard.runtime.controller.pool import ProcessPool
 
-            joined = _collectives(way, count)
+            joined = collectives_for(way, count)
             with _choosing:
                 _end_runtime()
                 _runtime = ProcessPool(count, where, joined)
@@ -143,48 +145,6 @@ def at_start(function: Callable[[], None]) -> Callable[[], None]:
     """Call a function whenever devices have been started, while their workers get ready."""
     _at_start.append(function)
     return function
-
-
-def _count(devices: int | None) -> int:
-    given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
-    try:
-        count = int(given)
-    except (TypeError, ValueError):
-        count = 0
-    if count < 1 or isinstance(devices, bool) or count != float(given):
-        raise RuntimeStateError(
-            message("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
-        )
-    return count
-
-
-def _collectives(given: str | None, count: int) -> str:
-    """What joins so many processes."""
-    from tinyshard.runtime.shm import probe
-
-    _check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
-    reason = probe.why_not(count) if given != "gloo" else ""
-    if not reason:
-        return given or "shared"
-    if not given:
-        words = f"the devices exchange data over gloo, which is slower, for they cannot share memory here: {reason}"
-        warnings.warn(f"{words}. TINYSHARD_COLLECTIVES=gloo chooses gloo without this warning", stacklevel=3)
-        return "gloo"
-    raise RuntimeStateError(
-        message(
-            "the workers cannot share memory here",
-            got=f"collectives='shared' on {sys.platform}, {machine()}",
-            rule=reason,
-            try_='ts.init(collectives="gloo")',
-        )
-    )
-
-
-def _check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
-    if value not in legal:
-        raise RuntimeStateError(
-            message(f"there is no {what} {value!r}", rule=f"{what} is one of {', '.join(map(repr, legal))}")
-        )
 
 
 def shutdown() -> None:

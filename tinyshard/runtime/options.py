@@ -1,0 +1,60 @@
+"""What `init` may be told, checked: how many devices, on what, and what joins them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from platform import machine
+from typing import Any
+
+from tinyshard.core.errors import RuntimeStateError, message
+
+RUNTIMES = ("process", "local")
+PLATFORMS = ("cpu", "gpu")
+COLLECTIVES = ("shared", "gloo", "nccl")
+DEFAULT_DEVICES = 8
+
+
+def count_of(devices: int | None) -> int:
+    """How many devices: as is said, as TINYSHARD_DEVICES says, or 8. Raises RuntimeStateError for no such number."""
+    given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
+    try:
+        count = int(given)
+    except (TypeError, ValueError):
+        count = 0
+    if count < 1 or isinstance(devices, bool) or count != float(given):
+        raise RuntimeStateError(
+            message("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
+        )
+    return count
+
+
+def collectives_for(given: str | None, count: int) -> str:
+    """What joins so many processes."""
+    from tinyshard.runtime.shm import probe
+
+    check_one_of("collectives", given or "gloo", COLLECTIVES[:2])
+    reason = probe.why_not(count) if given != "gloo" else ""
+    if not reason:
+        return given or "shared"
+    if not given:
+        words = f"the devices exchange data over gloo, which is slower, for they cannot share memory here: {reason}"
+        warnings.warn(f"{words}. TINYSHARD_COLLECTIVES=gloo chooses gloo without this warning", stacklevel=3)
+        return "gloo"
+    raise RuntimeStateError(
+        message(
+            "the workers cannot share memory here",
+            got=f"collectives='shared' on {sys.platform}, {machine()}",
+            rule=reason,
+            try_='ts.init(collectives="gloo")',
+        )
+    )
+
+
+def check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
+    """Raise RuntimeStateError for a value that is not one of these."""
+    if value not in legal:
+        raise RuntimeStateError(
+            message(f"there is no {what} {value!r}", rule=f"{what} is one of {', '.join(map(repr, legal))}")
+        )
