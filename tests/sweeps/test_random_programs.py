@@ -77,6 +77,25 @@ def f(x):
     return vmap(grad(g), 0)(a)
 results = [jit(f)(a)]
 """,
+    "a jitted inverse, which checks its operand, within vmap and grad": """
+a = numbers((8, 2, 4), float64, 1)
+b = numbers((8, 8), float64, 3)
+def program(a, b):
+    c = operate('mm_transposed', 6, b, a)
+    d = torch.maximum(b, b)
+    e = d[1:]
+    def f(x):
+        def each(y):
+            h = torch.maximum(x, d)
+            def inverse(i):
+                return operate('inv', 1, h, h)
+            return constrain(jit(inverse)(e), (4, 2), 'b', 'a')
+        vmap(each, 0)(e)
+        return torch.sin(torch.cat([x])).sum()
+    p = grad(f)(c)
+    return [c, p]
+results = program(a, b)
+""",
 }
 
 
