@@ -8,7 +8,7 @@ import pytest
 
 import tinyshard as ts
 from tests.workers.processes import Controller
-from tinyshard.runtime import lifecycle
+from tinyshard.runtime import lifecycle, options
 from tinyshard.runtime.controller.pool import ProcessPool
 
 
@@ -22,7 +22,7 @@ def _one_pool_a_file() -> Iterator[None]:
 def pool(_one_pool_a_file: None) -> ProcessPool:
     """Eight worker processes, all alive, and joined as the environment says."""
     runtime = lifecycle._runtime
-    joined = lifecycle._collectives(os.environ.get("TINYSHARD_COLLECTIVES"), 8)
+    joined = options.collectives_for(os.environ.get("TINYSHARD_COLLECTIVES"), 8)
     is_whole = isinstance(runtime, ProcessPool) and runtime.is_alive and len(runtime.devices) == 8
     if runtime is None or not is_whole or runtime.collectives != joined:
         ts.init(devices=8, runtime="process")
