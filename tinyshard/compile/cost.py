@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from tinyshard.core.collectives import COLLECTIVES, group_size
+from tinyshard.core.collectives import COLLECTIVES, nbytes_sent
 from tinyshard.core.program import Eqn, Program, Value
 from tinyshard.runtime.worker.executor import find_op
 
@@ -90,10 +90,9 @@ def bytes_sent(program: Program, step: Eqn) -> int:
     """
     if step.op == "transfer":
         return _transferred(program, step)
-    params = {k: v for k, v in step.kwargs.items() if k != "axes"}
     operand = program.metas[step.args[0].number]
     assert operand is not None
-    return COLLECTIVES[step.op].moved(operand, group_size(program.axes, step.kwargs), params)
+    return nbytes_sent(step.op, operand, program.axes, step.kwargs)
 
 
 def _transferred(program: Program, step: Eqn) -> int:

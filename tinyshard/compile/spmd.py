@@ -26,7 +26,7 @@ from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
-from tinyshard.core.program import Builder, Literal, Value
+from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import deferred, partitioner
 from tinyshard.partition.deferred import Deferred
@@ -113,9 +113,7 @@ class Partitioner(Interpreter):
     # ---- nodes ------------------------------------------------------------------------------------------------
 
     def literal(self, values: torch.Tensor) -> ShardedVar:
-        whole = ShardedVar(0, tuple(values.shape), values.dtype, ((),) * values.dim())
-        made = [whole.local(self.builder.axes)]
-        return replace(whole, number=self.builder.emit("literal", (Literal(values.detach()),), {}, made)[0])
+        return ShardedVar(self.builder.literal(values), tuple(values.shape), values.dtype, ((),) * values.dim())
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target

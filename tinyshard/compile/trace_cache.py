@@ -135,8 +135,10 @@ class TraceCacheEntry:
 
     def check_callable(self, operands: Sequence[Any], assignment: DeviceAssignment, name: str) -> None:
         """Raise ShardingError for a program whose devices are not there, or that has an AbstractMesh and no devices."""
+        if any(getattr(x, "committed", False) for x in operands):
+            return  # it is on them
         mesh = assignment.mesh
-        if isinstance(mesh, AbstractMesh) and not any(getattr(x, "committed", False) for x in operands):
+        if isinstance(mesh, AbstractMesh):
             raise ShardingError(
                 message(
                     "a program for an abstract mesh cannot be called",

@@ -184,6 +184,12 @@ COLLECTIVES: dict[str, Collective] = {
 }
 
 
+def nbytes_sent(name: str, operand: ShapedType, axes: Sequence[int], params: dict[str, Any]) -> int:
+    """Bytes that the busiest device sends in a collective; `params` are those of its step, its axes too."""
+    others = {k: v for k, v in params.items() if k != "axes"}
+    return COLLECTIVES[name].moved(operand, group_size(axes, params), others)
+
+
 def group_positions(
     axes: Sequence[int], named: Sequence[int], position: int, groups: Sequence[Sequence[int]] | None = None
 ) -> list[int]:

@@ -18,7 +18,7 @@ class Interpreter:
     """What a walk over a graph makes of its nodes."""
 
     def literal(self, values: torch.Tensor) -> Any:
-        """What a tensor that stands in the function's code becomes."""
+        """What a tensor that the graph holds as a constant becomes."""
         return values
 
     def call(self, node: torch.fx.Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

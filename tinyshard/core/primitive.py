@@ -98,7 +98,7 @@ class Rules:
 
 
 class Primitive(Rules, Generic[P]):
-    """An op that takes beside its tensors a Python object, its params, for which a number stands in the graph.
+    """An op that takes tensors and a Python object, its params, which a number represents in the graph.
 
     Attributes:
         name: of the op.

@@ -163,6 +163,11 @@ class Builder:
         self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results))
         return results
 
+    def literal(self, values: torch.Tensor) -> int:
+        """Add a step that makes a tensor of the function's code, whole on every device; returns its number."""
+        held = values.detach()
+        return self.emit("literal", (Literal(held),), {}, [ShapedType(tuple(held.shape), held.dtype)])[0]
+
     def once(self, key: Any, emit: Callable[[], T]) -> T:
         """What `emit` gives, made once for a key, so that two steps of a program share it."""
         if key not in self.copies:

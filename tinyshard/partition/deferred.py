@@ -1,4 +1,4 @@
-"""Values that nothing lays out yet: they take the layout of whoever wants them first, and are then made in place.
+"""Values without a layout yet: each is made by the devices in the layout that its first consumer needs.
 
 A tensor filled with one number, a random draw, and whatever is computed element by element from these alone, can be
 made by each device for its own block. So they are emitted when a consumer says how they are to lie.

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tinyshard.core.collectives import COLLECTIVES, group_size
+from tinyshard.core.collectives import nbytes_sent
 from tinyshard.core.layout import Axes
 from tinyshard.core.program import Builder
 from tinyshard.partition.plan import Plan, gathered
@@ -26,7 +26,7 @@ from tinyshard.partition.reshard import ShardedVar, reshard
 
 aten = torch.ops.aten
 
-PRODUCTS = {aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
+PRODUCTS = {aten.mm.default, aten.bmm.default}  # others are planned as one of these and an addition
 WHY = "to gather it sends less than to move the other operand and to reduce the result"
 
 
@@ -47,14 +47,15 @@ def cheapest(
     if op not in PRODUCTS:
         return planned
     operands = {x.number: x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)}
-    if not any(_bytes_to_move(operands, planned, axes)):
+    moved = _bytes_to_move(operands, planned, axes)
+    if not moved:
         return planned
-    best, least = planned, _bytes_sent(operands, planned, axes)
+    best, least = planned, moved + _bytes_to_reduce(operands, planned, axes)
     for x in operands.values():
         if x.partial or not any(x.dims) or bytes_between(x, gathered(x), axes) >= least:
             continue
         other = plan_again(*_with_gathered(x, args, kwargs))
-        sent = _bytes_sent(operands, other, axes)
+        sent = _bytes_to_move(operands, other, axes) + _bytes_to_reduce(operands, other, axes)
         if sent < least:
             best, least = replace(other, why=other.why or WHY), sent
     return best
@@ -64,15 +65,16 @@ def _with_gathered(x: ShardedVar, args: Any, kwargs: Any) -> Any:
     return tree_map_only(ShardedVar, lambda y: gathered(y) if y is x else y, (args, kwargs))
 
 
-def _bytes_to_move(operands: dict[int, ShardedVar], planned: Plan, axes: Axes) -> list[int]:
+def _bytes_to_move(operands: dict[int, ShardedVar], planned: Plan, axes: Axes) -> int:
+    """Bytes that a device sends to bring the operands."""
     wanted = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
-    return [bytes_between(operands[x.number], x, axes) for x in wanted]
+    return sum(bytes_between(operands[x.number], x, axes) for x in wanted)
 
 
-def _bytes_sent(operands: dict[int, ShardedVar], planned: Plan, axes: Axes) -> int:
-    """Bytes that a device sends to bring the operands, and to reduce what the op leaves partial, at least."""
+def _bytes_to_reduce(operands: dict[int, ShardedVar], planned: Plan, axes: Axes) -> int:
+    """Bytes that a device sends to reduce what the op leaves partial, at least."""
     already = {a for x in operands.values() for a, _ in x.partial}
-    sent = sum(_bytes_to_move(operands, planned, axes))
+    sent = 0
     for result, local in zip(planned.results, planned.local, strict=True):
         parts = 1 if result is None else math.prod(axes[a] for a, _ in result[1] if a not in already)
         sent += 0 if local is None else local.nbytes * (parts - 1) // parts
@@ -89,8 +91,7 @@ def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
     reshard(scratch, have, want.dims, stays_partial=bool(want.partial))
     sent = 0
     for step in scratch.steps:
-        params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         operand = scratch.metas[step.args[0].number]
         assert operand is not None
-        sent += COLLECTIVES[step.op].moved(operand, group_size(axes, step.kwargs), params)
+        sent += nbytes_sent(step.op, operand, axes, step.kwargs)
     return sent

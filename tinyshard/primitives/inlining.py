@@ -15,7 +15,7 @@ from tinyshard.arrays.strided import check_traced
 from tinyshard.core.collectives import group_positions
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
-from tinyshard.core.program import Builder, Literal, Value
+from tinyshard.core.program import Builder, Value
 from tinyshard.partition.op_table import ALIASES, AS_RESHAPE, INSTEAD, needs_contiguous
 from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
@@ -77,8 +77,7 @@ class Inliner(Interpreter):
         self.axes = axes
 
     def literal(self, values: torch.Tensor) -> Value:
-        held = values.detach()
-        return Value(self.builder.emit("literal", (Literal(held),), {}, [shaped_type_of(held)])[0])
+        return Value(self.builder.literal(values))
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target

@@ -88,7 +88,8 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
     def both(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = capture_arguments((args, kwargs))
         args = _with_tensors(args, numbers)
-        alone, whole = aux_apart(_scalar(fun, has_aux), has_aux)
+        alone, whole = aux_apart(fun, has_aux)
+        alone = _scalar(alone, has_aux)
         with one_transform():
             derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
         return ((value[0], whole(value[1])) if has_aux else value), derivative
@@ -194,6 +195,7 @@ def aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], A
         return fun, lambda aux: aux
     kept: list[Any] = []
 
+    @functools.wraps(fun)
     def alone(*args: Any, **kwargs: Any) -> Any:
         out = fun(*args, **kwargs)
         if not (isinstance(out, tuple) and len(out) == 2):
@@ -277,8 +279,6 @@ def _scalar(fun: Function, has_aux: bool) -> Function:
     @functools.wraps(fun)
     def checked(*args: Any, **kwargs: Any) -> Any:
         out = fun(*args, **kwargs)
-        if has_aux and not (isinstance(out, tuple) and len(out) == 2):
-            return out  # to be refused
         value = out[0] if has_aux else out
         if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
             is_tensor = isinstance(value, torch.Tensor)
