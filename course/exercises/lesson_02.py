@@ -1,4 +1,4 @@
-"""Lesson 02: one example at a time, all at once."""
+"""Lesson 02: where does the array live?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,143 +6,164 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference, plain
+from course.exercises.compare import plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 
-__all__ = ["EXERCISES", "convolve", "distance", "loss"]
+__all__ = ["EXERCISES"]
+
+P = ts.P
+SCORES = torch.arange(60.0).reshape(10, 6)
 
 
-def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The lesson's convolution of one example: x of n numbers, w of 3, n - 2 sums."""
-    return torch.stack([torch.dot(x[i - 1 : i + 2], w) for i in range(1, len(x) - 1)])
+def _sharding(spec: Any) -> ts.NamedSharding | None:
+    """The spec on the lesson's mesh of 4 x 2, of which only shape and names matter; None for what is no spec."""
+    return ts.NamedSharding(ts.AbstractMesh((4, 2), ("a", "b")), spec) if isinstance(spec, P) else None
 
 
-def loss(w: torch.Tensor, x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """The lesson's loss of one example."""
-    return ((convolve(x, w) - target) ** 2).mean()
+def _is_no_spec(spec: Any) -> Verdict:
+    return differs(f"it is a {type(spec).__name__}, not a P(...)")
 
 
-def distance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The lesson's distance between two points."""
-    return ((a - b) ** 2).sum().sqrt()
+def judge_four_mebibytes(spec: Any) -> Verdict:
+    """A quarter of the columns on each device."""
+    sharding = _sharding(spec)
+    if sharding is None:
+        return _is_no_spec(spec)
+    shape = sharding.shard_shape((2048, 2048))
+    told = f"a shard is {shape[0]} x {shape[1]}, {shape[0] * shape[1] * 4 / 2**20:g} MiB"
+    if shape == (512, 2048):
+        return differs(told, "The size is right, but rows are cut. Which entry of P stands for the columns?")
+    if shape == (2048, 1024):
+        return differs(told, "Columns are cut, but in two. Which axis of the mesh has 4 devices?")
+    if shape == (2048, 256):
+        return differs(told, "Both axes cut the columns. Devices along an axis that is not named hold copies.")
+    return PASSED if shape == (2048, 512) else differs(told)
 
 
-def judge_axes(axes: Any) -> Verdict:
-    """Signals are the columns of a 5 x 4 matrix, windows the rows of a 4 x 3 one, results are to be columns."""
-    in_axes, out_axes = axes
-    if isinstance(in_axes, list):
-        in_axes = tuple(in_axes)
-    signals, windows = torch.arange(20.0).reshape(5, 4), torch.arange(12.0).reshape(4, 3)
-    if isinstance(in_axes, tuple) and len(in_axes) == 2 and None in in_axes:
-        return differs("one argument is shared by all signals", "`None` shares. Here each signal has its own window.")
+def judge_order(spec: Any) -> Verdict:
+    """Rows in eight parts, `b` cutting first."""
+    sharding = _sharding(spec)
+    if sharding is None:
+        return _is_no_spec(spec)
+    parts = sharding.devices_indices_map((8, 8))
+    order = [device.id for device in sorted(parts, key=lambda device: parts[device][0].start or 0)]
+    shape = sharding.shard_shape((8, 8))
+    if shape[1] != 8:
+        return differs("the columns are cut as well", "All columns are to stay together: the second entry is None.")
+    if shape[0] != 1:
+        return differs(
+            f"there are {8 // shape[0]} parts, not 8", "Eight parts need both axes at dim 0: a tuple of names."
+        )
+    told = " ".join(map(str, order))
+    return PASSED if order == [0, 2, 4, 6, 1, 3, 5, 7] else differs(f"the order is {told}")
+
+
+def judge_holders(holders: Callable[..., Any]) -> Verdict:
+    """First on the lesson's board, then on one whose columns are cut, too."""
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    numbers = torch.arange(32.0).reshape(8, 4)
+    board = ts.device_put(numbers, ts.NamedSharding(mesh, P("a")))
+    for (row, column), want in {(0, 0): [0, 1], (5, 3): [4, 5], (7, 0): [6, 7]}.items():
+        got = holders(board, row, column)
+        told = f"holders(board, {row}, {column}) is {got}, not {want}"
+        if got == want[:1]:
+            return differs(told, "Two devices hold this row. Do not stop at the first one that you find.")
+        if got != want:
+            return differs(told)
+    both = ts.device_put(numbers, ts.NamedSharding(mesh, P("b", "a")))
+    for (row, column), want in {(0, 0): [0], (0, 3): [6], (5, 2): [5]}.items():
+        got = holders(both, row, column)
+        if got != want:
+            return differs(
+                f"right for the board, but cut by P('b', 'a') ({row}, {column}) is held by {want}, not {got}",
+                "`index` has two slices: the element must lie in both of them.",
+            )
+    return PASSED
+
+
+def judge_padded(padded: Any) -> Verdict:
+    """Twelve rows, the scores all there, zeros beside them."""
+    values = plain(padded)
+    shape = tuple(values.shape)
+    told = f"the shape is {shape}"
+    if len(shape) != 2 or shape[0] % 4 or shape[1] % 2:
+        hint = "`pad` counts from the last dim: left, right, then top, bottom." if shape != (10, 6) else ""
+        return differs(f"{told}, which P('a', 'b') does not fit", hint if len(shape) == 2 else "")
+    if shape != (12, 6):
+        wanted = "Which axis cuts the rows, and of what is 10 then to be made a multiple? 6 columns: do they need any?"
+        return differs(f"{told}: it fits, but with more zeros than needed", wanted)
+    if not torch.equal(values.flatten().sort().values, torch.cat([torch.zeros(12), SCORES.flatten()]).sort().values):
+        return differs(
+            f"the sum is {values.sum().item():g}, not 1770", "Pad with zeros, and leave the scores as they are."
+        )
+    return PASSED
+
+
+def judge_pictures(spec: Any) -> Verdict:
+    """32 pictures: eight on each device, half of the columns."""
+    sharding = _sharding(spec)
+    if sharding is None:
+        return _is_no_spec(spec)
     try:
-        result = ts.vmap(convolve, in_axes=in_axes, out_axes=out_axes)(signals, windows)
-    except ts.errors.MappingError as error:
-        hint = "`in_axes` has an entry for each argument: which dim of `signals` has size 4, and which of `windows`?"
-        return differs(f"vmap says: {str(error).splitlines()[0]}", hint)
-    want = torch.stack([convolve(signals[:, i], windows[i]) for i in range(4)], dim=1)
-    if not difference(result, want.T):
-        return differs("the results are the rows, shape (4, 3)", "The numbers are right: now say `out_axes`.")
-    wrong = difference(result, want, "the result")
-    return differs(wrong) if wrong else PASSED
-
-
-def judge_table(table: Callable[..., Any]) -> Verdict:
-    """All pairs of four points."""
-    points = torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0], [6.0, 8.0]])
-    got = table(points)
-    want = torch.cdist(points, points)
-    if not difference(got, torch.zeros(4)):
-        return differs(
-            "it has 4 numbers, all of them 0",
-            "One vmap pairs point 0 with point 0, 1 with 1. Which one would pair *one* point with all others?",
-        )
-    if not difference(got, torch.stack([distance(point, points) for point in points])):
-        return differs(
-            "it has one number for each point",
-            "With `None` the inner function gets all points at once, and adds them up. A second vmap takes them apart.",
-        )
-    wrong = difference(got, want, "the table of 4 points", tolerance=1e-4)
-    return differs(wrong) if wrong else PASSED
-
-
-def judge_pulls(pulls: Callable[..., Any]) -> Verdict:
-    """The length of each example's gradient."""
-    w = torch.tensor([2.0, 3.0, 4.0])
-    examples = torch.arange(5.0) + torch.tensor([[0.0], [1.0], [3.0], [4.0]])
-    targets = torch.tensor([10.0, 20.0, 30.0]) + torch.tensor([[0.0], [10.0], [20.0], [50.0]])
-    got = pulls(w, examples, targets)
-    each = torch.stack([torch.func.grad(loss)(w, x, target) for x, target in zip(examples, targets, strict=True)])
-    if not difference(got, each, tolerance=1e-4):
-        return differs("these are the gradients", "Nearly: their length is wanted, one number for each example.")
-    if not difference(got, each.norm(), tolerance=1e-4):
-        return differs("it is one number for all examples", "Take the length along dim 1: `norm(dim=1)`.")
-    if not difference(got, each.mean(0).norm(), tolerance=1e-4):
-        return differs(
-            "it is the length of the mean gradient, one number",
-            "The gradient of a mean no longer knows its examples: first the gradient of one, then vmap.",
-        )
-    if not difference(got, [loss(w, x, t) for x, t in zip(examples, targets, strict=True)], tolerance=1e-4):
-        return differs("these are the losses", "How strongly an example pulls is the length of its *gradient*.")
-    wrong = difference(got, each.norm(dim=1), "the vector of lengths", tolerance=1e-4)
-    return differs(wrong) if wrong else PASSED
-
-
-def judge_centred(centred: Callable[..., Any]) -> Verdict:
-    """Each number less the mean of all, in a batch that is called `i`."""
-    numbers = torch.tensor([1.0, 2.0, 3.0, 6.0])
-    got = plain(ts.vmap(centred, axis_name="i")(numbers))
-    if not difference(got, torch.zeros(4)):
-        return differs(
-            "all four are 0", "Inside, `v` is one number, and it is its own mean. Who knows the mean of the batch?"
-        )
-    if not difference(got, numbers - numbers.sum()):
-        return differs(
-            "it subtracts the sum", "`psum` adds up; one of its sisters in section 6 also divides by the number."
-        )
-    if not difference(got, numbers.mean().expand(4)):
-        return differs("it is the mean itself", "The mean is right. What was to be subtracted from what?")
-    wrong = difference(got, numbers - numbers.mean(), "the result for 1, 2, 3, 6")
-    return differs(wrong) if wrong else PASSED
+        shape = sharding.shard_shape((32, 3, 64, 64))
+    except ts.errors.ShardingError as error:
+        return differs(str(error).splitlines()[0], "Dim 1 are the three colours, which all are to stay together: None.")
+    told = f"a shard has the shape {shape}"
+    if shape == (8, 3, 32, 64):
+        return differs(told, "Half of the *rows*. Number, colour, row, column: which entry is the last dim's?")
+    if shape == (16, 3, 64, 16):
+        return differs(told, "Both dims are right. Which axis has 4 devices, and which 2?")
+    return PASSED if shape == (8, 3, 64, 32) else differs(told)
 
 
 EXERCISES = (
     Exercise(
         "02.1",
-        judge_axes,
+        judge_four_mebibytes,
         (
-            "Which dim of `signals`, and which dim of `windows`, counts the four examples?",
-            "`in_axes` is a tuple, an entry for each argument; `out_axes` is the dim of the result that counts to 4.",
-            "Columns are counted by dim 1, rows by dim 0.",
+            "16 MiB, 4 on each device: into how many different blocks is the array cut?",
+            "The mesh has an axis of 4 devices. Which dim is it to cut?",
+            "None for the rows, then the name of the axis with 4 devices.",
         ),
-        stub=(None, None),
+        stub=P(),
     ),
     Exercise(
         "02.2",
-        judge_table,
+        judge_order,
         (
-            "How would you get the distances from *one* point to all others?",
-            "Section 3 ends with every x with every w: the same pattern, with one argument twice.",
-            "`ts.vmap(ts.vmap(distance, in_axes=(None, 0)), in_axes=(0, None))`",
+            "Going down by one box, the id grows by 2: that is one step along which axis?",
+            "This axis changes fastest; the other one cuts first, into an upper and a lower half.",
+            'Turn the names round: `("b", "a")`.',
         ),
+        stub=P(("a", "b"), None),
     ),
     Exercise(
         "02.3",
-        judge_pulls,
+        judge_holders,
         (
-            "Which function gives the gradient for *one* example?",
-            "Map `ts.grad(loss)`: `w` is shared, examples and targets are not.",
-            "`ts.vmap(ts.grad(loss), in_axes=(None, 0, 0))(w, examples, targets)`; of its rows `.norm(dim=1)`.",
+            "Which of the shards' `index` contain the element?",
+            "Go through `array.addressable_shards`; `row in range(array.shape[0])[shard.index[0]]`, and the column?",
+            "Collect `shard.device.id` of each shard for which both hold, and sort.",
         ),
     ),
     Exercise(
         "02.4",
-        judge_centred,
+        judge_padded,
         (
-            "Inside the function there is one number. How does section 6 reach the others?",
-            "It is a function of `ts.lax`, and it gets the name of the batch, `'i'`.",
-            "`ts.lax.pmean(v, 'i')` is the mean of all.",
+            "10 rows, cut by an axis of 4: what is the next multiple?",
+            "Two rows of zeros below. `torch.cat`, or `torch.nn.functional.pad`.",
+            "`torch.nn.functional.pad(scores, (0, 0, 0, 2))`: left, right, top, bottom.",
         ),
-        stub=lambda v: v,
+        stub=SCORES,
+    ),
+    Exercise(
+        "02.5",
+        judge_pictures,
+        (
+            "There are four dims. Which two are to be cut, and into how many parts each?",
+            "8 of 32 pictures are a quarter: the axis of 4 devices. Half of the columns: the axis of 2.",
+            "Four entries: the axis of 4, None, None, the axis of 2.",
+        ),
+        stub=P(),
     ),
 )

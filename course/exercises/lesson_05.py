@@ -1,4 +1,4 @@
-"""Lesson 05: one program, many devices."""
+"""Lesson 05: talking to the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,115 +8,134 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.lesson_02 import convolve
 
 __all__ = ["EXERCISES"]
 
-MATRIX = torch.arange(32.0).reshape(8, 4)
+TABLE = torch.arange(64.0).reshape(8, 8) ** 2
+# What the busiest of 4 devices sends for a row of 256 bytes, by the table in the key points.
+SENT = {"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256}
 
 
-def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
-    """The four sums, each over the four blocks that lie one above the other."""
-    got = column_sums(MATRIX)
-    told = difference(got, MATRIX.sum(0), "the result")
-    if told and not difference(got, MATRIX[:2].sum(0)):
-        return differs(told, "Only the first two rows are in it: nobody added up the blocks that lie below each other.")
-    if told and tuple(got.shape) == (8,):
-        return differs(told, "Eight numbers: `out_specs` lays the pieces side by side along the wrong axis.")
-    if told and tuple(got.shape) == (2,):
-        return differs(told, "Half of the columns: `out_specs` must say that the two halves lie along an axis.")
-    if told and tuple(got.shape) == (4,):
-        return differs(told, "Which devices hold other rows of the *same* columns? They are neighbours along one axis.")
-    return differs(told) if told else PASSED
+def _mapped(function: Callable[..., Any]) -> Any:
+    """The learner's function on eight devices, a row each, along the axis `i`."""
+    return ts.pmap(function, axis_name="i")
 
 
-def judge_below(below: Callable[..., Any]) -> Verdict:
-    """Each number less the largest of all eight."""
+def judge_difference(to_the_left: Callable[..., Any]) -> Verdict:
+    """Each device's number less that of its left neighbour, around the ring."""
     numbers = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
-    got = ts.pmap(below, axis_name="i")(numbers)
-    told = difference(got, numbers - 9, "the result for 3, 1, 4, 1, 5, 9, 2, 6")
-    if told and not difference(got, torch.zeros(8)):
-        return differs(told, "Each device subtracts the largest of its own number. Who knows all eight?")
-    if told and not difference(got, 9 - numbers):
-        return differs(told, "The sign is turned: own number less the largest.")
-    if told and not difference(got, numbers - numbers.sum()):
-        return differs(told, "That is the sum of all; the largest is wanted.")
-    return differs(told) if told else PASSED
+    got = _mapped(to_the_left)(numbers)
+    want = numbers - numbers.roll(1)
+    told = difference(got, want, "the result for 3, 1, 4, 1, 5, 9, 2, 6")
+    if not told:
+        return PASSED
+    if not difference(got, torch.cat([numbers[:1], want[1:]])):
+        return differs(told, "Only device 0 is wrong: it got zeros. Who sends to it, around a ring?")
+    if not difference(got, numbers - numbers.roll(-1)):
+        return differs(
+            told, "That is the neighbour on the right. In a pair the first number sends, the second receives."
+        )
+    if not difference(got, -want):
+        return differs(told, "Right in size, but the sign is turned: own number less the neighbour's.")
+    return differs(told)
 
 
-def judge_rows(convolve_all: Callable[..., Any]) -> Verdict:
-    """24 rows on eight devices, three on each."""
-    xs, w = torch.arange(24.0)[:, None] + torch.arange(5.0), torch.tensor([2.0, 3.0, 4.0])
-    try:
-        got = convolve_all(xs, w)
-    except ts.errors.MappingError as error:
-        hint = "A device takes one row of the mapped dim. Make 8 stacks of 3, and let vmap take the stack apart."
-        return differs(f"pmap says: {str(error).splitlines()[0]}", hint)
-    want = torch.stack([convolve(x, w) for x in xs])
-    if tuple(getattr(got, "shape", ())) == (8, 3, 3):
-        return differs("the result is still in 8 stacks, shape (8, 3, 3)", "Nearly: `reshape` it to 24 rows.")
-    told = difference(got, want, "the result")
+def judge_two_halves(all_reduce: Callable[..., Any]) -> Verdict:
+    """The sum of all rows on each device, out of two collectives, for 56 bytes."""
+    mapped = _mapped(all_reduce)
+    cost = mapped.lower(TABLE).compile().cost_analysis()
+    if cost.count("all_reduce"):
+        return differs("its program has an all_reduce", "`psum` is what you are to build. Which two halves has it?")
+    got = mapped(TABLE)
+    told = difference(got, TABLE.sum(0).expand(8, 8), "the result")
+    if told and tuple(got.shape) == (8,):
+        return differs(told, "Each device has one number of the sum, complete. The second half of the job is missing.")
     if told:
         return differs(told)
-    if not isinstance(got, ts.Array):
-        return differs("the values are right, but no device took part", "`vmap` alone runs here. Who hands out rows?")
-    working = len(got.devices())
-    if working != 8:
-        return differs(
-            f"the values are right, but {working} of 8 devices worked",
-            "The first dim of the stacks goes to the devices: how many stacks, of how many rows each?",
-        )
+    if cost.nbytes > 56:
+        hint = "Right, but dear: whole rows travel. Let each device add up only *one* piece of the sum."
+        return differs(f"the busiest device sends {cost.nbytes} bytes, not 56", hint)
     return PASSED
 
 
-def judge_mean(mean: Callable[..., Any]) -> Verdict:
-    """One number, equal on all devices, so that `out_specs=P()` is no lie."""
-    got = mean(MATRIX)
-    told = difference(got, MATRIX.mean(), "the result")
-    if told and not difference(got, MATRIX.mean() * 8):
-        return differs(told, "Eight times too large: the mean of means of equal blocks is the mean. Who divides by 8?")
-    if told and tuple(got.shape) == () and 0 < float(got) < 15.5:
-        hint = "The value of one device was taken, and it does not know all blocks. Over which axes must they talk?"
-        return differs(told, hint)
-    return differs(told) if told else PASSED
+def judge_envelope(sent: Any) -> Verdict:
+    """Four numbers from the table of the key points."""
+    if not isinstance(sent, dict) or sent.keys() != SENT.keys():
+        return differs(f"it is not a dict of {', '.join(SENT)}")
+    wrong = [name for name, nbytes in SENT.items() if sent[name] != nbytes]
+    told = f"{len(wrong)} of 4 are wrong: {', '.join(wrong)}"
+    if sent == {"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}:
+        return differs(told, "That is for eight devices. Here n is 4.")
+    if sent["psum"] == 192 and "psum" in wrong:
+        return differs(told, "An all-reduce has two halves: adding up, and telling everybody. You have counted one.")
+    if sent["all_gather"] == 1024 or sent["all_to_all"] == 256:
+        return differs(told, "Nobody sends to himself: of n pieces or copies, n - 1 travel.")
+    return differs(told) if wrong else PASSED
+
+
+def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
+    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
+    try:
+        mapped = _mapped(from_three)
+        got = mapped(TABLE)
+    except ts.errors.MappingError as error:
+        hint = "A permutation has one receiver for each sender. Which collective lets everybody get the same?"
+        return differs(str(error).splitlines()[0], hint)
+    told = difference(got, TABLE[3].expand(8, 8), "the result")
+    if told and not difference(got, TABLE.sum(0).expand(8, 8)):
+        return differs(told, "That is the sum of all. What must the others hold, so that only device 3 counts?")
+    if told:
+        return differs(told)
+    cost = mapped.lower(TABLE).compile().cost_analysis()
+    nbytes = cost.nbytes
+    if nbytes > 56 and cost.count("collective_permute"):
+        hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    if nbytes > 56:
+        hint = "Right, but all eight rows travel to everybody, and seven are thrown away. Which way needs fewer bytes?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "05.1",
-        judge_column_sums,
+        judge_difference,
         (
-            "A device adds up the columns of its block, `block.sum(0)`. Which devices hold the rest of these columns?",
-            "They lie along `a`: `psum` over it. The result has one dim, the columns. Which axis cuts it?",
-            "`ts.lax.psum(block.sum(0), 'a')`, with `in_specs=P('a', 'b')` and `out_specs=P('b')`.",
-        ),
-    ),
-    Exercise(
-        "05.2",
-        judge_below,
-        (
-            "Inside there is one number. How does section 4 reach the others?",
-            "The collective that gives everyone the largest is called `pmax`.",
-            "`v - ts.lax.pmax(v, 'i')`",
+            "Whom must each device send its number to, so that everybody has the number of the left neighbour?",
+            "Section 7 has the pairs of a ring, also the one from device 7 to device 0.",
+            "`v - ts.lax.ppermute(v, 'i', ring)`",
         ),
         stub=lambda v: v,
     ),
     Exercise(
-        "05.3",
-        judge_rows,
+        "05.2",
+        judge_two_halves,
         (
-            "24 rows, 8 devices: how many rows for each, and in which shape do you hand them out?",
-            "Section 5 does it for 16 rows; `w` is shared in both maps.",
-            "`reshape(8, 3, 5)`, then `pmap` of `vmap`, both with `in_axes=(0, None)`, then `reshape(24, 3)`.",
+            "What does each device hold after a reduce-scatter, and what does it lack?",
+            "`psum_scatter` gives everyone one complete piece. Which collective hands the pieces round?",
+            "`ts.lax.all_gather` of the result of `ts.lax.psum_scatter`, both along `'i'`.",
         ),
+        stub=lambda row: row,
+    ),
+    Exercise(
+        "05.3",
+        judge_envelope,
+        (
+            "What are n and k here, in the table of the key points?",
+            "n is 4 and k is 256 bytes. (n − 1)/n is 3/4.",
+            "psum: 2 · 256 · 3/4. all_gather: 256 · 3. And so on down the table.",
+        ),
+        stub=dict.fromkeys(SENT),
     ),
     Exercise(
         "05.4",
-        judge_mean,
+        judge_from_three,
         (
-            "`out_specs=P()` promises that all eight devices hold the same. What makes it true?",
-            "All blocks have the same size, so the mean of their means is the mean of all.",
-            "`ts.lax.pmean(block.mean(), ('a', 'b'))`: one collective may run over both axes.",
+            "Everybody is to get the same value. Which collectives end like that?",
+            "A sum, in which all but one device have zero, is the value of this one.",
+            "`torch.where(ts.lax.axis_index('i') == 3, row, 0)` is what to add up with `psum`.",
         ),
+        stub=lambda row: row,
     ),
 )

@@ -1,4 +1,4 @@
-"""Lesson 06: computation follows the data."""
+"""Lesson 06: talking to the others."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,146 +11,131 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 
 __all__ = ["EXERCISES"]
 
-P = ts.P
+TABLE = torch.arange(64.0).reshape(8, 8) ** 2
+# What the busiest of 4 devices sends for a row of 256 bytes, by the table in the key points.
+SENT = {"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256}
 
 
-def _operand(spec: Any) -> ts.ShapeDtypeStruct:
-    """A matrix of 64 x 64, laid out by `spec` on the lesson's mesh: programs need no more."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=ts.NamedSharding(mesh, spec))
+def _mapped(function: Callable[..., Any]) -> Any:
+    """The learner's function on eight devices, a row each, along the axis `i`."""
+    return ts.pmap(function, axis_name="i")
 
 
-def _program(function: Callable[..., Any], *specs: Any) -> Any:
-    return ts.jit(function).lower(*map(_operand, specs)).compile()
-
-
-def _talk(compiled: Any) -> str:
-    """The collectives of a program: "all_gather over a, all_reduce over b"."""
-    found = [f"{each.op} over {' and '.join(each.over)}" for each in compiled.cost_analysis().traffic]
-    return ", ".join(found) or "no collective"
-
-
-def judge_silent_sum(spec: Any) -> Verdict:
-    """The sum of each column without talk, an eighth of the matrix on each device."""
-    if not isinstance(spec, P):
-        return differs(f"it is a {type(spec).__name__}, not a P(...)")
-    compiled = _program(lambda v: v.sum(0), spec)
-    held, nbytes = compiled.program.metas[0], compiled.cost_analysis().nbytes
-    told = f"each device holds {held} and sends {nbytes} bytes"
-    is_eighth = held.nbytes == 64 * 64 * 4 // 8
-    if not is_eighth and nbytes == 0:
-        return differs(told, "Silent, but there are copies: both axes have to cut something.")
-    if is_eighth and nbytes:
-        return differs(told, "A column that lies on several devices must be added up by talking. Whole columns do not.")
-    return PASSED if is_eighth else differs(told)
-
-
-def judge_two_products(specs: Any) -> Verdict:
-    """w1 by columns, w2 by rows."""
-    if not isinstance(specs, list | tuple) or not all(isinstance(spec, P) for spec in specs):
-        return differs("it is not a pair of P(...)")
-    compiled = _program(lambda v, w1, w2: (v @ w1) @ w2, P("a"), *specs)
-    halves = [meta.nbytes == 64 * 64 * 4 // 2 for meta in compiled.program.metas[1:3]]
-    if not all(halves):
-        name = "w1" if not halves[0] else "w2"
-        return differs(
-            f"a device does not hold half of {name}", "Only one axis cuts into halves: the one of 2 devices."
-        )
-    told = f"the program has {_talk(compiled)}"
-    talk = [each.op for each in compiled.cost_analysis().traffic]
-    if talk == ["all_reduce"]:
+def judge_difference(to_the_left: Callable[..., Any]) -> Verdict:
+    """Each device's number less that of its left neighbour, around the ring."""
+    numbers = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
+    got = _mapped(to_the_left)(numbers)
+    want = numbers - numbers.roll(1)
+    told = difference(got, want, "the result for 3, 1, 4, 1, 5, 9, 2, 6")
+    if not told:
         return PASSED
-    if specs[0] == P(None, "b"):
-        return differs(told, "The first product is free now, its columns cut by `b`. Which dim of `w2` meets them?")
-    return differs(told, "One collective is spent on the first product already. Which cut of `w1` makes it free?")
-
-
-def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
-    """Divided by the largest where that is more than 1."""
-    values = ts.device_put(torch.tensor([1.0, 2.0, 3.0, 4.0]), ts.NamedSharding(ts.make_mesh((4,), ("a",)), P("a")))
-    jitted = ts.jit(shrunk)
-    try:
-        large, small = jitted(values), jitted(values / 8)
-    except TypeError as error:
-        hint = "A trace has no values to choose a branch by. The three ways out stand in section 8."
-        return differs(f"jit says: {str(error).splitlines()[0]}", hint)
-    told = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
-    if told and not difference(large, [1.0, 0.5, 0.75, 1.0]):
+    if not difference(got, torch.cat([numbers[:1], want[1:]])):
+        return differs(told, "Only device 0 is wrong: it got zeros. Who sends to it, around a ring?")
+    if not difference(got, numbers - numbers.roll(-1)):
         return differs(
-            told, "Each element decided for itself: 1 was left as it is. The condition is about the largest."
+            told, "That is the neighbour on the right. In a pair the first number sends, the second receives."
         )
+    if not difference(got, -want):
+        return differs(told, "Right in size, but the sign is turned: own number less the neighbour's.")
+    return differs(told)
+
+
+def judge_two_halves(all_reduce: Callable[..., Any]) -> Verdict:
+    """The sum of all rows on each device, out of two collectives, for 56 bytes."""
+    mapped = _mapped(all_reduce)
+    cost = mapped.lower(TABLE).compile().cost_analysis()
+    if cost.count("all_reduce"):
+        return differs("its program has an all_reduce", "`psum` is what you are to build. Which two halves has it?")
+    got = mapped(TABLE)
+    told = difference(got, TABLE.sum(0).expand(8, 8), "the result")
+    if told and tuple(got.shape) == (8,):
+        return differs(told, "Each device has one number of the sum, complete. The second half of the job is missing.")
     if told:
         return differs(told)
-    told = difference(small, [0.125, 0.25, 0.375, 0.5], "shrunk of 1/8, 2/8, 3/8, 4/8")
-    return (
-        differs(told, "Here the largest is not more than 1. By what may one divide without a change?")
-        if told
-        else PASSED
-    )
+    if cost.nbytes > 56:
+        hint = "Right, but dear: whole rows travel. Let each device add up only *one* piece of the sum."
+        return differs(f"the busiest device sends {cost.nbytes} bytes, not 56", hint)
+    return PASSED
 
 
-def unconstrained(left: Any, right: Any) -> Any:
-    """The stub of 06.4."""
-    return left @ right
+def judge_envelope(sent: Any) -> Verdict:
+    """Four numbers from the table of the key points."""
+    if not isinstance(sent, dict) or sent.keys() != SENT.keys():
+        return differs(f"it is not a dict of {', '.join(SENT)}")
+    wrong = [name for name, nbytes in SENT.items() if sent[name] != nbytes]
+    told = f"{len(wrong)} of 4 are wrong: {', '.join(wrong)}"
+    if sent == {"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}:
+        return differs(told, "That is for eight devices. Here n is 4.")
+    if sent["psum"] == 192 and "psum" in wrong:
+        return differs(told, "An all-reduce has two halves: adding up, and telling everybody. You have counted one.")
+    if sent["all_gather"] == 1024 or sent["all_to_all"] == 256:
+        return differs(told, "Nobody sends to himself: of n pieces or copies, n - 1 travel.")
+    return differs(told) if wrong else PASSED
 
 
-def judge_halved(halved: Callable[..., Any]) -> Verdict:
-    """The product, its columns cut by `b`, by one reduce_scatter."""
-    compiled = _program(halved, P(None, "b"), P("b"))
-    spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
-    told = f"the result has {spec}, and each device sends {nbytes:,} bytes: {_talk(compiled)}"
-    if spec == P("b"):
-        return differs(told, "Those are the rows. Columns are the second entry of P.")
-    if spec != P(None, "b"):
+def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
+    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
+    try:
+        mapped = _mapped(from_three)
+        got = mapped(TABLE)
+    except ts.errors.MappingError as error:
+        hint = "A permutation has one receiver for each sender. Which collective lets everybody get the same?"
+        return differs(str(error).splitlines()[0], hint)
+    told = difference(got, TABLE[3].expand(8, 8), "the result")
+    if told and not difference(got, TABLE.sum(0).expand(8, 8)):
+        return differs(told, "That is the sum of all. What must the others hold, so that only device 3 counts?")
+    if told:
         return differs(told)
-    if nbytes != 8192:
-        return differs(told, "The right place, by a detour. Constrain the product, and nothing before it.")
-    numbers = torch.arange(4096.0).reshape(64, 64) / 4096
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
-    wrong = difference(halved(left, right), numbers @ numbers, "the product", tolerance=1e-3)
-    return differs(wrong) if wrong else PASSED
+    cost = mapped.lower(TABLE).compile().cost_analysis()
+    nbytes = cost.nbytes
+    if nbytes > 56 and cost.count("collective_permute"):
+        hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    if nbytes > 56:
+        hint = "Right, but all eight rows travel to everybody, and seven are thrown away. Which way needs fewer bytes?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "06.1",
-        judge_silent_sum,
+        judge_difference,
         (
-            "To add up a column, which elements must be in one place?",
-            "Rows stay whole, columns are dealt out: over how many devices, if each holds an eighth?",
-            "One dim may be cut by both axes: `P(None, (..., ...))`.",
-        ),
-        stub=P("a", "b"),
-    ),
-    Exercise(
-        "06.2",
-        judge_two_products,
-        (
-            "Which cut of `w1` makes `v @ w1` free (section 3)?",
-            "Rows by columns: `w1` has its columns cut. They become the contracted dim of the second product.",
-            "`w1` by columns, `w2` by rows, both over `b`.",
-        ),
-        stub=(P("b", None), P("b", None)),
-    ),
-    Exercise(
-        "06.3",
-        judge_shrunk,
-        (
-            "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
-            "`v.max()` is a tensor; `torch.where` or `torch.clamp` makes the divisor of it.",
-            "`v / torch.clamp(v.max(), min=1)`",
+            "Whom must each device send its number to, so that everybody has the number of the left neighbour?",
+            "Section 7 has the pairs of a ring, also the one from device 7 to device 0.",
+            "`v - ts.lax.ppermute(v, 'i', ring)`",
         ),
         stub=lambda v: v,
     ),
     Exercise(
-        "06.4",
-        judge_halved,
+        "06.2",
+        judge_two_halves,
         (
-            "Who decides where a result lives, and how do you overrule it (section 10)?",
-            "`ts.lax.with_sharding_constraint(value, sharding)`: which value, which sharding?",
-            "The value is `left @ right`; the sharding is `ts.NamedSharding(mesh, P(None, 'b'))`.",
+            "What does each device hold after a reduce-scatter, and what does it lack?",
+            "`psum_scatter` gives everyone one complete piece. Which collective hands the pieces round?",
+            "`ts.lax.all_gather` of the result of `ts.lax.psum_scatter`, both along `'i'`.",
         ),
-        stub=unconstrained,
+        stub=lambda row: row,
+    ),
+    Exercise(
+        "06.3",
+        judge_envelope,
+        (
+            "What are n and k here, in the table of the key points?",
+            "n is 4 and k is 256 bytes. (n − 1)/n is 3/4.",
+            "psum: 2 · 256 · 3/4. all_gather: 256 · 3. And so on down the table.",
+        ),
+        stub=dict.fromkeys(SENT),
+    ),
+    Exercise(
+        "06.4",
+        judge_from_three,
+        (
+            "Everybody is to get the same value. Which collectives end like that?",
+            "A sum, in which all but one device have zero, is the value of this one.",
+            "`torch.where(ts.lax.axis_index('i') == 3, row, 0)` is what to add up with `psum`.",
+        ),
+        stub=lambda row: row,
     ),
 )

@@ -1,190 +1,156 @@
-"""Lesson 07: train it."""
+"""Lesson 07: computation follows the data."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference, plain
+from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 
-__all__ = ["BY_COLUMNS", "BY_ROWS", "EXERCISES", "SIZES", "WHOLE", "loss", "predict"]
+__all__ = ["EXERCISES"]
 
 P = ts.P
-SIZES = (784, 256, 256, 256, 10)
-WHOLE = (P(), P())
-BY_COLUMNS = (P(None, "model"), P("model"))
-BY_ROWS = (P("model"), P())
 
 
-def predict(params: Any, inputs: Any) -> Any:
-    """The lesson's network: params are pairs of W (m, n) and b (n,), inputs (examples, 784)."""
-    for W, b in params:
-        outputs = inputs @ W + b
-        inputs = outputs.clamp(min=0)
-    return outputs
+def _operand(spec: Any) -> ts.ShapeDtypeStruct:
+    """A matrix of 64 x 64, laid out by `spec` on the lesson's mesh: programs need no more."""
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    return ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=ts.NamedSharding(mesh, spec))
 
 
-def loss(params: Any, batch: Any) -> Any:
-    """The lesson's loss: squared, summed up for each example, averaged over the examples."""
-    inputs, targets = batch
-    return ((predict(params, inputs) - targets) ** 2).sum(-1).mean()
+def _program(function: Callable[..., Any], *specs: Any) -> Any:
+    return ts.jit(function).lower(*map(_operand, specs)).compile()
 
 
-def _train_step(params: Any, batch: Any) -> Any:
-    value, grads = ts.value_and_grad(loss)(params, batch)
-    new = [(W - 1e-3 * dW, b - 1e-3 * db) for (W, b), (dW, db) in zip(params, grads, strict=True)]
-    return value, new
+def _talk(compiled: Any) -> str:
+    """The collectives of a program: "all_gather over a, all_reduce over b"."""
+    found = [f"{each.op} over {' and '.join(each.over)}" for each in compiled.cost_analysis().traffic]
+    return ", ".join(found) or "no collective"
 
 
-def _held_and_sent(layers: Any) -> tuple[float, float]:
-    """MiB that a device holds, and sends in one step, in the lesson's network on 4 x 2 devices."""
-    grid = ts.AbstractMesh((4, 2), ("data", "model"))
+def judge_silent_sum(spec: Any) -> Verdict:
+    """The sum of each column without talk, an eighth of the matrix on each device."""
+    if not isinstance(spec, P):
+        return differs(f"it is a {type(spec).__name__}, not a P(...)")
+    compiled = _program(lambda v: v.sum(0), spec)
+    held, nbytes = compiled.program.metas[0], compiled.cost_analysis().nbytes
+    told = f"each device holds {held} and sends {nbytes} bytes"
+    is_eighth = held.nbytes == 64 * 64 * 4 // 8
+    if not is_eighth and nbytes == 0:
+        return differs(told, "Silent, but there are copies: both axes have to cut something.")
+    if is_eighth and nbytes:
+        return differs(told, "A column that lies on several devices must be added up by talking. Whole columns do not.")
+    return PASSED if is_eighth else differs(told)
 
-    def stand_in(shape: tuple[int, ...], spec: ts.P) -> ts.ShapeDtypeStruct:
-        return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(grid, spec))
 
-    pairs = zip(pairwise(SIZES), layers, strict=True)
-    params = [(stand_in((m, n), of_weight), stand_in((n,), of_bias)) for (m, n), (of_weight, of_bias) in pairs]
-    batch = stand_in((256, SIZES[0]), P("data")), stand_in((256, SIZES[-1]), P("data"))
-    compiled = ts.jit(_train_step).lower(params, batch).compile()
-    held = sum(meta.nbytes for meta in compiled.program.metas[: compiled.program.num_inputs])
-    return held / 2**20, compiled.cost_analysis().nbytes / 2**20
-
-
-def judge_layers(layers: Any) -> Verdict:
-    """Less than 1 MiB held and 1.2 MiB sent."""
-    if not isinstance(layers, list | tuple) or len(layers) != 4:
-        return differs("it is not a list of four layers")
-    held, sent = _held_and_sent(layers)
-    told = f"{held:.2f} MiB held, {sent:.2f} MiB sent"
-    if held < 1 and sent < 1.2:
-        return PASSED
-    if layers[0] == WHOLE:
-        return differs(told, "W1 has 784 x 256 numbers, more than all others together, and it is still whole.")
-    if held < 1 and any(b == BY_ROWS and a != BY_COLUMNS for a, b in pairwise([WHOLE, *layers])):
+def judge_two_products(specs: Any) -> Verdict:
+    """w1 by columns, w2 by rows."""
+    if not isinstance(specs, list | tuple) or not all(isinstance(spec, P) for spec in specs):
+        return differs("it is not a pair of P(...)")
+    compiled = _program(lambda v, w1, w2: (v @ w1) @ w2, P("a"), *specs)
+    halves = [meta.nbytes == 64 * 64 * 4 // 2 for meta in compiled.program.metas[1:3]]
+    if not all(halves):
+        name = "w1" if not halves[0] else "w2"
         return differs(
-            told, "A layer that is cut by rows wants its inputs cut: the layer before it must be by columns."
+            f"a device does not hold half of {name}", "Only one axis cuts into halves: the one of 2 devices."
         )
-    if held < 1:
-        return differs(told, "The memory will do. Two layers by columns in a row: what must happen between them?")
-    return differs(told)
-
-
-def judge_envelope(dp_bytes: Callable[..., Any]) -> Verdict:
-    """2 x (n - 1) / n of the parameters' size."""
-    count = 335_114
-    got = {devices: dp_bytes(count, devices) for devices in (2, 8, 64)}
-    want = {devices: 2 * 4 * count * (devices - 1) / devices for devices in got}
-    ratios = {devices: got[devices] / want[devices] for devices in got}
-
-    def is_off_by(factor: Callable[[int], float]) -> bool:
-        return all(abs(ratio * factor(devices) - 1) < 1e-3 for devices, ratio in ratios.items())
-
-    off = [devices for devices in got if abs(ratios[devices] - 1) >= 1e-3]
-    told = "; ".join(f"{devices} devices: {round(got[devices]):,}, not {round(want[devices]):,}" for devices in off)
-    if is_off_by(lambda n: 1):
+    told = f"the program has {_talk(compiled)}"
+    talk = [each.op for each in compiled.cost_analysis().traffic]
+    if talk == ["all_reduce"]:
         return PASSED
-    if is_off_by(lambda n: 4):
-        return differs(told, "These are numbers, not bytes: how large is a 32-bit float?")
-    if is_off_by(lambda n: 2):
-        return differs(told, "A block is added up, *and* the sum is told to the others: two halves of the job.")
-    if is_off_by(lambda n: (n - 1) / n):
-        return differs(told, "Nobody sends its own part to itself: of n parts, n - 1 travel.")
-    return differs(told)
+    if specs[0] == P(None, "b"):
+        return differs(told, "The first product is free now, its columns cut by `b`. Which dim of `w2` meets them?")
+    return differs(told, "One collective is spent on the first product already. Which cut of `w1` makes it free?")
 
 
-def unweighted_loss(params: Any, batch: Any, weights: Any) -> Any:
-    """The stub of 07.3."""
-    return loss(params, batch)
-
-
-def judge_leftovers(answer: Any) -> Verdict:
-    """The loss of 250 examples out of 256 rows."""
-    weights, weighted_loss = answer
-    generator = torch.Generator().manual_seed(1)
-    sizes = (8, 6, 3)
-    params = [(torch.randn(m, n, generator=generator), torch.randn(n, generator=generator)) for m, n in pairwise(sizes)]
-    rest = torch.randn(250, sizes[0], generator=generator), torch.randn(250, sizes[-1], generator=generator)
-    padded = tuple(torch.nn.functional.pad(part, (0, 0, 0, 6)) for part in rest)
-    marks = plain(weights)
-    if tuple(marks.shape) != (256,):
-        return differs(f"the weights have the shape {tuple(marks.shape)}, not (256,)")
-    got, want = plain(weighted_loss(params, padded, marks.float())), plain(loss(params, rest))
-    wrong = difference(got, want, "the loss", tolerance=1e-4)
-    if not wrong:
-        return PASSED
-    if not difference(got * 256 / 250, want, tolerance=1e-4):
-        return differs(wrong, "The sum is right, but it is divided by 256. How many examples count?")
-    if not difference(got, loss(params, padded), tolerance=1e-4):
-        hint = "The padding is in it: rows of zeros give predictions too, because of the biases. Who leaves them out?"
-        return differs(wrong, hint)
-    return differs(wrong)
-
-
-def judge_move(answer: Any) -> Verdict:
-    """Two devices along `data`, four along `model`, the same layers cut."""
-    params, batch = answer
-    shards = [tuple(part.sharding.shard_shape(part.shape)) for layer in params for part in layer]
-    rows = [part.addressable_shards[0].data.shape[0] for part in batch]
-    told = f"a device holds {shards[2]} of W2, {shards[4]} of W3 and {rows[0]} examples"
-    if shards[2] == (256, 128):
+def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
+    """Divided by the largest where that is more than 1."""
+    values = ts.device_put(torch.tensor([1.0, 2.0, 3.0, 4.0]), ts.NamedSharding(ts.make_mesh((4,), ("a",)), P("a")))
+    jitted = ts.jit(shrunk)
+    try:
+        large, small = jitted(values), jitted(values / 8)
+    except TypeError as error:
+        hint = "A trace has no values to choose a branch by. The three ways out stand in section 8."
+        return differs(f"jit says: {str(error).splitlines()[0]}", hint)
+    told = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
+    if told and not difference(large, [1.0, 0.5, 0.75, 1.0]):
         return differs(
-            told, "W2 is cut in two, so `model` has two devices. Which is the first number of a mesh's shape?"
+            told, "Each element decided for itself: 1 was left as it is. The condition is about the largest."
         )
-    if shards[2] != (256, 64) or shards[3] != (64,) or shards[4] != (64, 256):
+    if told:
         return differs(told)
-    if shards[:2] != [(784, 256), (256,)] or shards[6:] != [(256, 10), (10,)]:
-        return differs("a layer that was whole is cut", "`place` takes the same four layers as before.")
-    if rows != [128, 128]:
-        return differs(told, "The parameters have moved. The batch is dealt out over two devices of `data` now, too.")
-    meshes = {str(part.sharding.mesh) for part in (*batch, *(part for layer in params for part in layer))}
-    if len(meshes) != 1:
-        return differs("parameters and batch are on different meshes", "Make one mesh, and put both there.")
-    return PASSED
+    told = difference(small, [0.125, 0.25, 0.375, 0.5], "shrunk of 1/8, 2/8, 3/8, 4/8")
+    return (
+        differs(told, "Here the largest is not more than 1. By what may one divide without a change?")
+        if told
+        else PASSED
+    )
+
+
+def unconstrained(left: Any, right: Any) -> Any:
+    """The stub of 07.4."""
+    return left @ right
+
+
+def judge_halved(halved: Callable[..., Any]) -> Verdict:
+    """The product, its columns cut by `b`, by one reduce_scatter."""
+    compiled = _program(halved, P(None, "b"), P("b"))
+    spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
+    told = f"the result has {spec}, and each device sends {nbytes:,} bytes: {_talk(compiled)}"
+    if spec == P("b"):
+        return differs(told, "Those are the rows. Columns are the second entry of P.")
+    if spec != P(None, "b"):
+        return differs(told)
+    if nbytes != 8192:
+        return differs(told, "The right place, by a detour. Constrain the product, and nothing before it.")
+    numbers = torch.arange(4096.0).reshape(64, 64) / 4096
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
+    wrong = difference(halved(left, right), numbers @ numbers, "the product", tolerance=1e-3)
+    return differs(wrong) if wrong else PASSED
 
 
 EXERCISES = (
     Exercise(
         "07.1",
-        judge_layers,
+        judge_silent_sum,
         (
-            "Which weight is the largest, and what is it now?",
-            "Section 4 cuts one pair: columns, then rows. Four layers are two pairs.",
-            "Begin with `by_columns`, and go on in turns.",
+            "To add up a column, which elements must be in one place?",
+            "Rows stay whole, columns are dealt out: over how many devices, if each holds an eighth?",
+            "One dim may be cut by both axes: `P(None, (..., ...))`.",
         ),
-        stub=[WHOLE, BY_COLUMNS, BY_ROWS, WHOLE],
+        stub=P("a", "b"),
     ),
     Exercise(
         "07.2",
-        judge_envelope,
+        judge_two_products,
         (
-            "What is summed up over the devices in one step, and how many bytes has it?",
-            "Every gradient, 4 bytes a number. Section 3 says which share of a block each device sends for that.",
-            "2 × (devices − 1) / devices of the size of all parameters.",
+            "Which cut of `w1` makes `v @ w1` free (section 3)?",
+            "Rows by columns: `w1` has its columns cut. They become the contracted dim of the second product.",
+            "`w1` by columns, `w2` by rows, both over `b`.",
         ),
-        stub=lambda count, devices: 0,
+        stub=(P("b", None), P("b", None)),
     ),
     Exercise(
         "07.3",
-        judge_leftovers,
+        judge_shrunk,
         (
-            "Which rows are to count, and by how much is the sum to be divided?",
-            "`weights` is 1 for 250 rows and 0 for six. Multiply the loss of each *example* by its weight.",
-            "`each = ((predict(params, inputs) - targets) ** 2).sum(-1)`; `(each * weights).sum() / weights.sum()`.",
+            "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
+            "`v.max()` is a tensor; `torch.where` or `torch.clamp` makes the divisor of it.",
+            "`v / torch.clamp(v.max(), min=1)`",
         ),
-        stub=(torch.ones(256), unweighted_loss),
+        stub=lambda v: v,
     ),
     Exercise(
         "07.4",
-        judge_move,
+        judge_halved,
         (
-            "What does a move need: a new mesh, and what else?",
-            "`ts.make_mesh((2, 4), ...)` with the same names; then `place` for the parameters and `put` for the batch.",
-            '`place(params_tp, mesh_4, [whole, by_columns, by_rows, whole])` and `put(batch, mesh_4, P("data"))`.',
+            "Who decides where a result lives, and how do you overrule it (section 10)?",
+            "`ts.lax.with_sharding_constraint(value, sharding)`: which value, which sharding?",
+            "The value is `left @ right`; the sharding is `ts.NamedSharding(mesh, P(None, 'b'))`.",
         ),
-        stub=(None, None),
+        stub=unconstrained,
     ),
 )

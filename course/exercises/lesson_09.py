@@ -1,6 +1,6 @@
-"""Lesson 09: when it goes wrong."""
+"""Lesson 09: computation follows the data."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,191 +8,149 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.schedules import ring, start, steps
-from tinyshard.core import config
 
 __all__ = ["EXERCISES"]
 
-CHOICES = ("ask again", "start afresh", "mend my line", "compute again")
-BEST_ROUNDS = 2
-ON_ALL = 4096 // 8  # elements of a 64 × 64 array that each of eight devices holds
+P = ts.P
 
 
-def judge_first_steps(answer: object) -> Verdict:
-    """09.1: what to do after each of four errors, which stand in the order of `CHOICES`."""
-    if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
-        return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
-    right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))
-    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
-    if right == 4:
-        return PASSED
-    if answer[0] == "start afresh":
-        return differs(told, "1: a fresh pool costs all arrays, and here nothing is lost: the device was only asleep.")
-    if answer[1] in ("ask again", "compute again"):
-        return differs(told, "2: a dead process does not come back, however often you ask. What gives you eight again?")
-    if answer[2] in ("ask again", "compute again", "start afresh"):
-        return differs(told, "3: the same line on the same values fails again, on a fresh pool too.")
-    if answer[3] == "ask again":
-        return differs(told, "4: a cancelled value never comes by itself; its order was thrown away.")
-    return differs(told)
+def _operand(spec: Any) -> ts.ShapeDtypeStruct:
+    """A matrix of 64 x 64, laid out by `spec` on the lesson's mesh: programs need no more."""
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    return ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=ts.NamedSharding(mesh, spec))
 
 
-# Stubs, word by word as in the answer cells: a docstring would make them other functions.
-def _first(device: int) -> Any:
-    return ["send", "receive"]
+def _program(function: Callable[..., Any], *specs: Any) -> Any:
+    return ts.jit(function).lower(*map(_operand, specs)).compile()
 
 
-def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
-    """09.2: rings of 4 and of 8 get done, in two rounds."""
-    for count in (4, 8):
-        orders = {device: order(device) for device in range(count)}
-        for device, words in orders.items():
-            if not isinstance(words, list | tuple) or sorted(words) != ["receive", "send"]:
-                return differs(f'order({device}) is {words!r}, not "send" and "receive" in some order')
-        moment = steps(start(ring(count, orders)))[-1]
-        if moment.circle:
-            stuck = " → ".join(f"CPU {device}" for device in (*moment.circle, moment.circle[0]))
-            different = {tuple(each) for each in orders.values()}
-            hint = (
-                "While all do the same first, each waits for the next. They must differ." if len(different) == 1 else ""
-            )
-            return differs(f"with {count} devices there is a deadlock: {stuck}", hint)
-        if moment.rounds > BEST_ROUNDS:
-            hint = "One that differs breaks the circle, but the others go one by one. Let half of them differ."
-            return differs(f"with {count} devices all are done, but after {moment.rounds} rounds", hint)
-    return PASSED
+def _talk(compiled: Any) -> str:
+    """The collectives of a program: "all_gather over a, all_reduce over b"."""
+    found = [f"{each.op} over {' and '.join(each.over)}" for each in compiled.cost_analysis().traffic]
+    return ", ".join(found) or "no collective"
 
 
-def _rectified(v: Any) -> Any:
-    v -= v.mean(0)
-    v[v < 0] = 0
-    return v
+def judge_silent_sum(spec: Any) -> Verdict:
+    """The sum of each column without talk, an eighth of the matrix on each device."""
+    if not isinstance(spec, P):
+        return differs(f"it is a {type(spec).__name__}, not a P(...)")
+    compiled = _program(lambda v: v.sum(0), spec)
+    held, nbytes = compiled.program.metas[0], compiled.cost_analysis().nbytes
+    told = f"each device holds {held} and sends {nbytes} bytes"
+    is_eighth = held.nbytes == 64 * 64 * 4 // 8
+    if not is_eighth and nbytes == 0:
+        return differs(told, "Silent, but there are copies: both axes have to cut something.")
+    if is_eighth and nbytes:
+        return differs(told, "A column that lies on several devices must be added up by talking. Whole columns do not.")
+    return PASSED if is_eighth else differs(told)
 
 
-def judge_rectified(answer: Callable[[Any], Any]) -> Verdict:
-    """09.3: column means away, negatives to zero; an Array in, an Array out, and the first as it was."""
-    device = ts.devices()[0]
-    for host in (torch.tensor([[0.0, 2.0], [2.0, 4.0]]), torch.tensor([[3.0, -1.0], [0.0, 5.0], [0.0, 2.0]])):
-        given = ts.device_put(host, device)
-        try:
-            got = answer(given)
-        except ts.ImmutableError as error:
-            hint = "A copy is an Array, too, and does not change either. Name each step's result: `w = v - …`"
-            return differs(f"it still writes: {str(error).splitlines()[1].strip()}", hint)
-        want = (host - host.mean(0)).clamp(min=0)
-        if isinstance(got, torch.Tensor) and not isinstance(got, ts.Array):
-            hint = "Somewhere the numbers are fetched to the kernel. Each step works on the Array itself."
-            return differs("it returns a plain tensor", hint)
-        told = difference(got, want, "the result")
-        if told:
-            lowest = ts.device_get(got).min() if isinstance(got, ts.Array) else torch.tensor(0.0)
-            return differs(told, "Negative numbers are left. Which function chooses by a mask?" if lowest < 0 else "")
-    return PASSED
-
-
-def _augmented(image: Any, key: Any) -> Any:
-    noisy = image + ts.random.normal(key, image.shape)
-    return noisy * ts.random.bernoulli(key, 0.5, image.shape)
-
-
-def judge_augmented(answer: Callable[[Any, Any], Any]) -> Verdict:
-    """09.4: no key twice, and the result hangs on the key alone."""
-    before = config.read("debug_key_reuse")
-    config.update("debug_key_reuse", True)
-    try:
-        results = [_values(answer(torch.zeros(8, 8), ts.random.key(seed))) for seed in (7, 7, 8)]
-    except ts.TinyshardError as error:
-        if type(error).__name__ != "KeyReuseError":
-            raise
-        split_too = "split" in str(error).splitlines()[1]
-        hint = "After `split` the old key is used up: draw from the two new ones only." if split_too else ""
-        return differs("a key is used a second time", hint)
-    finally:
-        config.update("debug_key_reuse", before)
-    images = [result for result in results if result is not None and result.shape == (8, 8)]
-    if len(images) < len(results):
-        return differs("the result is no image of the shape that came in")
-    once, again, other = images
-    if not torch.equal(once, again):
+def judge_two_products(specs: Any) -> Verdict:
+    """w1 by columns, w2 by rows."""
+    if not isinstance(specs, list | tuple) or not all(isinstance(spec, P) for spec in specs):
+        return differs("it is not a pair of P(...)")
+    compiled = _program(lambda v, w1, w2: (v @ w1) @ w2, P("a"), *specs)
+    halves = [meta.nbytes == 64 * 64 * 4 // 2 for meta in compiled.program.metas[1:3]]
+    if not all(halves):
+        name = "w1" if not halves[0] else "w2"
         return differs(
-            "the same key gives another result the second time", "Draw with ts.random only, from `key` only."
+            f"a device does not hold half of {name}", "Only one axis cuts into halves: the one of 2 devices."
         )
-    if torch.equal(once, other):
-        hint = "It no longer depends on `key`. Split the one that came in, and make none yourself."
-        return differs("another key gives the same result", hint)
-    share = (once == 0).double().mean().item()
-    if not 0.2 < share < 0.8:
-        return differs(f"{share:.0%} of the image is black, not about half", "Both draws are still needed.")
-    return PASSED
+    told = f"the program has {_talk(compiled)}"
+    talk = [each.op for each in compiled.cost_analysis().traffic]
+    if talk == ["all_reduce"]:
+        return PASSED
+    if specs[0] == P(None, "b"):
+        return differs(told, "The first product is free now, its columns cut by `b`. Which dim of `w2` meets them?")
+    return differs(told, "One collective is spent on the first product already. Which cut of `w1` makes it free?")
 
 
-def _values(result: object) -> torch.Tensor | None:
-    return ts.device_get(result).detach() if isinstance(result, torch.Tensor) else None
+def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
+    """Divided by the largest where that is more than 1."""
+    values = ts.device_put(torch.tensor([1.0, 2.0, 3.0, 4.0]), ts.NamedSharding(ts.make_mesh((4,), ("a",)), P("a")))
+    jitted = ts.jit(shrunk)
+    try:
+        large, small = jitted(values), jitted(values / 8)
+    except TypeError as error:
+        hint = "A trace has no values to choose a branch by. The three ways out stand in section 8."
+        return differs(f"jit says: {str(error).splitlines()[0]}", hint)
+    told = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
+    if told and not difference(large, [1.0, 0.5, 0.75, 1.0]):
+        return differs(
+            told, "Each element decided for itself: 1 was left as it is. The condition is about the largest."
+        )
+    if told:
+        return differs(told)
+    told = difference(small, [0.125, 0.25, 0.375, 0.5], "shrunk of 1/8, 2/8, 3/8, 4/8")
+    return (
+        differs(told, "Here the largest is not more than 1. By what may one divide without a change?")
+        if told
+        else PASSED
+    )
 
 
-def judge_quiet_rows(spec: object) -> Verdict:
-    """09.5: rows sorted without a byte, on an eighth a device."""
-    if isinstance(spec, tuple) and not isinstance(spec, ts.PartitionSpec):
-        spec = ts.P(*spec)
-    if not isinstance(spec, ts.PartitionSpec):
-        return differs(f"it is of type {type(spec).__name__}, not a spec such as P('a', 'b')")
-    sharding = ts.NamedSharding(ts.AbstractMesh((4, 2), ("a", "b")), spec)
-    v = ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=sharding)
-    nbytes = ts.jit(lambda v: v.sort(1).values).lower(v).compile().cost_analysis().nbytes
-    held = torch.Size(sharding.shard_shape((64, 64))).numel()
-    told = f"{nbytes:,} bytes are sent, and each device holds {held} elements"
-    if nbytes:
-        hint = "The place of a number depends on all others of its row. Which dim must therefore not be cut?"
-        return differs(told, hint)
-    if held > ON_ALL:
-        hint = "Quiet, but with copies: an axis that cuts nothing leaves copies. One dim may be cut by two axes."
-        return differs(f"{told}, not {ON_ALL}", hint)
-    return PASSED
+def unconstrained(left: Any, right: Any) -> Any:
+    """The stub of 09.4."""
+    return left @ right
+
+
+def judge_halved(halved: Callable[..., Any]) -> Verdict:
+    """The product, its columns cut by `b`, by one reduce_scatter."""
+    compiled = _program(halved, P(None, "b"), P("b"))
+    spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
+    told = f"the result has {spec}, and each device sends {nbytes:,} bytes: {_talk(compiled)}"
+    if spec == P("b"):
+        return differs(told, "Those are the rows. Columns are the second entry of P.")
+    if spec != P(None, "b"):
+        return differs(told)
+    if nbytes != 8192:
+        return differs(told, "The right place, by a detour. Constrain the product, and nothing before it.")
+    numbers = torch.arange(4096.0).reshape(64, 64) / 4096
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
+    wrong = difference(halved(left, right), numbers @ numbers, "the product", tolerance=1e-3)
+    return differs(wrong) if wrong else PASSED
 
 
 EXERCISES = (
     Exercise(
         "09.1",
-        judge_first_steps,
+        judge_silent_sum,
         (
-            "Say of each error: is a device asleep, is one dead, is a line wrong, or was an order thrown away?",
-            "Each of the four choices is right once.",
+            "To add up a column, which elements must be in one place?",
+            "Rows stay whole, columns are dealt out: over how many devices, if each holds an eighth?",
+            "One dim may be cut by both axes: `P(None, (..., ...))`.",
         ),
+        stub=P("a", "b"),
     ),
     Exercise(
         "09.2",
-        judge_order,
+        judge_two_products,
         (
-            "Draw the ring. Who has to receive first, so that CPU 0 can send?",
-            "Let it depend on the id: half of the devices send first, and their neighbours receive first.",
-            "`device % 2` is 0 for every other device.",
+            "Which cut of `w1` makes `v @ w1` free (section 3)?",
+            "Rows by columns: `w1` has its columns cut. They become the contracted dim of the second product.",
+            "`w1` by columns, `w2` by rows, both over `b`.",
         ),
-        stub=_first,
+        stub=(P("b", None), P("b", None)),
     ),
     Exercise(
         "09.3",
-        judge_rectified,
+        judge_shrunk,
         (
-            "The table in section 9 has both lines of this function, and beside them the same out of place.",
-            "`w = v - v.mean(0)`, then `torch.where(…, 0.0, w)`.",
+            "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
+            "`v.max()` is a tensor; `torch.where` or `torch.clamp` makes the divisor of it.",
+            "`v / torch.clamp(v.max(), min=1)`",
         ),
-        stub=_rectified,
+        stub=lambda v: v,
     ),
     Exercise(
         "09.4",
-        judge_augmented,
+        judge_halved,
         (
-            "Two draws need two keys. How does one become two?",
-            "`noise_key, mask_key = ts.random.split(key)`",
+            "Who decides where a result lives, and how do you overrule it (section 10)?",
+            "`ts.lax.with_sharding_constraint(value, sharding)`: which value, which sharding?",
+            "The value is `left @ right`; the sharding is `ts.NamedSharding(mesh, P(None, 'b'))`.",
         ),
-        stub=_augmented,
-    ),
-    Exercise(
-        "09.5",
-        judge_quiet_rows,
-        (
-            "Keep each row whole, and cut the rows into eight.",
-            "Section 11 cut the rows by both axes, by a tuple of their names.",
-        ),
+        stub=unconstrained,
     ),
 )

@@ -1,157 +1,175 @@
-"""Lesson 10: what an all-reduce takes, how many devices are enough, where the axes lie, and two stages."""
+"""Lesson 10: random numbers that do not care where they run."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference
+from course.exercises.compare import plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.network import step_on
-from course.planner import LAPTOPS, Link, Machine, estimate
 
 __all__ = ["EXERCISES"]
 
-Answer = Callable[..., Any]
-
-# (bytes, devices, latency, bandwidth) with round results: 2 (n - 1) rounds, 2 (n - 1) / n of the bytes
-WIRES = ((800, 8, 1.0, 100.0), (6400, 64, 0.5, 50.0), (40, 2, 0.0, 10.0))
+P = ts.P
 
 
-def judge_all_reduce_seconds(answer: Answer) -> Verdict:
-    """10.1: rounds times latency, and bytes over bandwidth."""
-    for nbytes, devices, latency_s, bytes_per_s in WIRES:
-        rounds, carried_s = 2 * (devices - 1), 2 * nbytes * (devices - 1) / devices / bytes_per_s
-        want = rounds * latency_s + carried_s
-        got = answer(nbytes, devices, Link(latency_s, bytes_per_s))
-        case = f"for {nbytes:,} bytes on {devices} devices, {latency_s:g} s and {bytes_per_s:g} bytes/s it"
-        told = difference(got, want, case)
-        if not told:
-            continue
-        hint = ""
-        if got == latency_s + carried_s:
-            hint = "Each of the steps around the ring waits for the one before. How many steps are there?"
-        if got == rounds * latency_s + nbytes / bytes_per_s:
-            hint = "What does one device send in an all_reduce of so many bytes? A little less than twice as much."
-        return differs(told, hint)
+def equal_layers(key: Any) -> Any:
+    """The stub of 10.1."""
+    first = ts.random.normal(key, (3, 3))
+    second = ts.random.normal(key, (6, 3))
+    return first, second
+
+
+def judge_two_layers(two_layers: Callable[..., Any]) -> Verdict:
+    """Two matrices from one key, that share no number and both depend on the key."""
+    one = ts.random.key(1)
+    first, second = (plain(each) for each in two_layers(one))
+    if (tuple(first.shape), tuple(second.shape)) != ((3, 3), (6, 3)):
+        return differs(f"the shapes are {tuple(first.shape)} and {tuple(second.shape)}, not (3, 3) and (6, 3)")
+    if set(first.flatten().tolist()) & set(second.flatten().tolist()):
+        return differs("the two matrices share numbers", "Both are still drawn from one key. Each draw needs its own.")
+    again = [plain(each) for each in two_layers(one)]
+    if not (torch.equal(first, again[0]) and torch.equal(second, again[1])):
+        return differs("twice the same key gives different matrices", "Draw by `ts.random`, which has no hidden state.")
+    other = [plain(each) for each in two_layers(ts.random.key(2))]
+    for name, a, b in zip(("first", "second"), (first, second), other, strict=True):
+        if torch.equal(a, b):
+            return differs(
+                f"the {name} matrix is the same for every key", "A new key of your own ignores the caller's."
+            )
+    from_used = [
+        name
+        for name, matrix in (("first", first), ("second", second))
+        if torch.equal(matrix, plain(ts.random.normal(one, tuple(matrix.shape))))
+    ]
+    if from_used:
+        hint = "`key` has been split, and is used up by that: draw from the new keys only. Section 6 shows the trap."
+        return differs(f"the {from_used[0]} matrix is drawn from `key` itself", hint)
     return PASSED
 
 
-COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-EXAMPLES = 65_536
+def same_noise(key: Any, step: int) -> Any:
+    """The stub of 10.2."""
+    return ts.random.normal(key, (3,))
 
 
-def judge_enough_devices(answer: object) -> Verdict:
-    """10.2: the fastest count for data parallelism around a ring."""
-    if answer not in COUNTS:
-        return differs(f"{answer!r} is none of {', '.join(map(str, COUNTS))}")
-    best = min(COUNTS, key=_step_s)
-    if answer == best:
-        return PASSED
-    told = f"with {answer} devices a step takes {_step_s(answer):.1f} s; another number is faster"
-    if answer == COUNTS[-1]:
-        return differs(told, "More devices share the computing, but the ring gets longer. Which part grows?")
-    if answer == COUNTS[0]:
-        return differs(told, "On one host nothing goes over the slow wire, but see how long the products take.")
-    return differs(told)
-
-
-def _step_s(devices: object) -> float:
-    assert isinstance(devices, int)
-    return estimate(step_on("data", devices, EXAMPLES), LAPTOPS).step_s
-
-
-# two hosts of four devices; 1 s for 100 bytes inside, and for 10 bytes between
-TWO_HOSTS = Machine("two hosts", 4, 1.0, 10**9, Link(0.0, 100.0), Link(0.0, 10.0))
-NUMBERS = 100
-
-
-def judge_two_stages(answer: Answer) -> Verdict:
-    """10.3: an all-reduce of which only a quarter leaves the hosts."""
-    x = torch.arange(8.0 * NUMBERS).reshape(2, 4, NUMBERS) % 17
-    got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
-    if got is None:
-        return differs("it returns None")
-    told = difference(got, x.sum((0, 1)).expand(2, 4, NUMBERS), "what the devices hold")
-    if told:
-        return differs(told.splitlines()[0])
-    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
-    both = ts.P(("host", "device"))
-    described = ts.ShapeDtypeStruct((8 * NUMBERS,), torch.float32, sharding=ts.NamedSharding(mesh, both))
-    compiled = ts.shard_map(answer, mesh=mesh, in_specs=both, out_specs=both).lower(described).compile()
-    leaving = estimate(compiled, TWO_HOSTS).host_nbytes
-    if leaving <= 4 * NUMBERS:
-        return PASSED
-    told = f"the sums are right, but {leaving:,} bytes leave each host; the target is {4 * NUMBERS}"
-    if leaving > 8 * NUMBERS - NUMBERS:
+def judge_noise(noise: Callable[..., Any]) -> Verdict:
+    """A function of key and step, and of nothing else."""
+    steps = [plain(noise(ts.random.key(5), step)) for step in range(4)]
+    resumed = plain(noise(ts.random.key(5), 3))
+    if not torch.equal(resumed, steps[3]):
+        hint = "Something outside remembers how often you called. Step 3 must need nothing but the key and the 3."
+        return differs("step 3 after a new start differs from step 3 before", hint)
+    if torch.equal(steps[2], steps[3]):
+        return differs("steps 2 and 3 have the same noise", "The step does not enter the key yet.")
+    if any(torch.allclose(a - a.mean(), b - b.mean(), atol=1e-5) for a, b in pairwise(steps)):
+        hint = "The draw is the same in each step, and only shifted. The *key* must be another one in each step."
+        return differs("steps differ by a constant", hint)
+    if torch.equal(plain(noise(ts.random.key(6), 3)), steps[3]):
         return differs(
-            told,
-            "All four devices of a host send the same sums to the other host. Let each of them send a quarter: "
-            "psum_scatter first.",
+            "another key gives the same noise", "`ts.random.key(step)` forgets `key`: mix the step *into* it."
         )
-    return differs(told, "One ring through all devices leaves each host once, with nearly twice the bytes of a row.")
+    return PASSED
 
 
-def judge_axes(answer: object) -> Verdict:
-    """10.4: the axis that talks most lies within a host."""
-    if not isinstance(answer, ts.Mesh):
-        return differs(f"it is {type(answer).__name__}, no mesh")
-    names, shape = answer.axis_names, dict(answer.shape)
-    if sorted(names) != ["data", "model"]:
-        return differs(f"its axes are {', '.join(names)}; the layers want data and model")
-    if shape["data"] * shape["model"] != 64:
-        return differs(f"it has {shape['data'] * shape['model']} devices, not 64")
-    if shape["model"] != 8:
-        return differs(f"{shape['model']} devices share a matrix, not 8", "Only the order of the axes may change.")
-    if names == ("data", "model"):
+def identity(key: Any, x: Any) -> Any:
+    """The stub of 10.3."""
+    return x
+
+
+def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
+    """About half zero, the others doubled, other elements for other keys, no talk."""
+    rows = ts.NamedSharding(ts.make_mesh((8,), ("rows",)), P("rows"))
+    x = ts.device_put(torch.arange(1.0, 801.0).reshape(8, 100), rows)
+    key = ts.random.key(3)
+    jitted = ts.jit(dropout)
+    try:
+        dropped = plain(jitted(key, x))
+    except ts.errors.StatefulRandomError as error:
+        hint = "torch's own dropout and rand have a hidden state. Draw the mask by `ts.random`, from the key."
+        return differs(str(error).splitlines()[0], hint)
+    values = plain(x)
+    if tuple(dropped.shape) != (8, 100):
+        return differs(f"the shape is {tuple(dropped.shape)}, not (8, 100)")
+    kept = dropped != 0
+    share = 1 - kept.float().mean().item()
+    told = f"{share:.0%} of the elements are 0"
+    if torch.equal(dropped[kept], values[kept]) and 0.4 < share < 0.6:
+        return differs(
+            "what is kept is not doubled", "The mean of all is to stay what it was. So the kept ones count twice."
+        )
+    if not torch.equal(dropped[kept], 2 * values[kept]):
+        return differs("an element is neither 0 nor doubled")
+    if (kept == kept[0]).all():
+        return differs(
+            "all rows lose the same elements", "The mask has one row. Draw one number for each element of `x`."
+        )
+    if not 0.4 < share < 0.6:
+        return differs(told)
+    if torch.equal(plain(jitted(ts.random.key(4), x)) != 0, kept):
+        return differs("another key drops the same elements", "The mask must come from the key that the caller gives.")
+    nbytes = jitted.lower(key, x).compile().cost_analysis().nbytes
+    if nbytes:
+        return differs(f"each device sends {nbytes} bytes", "The mask needs the shape of `x`, and nothing from others.")
+    return PASSED
+
+
+def judge_counters(counters: Any) -> Verdict:
+    """Row 2, columns 6 to 11 of a matrix with 12 columns."""
+    found = [int(each) for each in counters]
+    told = f"these are the counters {found[0]} to {found[-1]}" if found else "there are none"
+    if found == list(range(30, 36)):
         return PASSED
-    return differs(
-        "eight devices that share a matrix stand on eight hosts",
-        "Devices are numbered host by host, and the last axis counts fastest. Which of the two talks more often?",
-    )
-
-
-# 10.3's answer cell before it is touched: right, but one ring through all devices of both hosts
-def _one_ring(row):  # type: ignore[no-untyped-def]
-    return ts.lax.psum(row, ("host", "device"))
+    if found == list(range(24, 30)):
+        return differs(told, "The row is right, but that is its left half: CPU 2 has it.")
+    if found == list(range(42, 48)):
+        return differs(told, "The half is right, but that is the *second* row of the block.")
+    if found == list(range(18, 24)):
+        return differs(told, "That is a block numbered through. A counter is 12 times the row, plus the column.")
+    return differs(told)
 
 
 EXERCISES = (
     Exercise(
         "10.1",
-        judge_all_reduce_seconds,
+        judge_two_layers,
         (
-            "Two parts: what waiting costs, and what carrying costs. Which of the numbers belong to which part?",
-            "A ring of n devices takes n - 1 steps to add up, and as many to tell everybody (lesson 04).",
-            "Waiting: 2 (n - 1) times the latency. Carrying: 2 (n - 1) / n of the bytes, divided by the bandwidth.",
+            "How many things are drawn, and how many keys are there?",
+            "Section 5: which function makes two keys of one?",
+            "`for_first, for_second = ts.random.split(key)`, and a draw from each.",
         ),
+        stub=equal_layers,
     ),
     Exercise(
         "10.2",
-        judge_enough_devices,
+        judge_noise,
         (
-            "Computing gets shorter as devices are added, and the ring longer. Where do they meet?",
-            "Call step_seconds for every count, and look for the smallest.",
+            "What is known at step 3 to a program that was started again just now?",
+            "A key for number *i*: section 6.",
+            "Draw from `ts.random.fold_in(key, step)`.",
         ),
+        stub=same_noise,
     ),
     Exercise(
         "10.3",
-        judge_two_stages,
+        judge_dropout,
         (
-            "The four devices of a host can add up among themselves first, over their fast wires.",
-            "If each of them then holds a quarter of the sum, it has only that to send to the other host.",
-            'psum_scatter over "device", psum over "host", all_gather over "device", all of them with tiled=True.',
+            "What decides for each element, and in which shape is it drawn?",
+            "`ts.random.bernoulli(key, 0.5, x.shape)` is a mask, and `torch.where` takes it.",
+            "`torch.where(mask, 2 * x, 0)`: kept ones doubled, the others zero.",
         ),
-        stub=_one_ring,
+        stub=identity,
     ),
     Exercise(
         "10.4",
-        judge_axes,
+        judge_counters,
         (
-            "Print which device ids stand in one row of the mesh, and think of 0 to 7 as the first host.",
-            "The sizes go with the names: change places of both.",
+            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block, and which block is CPU 3's?",
+            "CPU 3 has rows 2 and 3, and the right half of the columns.",
+            "The counter of row i, column j is 12 · i + j; i is 2, and j goes from 6 to 11.",
         ),
-        stub=ts.AbstractMesh((8, 8), ("model", "data")),
+        stub=range(6),
     ),
 )

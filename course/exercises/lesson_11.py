@@ -1,174 +1,198 @@
-"""Lesson 11: three puzzles, scored on values, bytes, memory and work."""
+"""Lesson 11: when it goes wrong."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.capstone import FSDP, PIPELINE, RING, Score
+from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.schedules import ring, start, steps
+from tinyshard.core import config
 
 __all__ = ["EXERCISES"]
 
-Answer = Callable[..., Any]
+CHOICES = ("ask again", "start afresh", "mend my line", "compute again")
+BEST_ROUNDS = 2
+ON_ALL = 4096 // 8  # elements of a 64 × 64 array that each of eight devices holds
 
 
-def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str) -> Verdict:
-    """What of a right answer is above its target, the first of bytes, memory and work."""
-    for what, got, most, hint in (
-        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes),
-        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak),
-        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops),
-    ):
-        if got > most:
-            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}", hint)
+def judge_first_steps(answer: object) -> Verdict:
+    """11.1: what to do after each of four errors, which stand in the order of `CHOICES`."""
+    if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
+        return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
+    right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))
+    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    if right == 4:
+        return PASSED
+    if answer[0] == "start afresh":
+        return differs(told, "1: a fresh pool costs all arrays, and here nothing is lost: the device was only asleep.")
+    if answer[1] in ("ask again", "compute again"):
+        return differs(told, "2: a dead process does not come back, however often you ask. What gives you eight again?")
+    if answer[2] in ("ask again", "compute again", "start afresh"):
+        return differs(told, "3: the same line on the same values fails again, on a fresh pool too.")
+    if answer[3] == "ask again":
+        return differs(told, "4: a cancelled value never comes by itself; its order was thrown away.")
+    return differs(told)
+
+
+# Stubs, word by word as in the answer cells: a docstring would make them other functions.
+def _first(device: int) -> Any:
+    return ["send", "receive"]
+
+
+def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
+    """11.2: rings of 4 and of 8 get done, in two rounds."""
+    for count in (4, 8):
+        orders = {device: order(device) for device in range(count)}
+        for device, words in orders.items():
+            if not isinstance(words, list | tuple) or sorted(words) != ["receive", "send"]:
+                return differs(f'order({device}) is {words!r}, not "send" and "receive" in some order')
+        moment = steps(start(ring(count, orders)))[-1]
+        if moment.circle:
+            stuck = " → ".join(f"CPU {device}" for device in (*moment.circle, moment.circle[0]))
+            different = {tuple(each) for each in orders.values()}
+            hint = (
+                "While all do the same first, each waits for the next. They must differ." if len(different) == 1 else ""
+            )
+            return differs(f"with {count} devices there is a deadlock: {stuck}", hint)
+        if moment.rounds > BEST_ROUNDS:
+            hint = "One that differs breaks the circle, but the others go one by one. Let half of them differ."
+            return differs(f"with {count} devices all are done, but after {moment.rounds} rounds", hint)
     return PASSED
 
 
-def judge_ring(answer: Answer) -> Verdict:
-    """11.1: one block of keys and values at a time, with a softmax that is put together as they come by."""
-    score = RING.score(answer)
-    if "nan" in score.wrong or "inf" in score.wrong:
+def _rectified(v: Any) -> Any:
+    v -= v.mean(0)
+    v[v < 0] = 0
+    return v
+
+
+def judge_rectified(answer: Callable[[Any], Any]) -> Verdict:
+    """11.3: column means away, negatives to zero; an Array in, an Array out, and the first as it was."""
+    device = ts.devices()[0]
+    for host in (torch.tensor([[0.0, 2.0], [2.0, 4.0]]), torch.tensor([[3.0, -1.0], [0.0, 5.0], [0.0, 2.0]])):
+        given = ts.device_put(host, device)
+        try:
+            got = answer(given)
+        except ts.ImmutableError as error:
+            hint = "A copy is an Array, too, and does not change either. Name each step's result: `w = v - …`"
+            return differs(f"it still writes: {str(error).splitlines()[1].strip()}", hint)
+        want = (host - host.mean(0)).clamp(min=0)
+        if isinstance(got, torch.Tensor) and not isinstance(got, ts.Array):
+            hint = "Somewhere the numbers are fetched to the kernel. Each step works on the Array itself."
+            return differs("it returns a plain tensor", hint)
+        told = difference(got, want, "the result")
+        if told:
+            lowest = ts.device_get(got).min() if isinstance(got, ts.Array) else torch.tensor(0.0)
+            return differs(told, "Negative numbers are left. Which function chooses by a mask?" if lowest < 0 else "")
+    return PASSED
+
+
+def _augmented(image: Any, key: Any) -> Any:
+    noisy = image + ts.random.normal(key, image.shape)
+    return noisy * ts.random.bernoulli(key, 0.5, image.shape)
+
+
+def judge_augmented(answer: Callable[[Any, Any], Any]) -> Verdict:
+    """11.4: no key twice, and the result hangs on the key alone."""
+    before = config.read("debug_key_reuse")
+    config.update("debug_key_reuse", True)
+    try:
+        results = [_values(answer(torch.zeros(8, 8), ts.random.key(seed))) for seed in (7, 7, 8)]
+    except ts.TinyshardError as error:
+        if type(error).__name__ != "KeyReuseError":
+            raise
+        split_too = "split" in str(error).splitlines()[1]
+        hint = "After `split` the old key is used up: draw from the two new ones only." if split_too else ""
+        return differs("a key is used a second time", hint)
+    finally:
+        config.update("debug_key_reuse", before)
+    images = [result for result in results if result is not None and result.shape == (8, 8)]
+    if len(images) < len(results):
+        return differs("the result is no image of the shape that came in")
+    once, again, other = images
+    if not torch.equal(once, again):
         return differs(
-            score.wrong,
-            "exp of a large score overflows. Subtract the largest score of each row that you have seen so far, and "
-            "shrink what you had added up before by exp(old - new).",
+            "the same key gives another result the second time", "Draw with ts.random only, from `key` only."
         )
-    if score.wrong:
-        return differs(score.wrong)
-    gathers = score.compiled.cost_analysis().count("all_gather") > 0
-    return _too_much(
-        score,
-        "Eight blocks come by, and your own is there already: how many moves is that? After the last block, "
-        "nobody needs another one.",
-        "Gathering makes room for everyone's keys and values at once. Hold one block of each; pass it on by ppermute."
-        if gathers
-        else "Which value of 128 x 1024 numbers do you make, or which blocks do you keep after their turn?",
-        "Each pair of blocks needs two products: scores, and weights times values.",
-    )
+    if torch.equal(once, other):
+        hint = "It no longer depends on `key`. Split the one that came in, and make none yourself."
+        return differs("another key gives the same result", hint)
+    share = (once == 0).double().mean().item()
+    if not 0.2 < share < 0.8:
+        return differs(f"{share:.0%} of the image is black, not about half", "Both draws are still needed.")
+    return PASSED
 
 
-def judge_fsdp(answer: Answer) -> Verdict:
-    """11.2: a matrix is whole only while it is used."""
-    score = FSDP.score(answer)
-    if score.wrong.startswith("new matrix"):
-        return differs(
-            score.wrong,
-            "The loss is a mean over all examples, and each device's gradient is that of its own eight. What do you "
-            "get if you add up eight means?",
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    cost = score.compiled.cost_analysis()
-    if cost.count("all_reduce") > 1:
-        return differs(
-            f"the values are right, but there are {cost.count('all_reduce')} all_reduce; only the loss needs one",
-            "Nobody needs a whole gradient: each device updates its own rows. Which collective adds up and deals out?",
-        )
-    return _too_much(
-        score,
-        "Count the collectives: six gathered forwards, five again backwards, six gradients scattered.",
-        "Whole matrices wait for the backward pass. Let go of them, and gather again there. Equal steps of a "
-        "program are done only once, and the result kept: so gather shard.clone() the second time.",
-        "Forwards a product for each layer, backwards two, but for the first layer one.",
-    )
+def _values(result: object) -> torch.Tensor | None:
+    return ts.device_get(result).detach() if isinstance(result, torch.Tensor) else None
 
 
-def judge_pipeline(answer: Answer) -> Verdict:
-    """11.3: every stage has work in nearly every tick."""
-    score = PIPELINE.score(answer)
-    if score.wrong.startswith("what the last stage returns has the shape"):
-        return differs(
-            score.wrong, "Sixteen results leave the last stage: the first one in tick 7, the last one in tick 22."
-        )
-    if score.wrong:
-        return differs(score.wrong)
-    # a device that is done early is judged on its ticks first: they are what the puzzle is about
-    if score.flops > score.goal.flops:
-        products = score.flops // (score.goal.flops // 23)
-        return differs(
-            f"the values are right, but a device does {products} products; the target is 23",
-            "While stage 1 works on micro-batch 0, what keeps stage 0 from starting on micro-batch 1?",
-        )
-    return _too_much(
-        score,
-        "What is computed in the last tick stays where it is.",
-        "Keep only what leaves the last stage.",
-        "",
-    )
-
-
-# ---- the answer cells before they are touched: right, but wasteful ------------------------------------------------
-
-
-def _gathered_attention(q, k, v):  # type: ignore[no-untyped-def]
-    k = ts.lax.all_gather(k, "ring", tiled=True)
-    v = ts.lax.all_gather(v, "ring", tiled=True)
-    return torch.softmax(q @ k.T / q.shape[1] ** 0.5, -1) @ v
-
-
-def _step_of_whole_matrices(shards, batch):  # type: ignore[no-untyped-def]
-    inputs, targets = batch
-    whole = [ts.lax.all_gather(shard, "data", tiled=True) for shard in shards]
-
-    def loss(whole):  # type: ignore[no-untyped-def]
-        outputs = inputs
-        for number, W in enumerate(whole):
-            outputs = (outputs.clamp(min=0) if number else outputs) @ W
-        return ((outputs - targets) ** 2).mean()
-
-    value, grads = ts.value_and_grad(loss)(whole)
-    mine = [ts.lax.psum_scatter(grad, "data", tiled=True) / 8 for grad in grads]
-    return ts.lax.pmean(value, "data"), [shard - 0.1 * grad for shard, grad in zip(shards, mine, strict=True)]
-
-
-def _one_at_a_time(W, batches):  # type: ignore[no-untyped-def]
-    right = [(i, i + 1) for i in range(7)]
-    results = []
-    for value in batches:
-        for stage in range(8):
-            value = (value @ W[0]).clamp(min=0)
-            if stage < 7:
-                value = ts.lax.ppermute(value, "stage", right)
-        results.append(value)
-    return torch.stack(results)[None]
+def judge_quiet_rows(spec: object) -> Verdict:
+    """11.5: rows sorted without a byte, on an eighth a device."""
+    if isinstance(spec, tuple) and not isinstance(spec, ts.PartitionSpec):
+        spec = ts.P(*spec)
+    if not isinstance(spec, ts.PartitionSpec):
+        return differs(f"it is of type {type(spec).__name__}, not a spec such as P('a', 'b')")
+    sharding = ts.NamedSharding(ts.AbstractMesh((4, 2), ("a", "b")), spec)
+    v = ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=sharding)
+    nbytes = ts.jit(lambda v: v.sort(1).values).lower(v).compile().cost_analysis().nbytes
+    held = torch.Size(sharding.shard_shape((64, 64))).numel()
+    told = f"{nbytes:,} bytes are sent, and each device holds {held} elements"
+    if nbytes:
+        hint = "The place of a number depends on all others of its row. Which dim must therefore not be cut?"
+        return differs(told, hint)
+    if held > ON_ALL:
+        hint = "Quiet, but with copies: an axis that cuts nothing leaves copies. One dim may be cut by two axes."
+        return differs(f"{told}, not {ON_ALL}", hint)
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "11.1",
-        judge_ring,
+        judge_first_steps,
         (
-            "Start with one block: what would you have to remember of it, so that a second block can be added later?",
-            "For each row remember three things: the largest score so far, the sum of the weights, the weighted sum of "
-            "the values.",
-            "When a larger score comes, multiply both sums by exp(old largest - new largest). At the end divide one "
-            "by the other. Keys and values move together, in one ppermute of the pair.",
+            "Say of each error: is a device asleep, is one dead, is a line wrong, or was an order thrown away?",
+            "Each of the four choices is right once.",
         ),
-        stub=_gathered_attention,
     ),
     Exercise(
         "11.2",
-        judge_fsdp,
+        judge_order,
         (
-            "In which lines is a matrix whole, and how long does something still need it?",
-            "Write the backward pass by hand. For outputs = inputs @ W: the gradient by W is inputs.T @ grad, "
-            "that by inputs is grad @ W.T.",
-            "Backwards, layer by layer: make the gradient of the matrix and scatter it at once; gather the matrix "
-            "anew; go on to the layer before, where clamp lets through only what was positive.",
+            "Draw the ring. Who has to receive first, so that CPU 0 can send?",
+            "Let it depend on the id: half of the devices send first, and their neighbours receive first.",
+            "`device % 2` is 0 for every other device.",
         ),
-        stub=_step_of_whole_matrices,
+        stub=_first,
     ),
     Exercise(
         "11.3",
-        judge_pipeline,
+        judge_rectified,
         (
-            "Draw a table: a row for each stage, a column for each tick. Which micro-batch stands where?",
-            "In tick t stage s works on micro-batch t - s. There are 16 + 8 - 1 ticks.",
-            "In each tick stage 0 takes batches[min(tick, 15)], the others what they received: "
-            "torch.where(me == 0, ...). From tick 7 on, keep what comes out.",
+            "The table in section 9 has both lines of this function, and beside them the same out of place.",
+            "`w = v - v.mean(0)`, then `torch.where(…, 0.0, w)`.",
         ),
-        stub=_one_at_a_time,
+        stub=_rectified,
+    ),
+    Exercise(
+        "11.4",
+        judge_augmented,
+        (
+            "Two draws need two keys. How does one become two?",
+            "`noise_key, mask_key = ts.random.split(key)`",
+        ),
+        stub=_augmented,
+    ),
+    Exercise(
+        "11.5",
+        judge_quiet_rows,
+        (
+            "Keep each row whole, and cut the rows into eight.",
+            "Section 11 cut the rows by both axes, by a tuple of their names.",
+        ),
     ),
 )

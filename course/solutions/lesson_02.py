@@ -5,55 +5,83 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_02 import distance, loss
+from course.exercises.lesson_03 import SCORES
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
+P = ts.P
+pad = torch.nn.functional.pad
 
-def mean_pull(w: Any, examples: Any, targets: Any) -> Any:
-    """Wrong: the gradient of the mean."""
-    return ts.grad(lambda w: ts.vmap(loss, in_axes=(None, 0, 0))(w, examples, targets).mean())(w).norm()
+
+def holders(array: Any, row: int, column: int) -> list[int]:
+    """02.3."""
+    rows, columns = (range(size) for size in array.shape)
+    return sorted(
+        shard.device.id
+        for shard in array.addressable_shards
+        if row in rows[shard.index[0]] and column in columns[shard.index[1]]
+    )
+
+
+def first_holder(array: Any, row: int, column: int) -> list[int]:
+    """Wrong: stops at the first copy."""
+    return holders(array, row, column)[:1]
+
+
+def holders_of_row(array: Any, row: int, column: int) -> list[int]:
+    """Wrong: forgets that columns may be cut."""
+    rows = range(array.shape[0])
+    return [shard.device.id for shard in array.addressable_shards if row in rows[shard.index[0]]]
+
+
+def everybody(array: Any, row: int, column: int) -> list[int]:
+    """Wrong: where the array lives, not the element."""
+    return sorted(device.id for device in array.devices())
 
 
 ANSWERS = {
     "02.1": Answers(
-        solution=((1, 0), 1),
+        solution=P(None, "a"),
         wrong=(
-            Wrong((0, 0), "an entry for each argument"),
-            Wrong(((1, 0), 0), "now say `out_axes`"),
-            Wrong(((1, None), 1), "`None` shares"),
-            Wrong((1, 1), "which of `windows`"),
+            Wrong(P("a"), "Which entry of P stands for the columns"),
+            Wrong(P(None, "b"), "Which axis of the mesh has 4 devices"),
+            Wrong(P(None, ("a", "b")), "hold copies"),
+            Wrong(P("a", "b"), "how many different blocks"),
         ),
     ),
     "02.2": Answers(
-        solution=lambda points: ts.vmap(ts.vmap(distance, in_axes=(None, 0)), in_axes=(0, None))(points, points),
+        solution=P(("b", "a"), None),
         wrong=(
-            Wrong(lambda points: ts.vmap(distance)(points, points), "One vmap pairs point 0 with point 0"),
-            Wrong(
-                lambda points: ts.vmap(distance, in_axes=(0, None))(points, points), "A second vmap takes them apart"
-            ),
-            Wrong(lambda points: distance(points, points), "How would you get"),
+            Wrong(P("b", "a"), "the second entry is None"),
+            Wrong(P("b"), "a tuple of names"),
+            Wrong(P(("a", "b")), "one step along which axis"),
         ),
     ),
     "02.3": Answers(
-        solution=lambda w, xs, ys: ts.vmap(ts.grad(loss), in_axes=(None, 0, 0))(w, xs, ys).norm(dim=1),
+        solution=holders,
         wrong=(
-            Wrong(lambda w, xs, ys: ts.vmap(ts.grad(loss), in_axes=(None, 0, 0))(w, xs, ys), "their length is wanted"),
-            Wrong(lambda w, xs, ys: ts.vmap(ts.grad(loss), in_axes=(None, 0, 0))(w, xs, ys).norm(), "along dim 1"),
-            Wrong(lambda w, xs, ys: ts.vmap(loss, in_axes=(None, 0, 0))(w, xs, ys), "the length of its *gradient*"),
-            Wrong(mean_pull, "no longer knows its examples"),
-            Wrong(lambda w, xs, ys: ts.vmap(ts.grad(loss))(w, xs, ys), "Which function gives the gradient"),
+            Wrong(first_holder, "Do not stop at the first"),
+            Wrong(holders_of_row, "must lie in both"),
+            Wrong(everybody, "Which of the shards"),
         ),
     ),
     "02.4": Answers(
-        solution=lambda v: v - ts.lax.pmean(v, "i"),
+        solution=pad(SCORES, (0, 0, 0, 2)),
         wrong=(
-            Wrong(lambda v: v - v.mean(), "it is its own mean"),
-            Wrong(lambda v: v - ts.lax.psum(v, "i"), "also divides"),
-            Wrong(lambda v: ts.lax.pmean(v, "i"), "subtracted from what"),
-            Wrong(lambda v: v - ts.lax.pmean(v, "j"), "How does section 6"),
-            Wrong(lambda v: torch.abs(v - ts.lax.pmean(v, "i")), "How does section 6"),
+            Wrong(pad(SCORES, (0, 2)), "counts from the last dim"),
+            Wrong(pad(SCORES, (0, 2, 0, 6)), "Which axis cuts the rows"),
+            Wrong(pad(SCORES, (0, 0, 0, 2), value=1.0), "Pad with zeros"),
+            Wrong(SCORES.reshape(12, 5), "counts from the last dim"),
+        ),
+    ),
+    "02.5": Answers(
+        solution=P("a", None, None, "b"),
+        wrong=(
+            Wrong(P("a", "b"), "which all are to stay together"),
+            Wrong(P("a", None, "b"), "Half of the *rows*"),
+            Wrong(P("b", None, None, "a"), "Which axis has 4 devices"),
+            Wrong(P("a"), "Which two are to be cut"),
         ),
     ),
 }

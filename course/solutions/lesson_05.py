@@ -1,78 +1,77 @@
 """Lesson 05: answers."""
 
-from collections.abc import Callable
 from typing import Any
 
+import torch
+
 import tinyshard as ts
-from course.exercises.lesson_02 import convolve
-from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-P = ts.P
-lax = ts.lax
+RING = [(i, (i + 1) % 8) for i in range(8)]
 
 
-def on_blocks(function: Callable[..., Any], out_specs: ts.P) -> Made:
-    """The function on the blocks of a 4 x 2 mesh."""
-
-    def make() -> object:
-        mesh = ts.make_mesh((4, 2), ("a", "b"))
-        return ts.shard_map(function, mesh=mesh, in_specs=P("a", "b"), out_specs=out_specs)
-
-    return Made(make)
+def only_three(row: Any) -> Any:
+    """Device 3 holds its row, the others zeros."""
+    return torch.where(ts.lax.axis_index("i") == 3, row, 0.0)
 
 
-def in_stacks(stacks: int) -> Callable[..., Any]:
-    """24 rows, in so many stacks."""
-
-    def convolve_all(xs: Any, w: Any) -> Any:
-        both = ts.pmap(ts.vmap(convolve, in_axes=(0, None)), in_axes=(0, None))
-        return both(xs.reshape(stacks, 24 // stacks, 5), w).reshape(24, 3)
-
-    return convolve_all
+def letters_from_three(row: Any) -> Any:
+    """Device 3 sends its row to each of the others, one after the other."""
+    me, heard = ts.lax.axis_index("i"), row
+    for other in (0, 1, 2, 4, 5, 6, 7):
+        heard = torch.where(me == other, ts.lax.ppermute(row, "i", [(3, other)]), heard)
+    return heard
 
 
-def stacked(xs: Any, w: Any) -> Any:
-    """Wrong: leaves the result in stacks."""
-    return ts.pmap(ts.vmap(convolve, in_axes=(0, None)), in_axes=(0, None))(xs.reshape(8, 3, 5), w)
+def doubled_from_three(row: Any) -> Any:
+    """Those who have the row already pass it on: three steps, in each of which device 3 sends it."""
+    me, heard = ts.lax.axis_index("i"), row
+    for pairs in ([(3, 7)], [(3, 1), (7, 5)], [(3, 2), (7, 6), (1, 0), (5, 4)]):
+        came = ts.lax.ppermute(heard, "i", pairs)
+        for _, target in pairs:
+            heard = torch.where(me == target, came, heard)
+    return heard
 
 
 ANSWERS = {
     "05.1": Answers(
-        solution=on_blocks(lambda block: lax.psum(block.sum(0), "a"), P("b")),
+        solution=lambda v: v - ts.lax.ppermute(v, "i", RING),
         wrong=(
-            Wrong(on_blocks(lambda block: block.sum(0), P("b")), "nobody added up"),
-            Wrong(on_blocks(lambda block: lax.psum(block.sum(0), "b"), P("b")), "other rows of the *same* columns"),
-            Wrong(on_blocks(lambda block: lax.psum(block.sum(0), "a"), P("a")), "along the wrong axis"),
-            Wrong(on_blocks(lambda block: lax.psum(block.sum(0), "a"), P()), "lie along an axis"),
+            Wrong(lambda v: v - ts.lax.ppermute(v, "i", RING[:-1]), "Who sends to it"),
+            Wrong(lambda v: v - ts.lax.ppermute(v, "i", [(b, a) for a, b in RING]), "the neighbour on the right"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", RING) - v, "the sign is turned"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", RING), "Whom must each device"),
         ),
     ),
     "05.2": Answers(
-        solution=lambda v: v - lax.pmax(v, "i"),
+        solution=lambda row: ts.lax.all_gather(ts.lax.psum_scatter(row, "i"), "i"),
         wrong=(
-            Wrong(lambda v: v - v.max(), "Who knows all eight"),
-            Wrong(lambda v: lax.pmax(v, "i") - v, "The sign is turned"),
-            Wrong(lambda v: v - lax.psum(v, "i"), "the largest is wanted"),
-            Wrong(lambda v: v - lax.pmax(v, "j"), "How does section 4"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "Which two halves"),
+            Wrong(lambda row: ts.lax.psum_scatter(row, "i"), "The second half"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i").sum(0), "whole rows travel"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i"), "what does it lack"),
         ),
     ),
     "05.3": Answers(
-        solution=in_stacks(8),
+        solution={"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256},
         wrong=(
-            Wrong(in_stacks(3), "how many stacks"),
-            Wrong(stacked, "`reshape` it to 24 rows"),
-            Wrong(lambda xs, w: ts.vmap(convolve, in_axes=(0, None))(xs, w), "Who hands out rows"),
-            Wrong(lambda xs, w: ts.pmap(convolve, in_axes=(0, None))(xs, w), "Make 8 stacks of 3"),
+            Wrong({"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}, "Here n is 4"),
+            Wrong({"psum": 192, "all_gather": 768, "all_to_all": 192, "ppermute": 256}, "counted one"),
+            Wrong({"psum": 384, "all_gather": 1024, "all_to_all": 192, "ppermute": 256}, "Nobody sends to himself"),
+            Wrong({"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": None}, "What are n and k"),
         ),
     ),
     "05.4": Answers(
-        solution=on_blocks(lambda block: lax.pmean(block.mean(), ("a", "b")), P()),
+        solution=lambda row: ts.lax.psum(only_three(row), "i"),
         wrong=(
-            Wrong(on_blocks(lambda block: lax.psum(block.mean(), ("a", "b")), P()), "Who divides by 8"),
-            Wrong(on_blocks(lambda block: lax.pmean(block.mean(), "a"), P()), "Over which axes"),
-            Wrong(on_blocks(lambda block: block.mean(), P()), "Over which axes"),
-            Wrong(on_blocks(lambda block: lax.pmean(block.sum(), ("a", "b")), P()), "What makes it true"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
+            Wrong(letters_from_three, "sends its row several times"),
+            Wrong(doubled_from_three, "sends its row several times"),
+            Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
+            Wrong(only_three, "Which collectives end like that"),
         ),
     ),
 }

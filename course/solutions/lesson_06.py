@@ -9,57 +9,69 @@ from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-P = ts.P
+RING = [(i, (i + 1) % 8) for i in range(8)]
 
 
-def constrained(value: Any, spec: ts.P) -> Any:
-    """`value` by `spec`, on the lesson's mesh."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.lax.with_sharding_constraint(value, ts.NamedSharding(mesh, spec))
+def only_three(row: Any) -> Any:
+    """Device 3 holds its row, the others zeros."""
+    return torch.where(ts.lax.axis_index("i") == 3, row, 0.0)
 
 
-def shrunk_by_if(v: Any) -> Any:
-    """Wrong: an `if` on a traced value."""
-    if v.max() > 1:
-        return v / v.max()
-    return v
+def letters_from_three(row: Any) -> Any:
+    """Device 3 sends its row to each of the others, one after the other."""
+    me, heard = ts.lax.axis_index("i"), row
+    for other in (0, 1, 2, 4, 5, 6, 7):
+        heard = torch.where(me == other, ts.lax.ppermute(row, "i", [(3, other)]), heard)
+    return heard
+
+
+def doubled_from_three(row: Any) -> Any:
+    """Those who have the row already pass it on: three steps, in each of which device 3 sends it."""
+    me, heard = ts.lax.axis_index("i"), row
+    for pairs in ([(3, 7)], [(3, 1), (7, 5)], [(3, 2), (7, 6), (1, 0), (5, 4)]):
+        came = ts.lax.ppermute(heard, "i", pairs)
+        for _, target in pairs:
+            heard = torch.where(me == target, came, heard)
+    return heard
 
 
 ANSWERS = {
     "06.1": Answers(
-        solution=P(None, ("a", "b")),
+        solution=lambda v: v - ts.lax.ppermute(v, "i", RING),
         wrong=(
-            Wrong(P(None, "a"), "both axes have to cut"),
-            Wrong(P(("a", "b")), "Whole columns do not"),
-            Wrong(P("b", "a"), "Whole columns do not"),
-            Wrong(P("a"), "which elements must be in one place"),
+            Wrong(lambda v: v - ts.lax.ppermute(v, "i", RING[:-1]), "Who sends to it"),
+            Wrong(lambda v: v - ts.lax.ppermute(v, "i", [(b, a) for a, b in RING]), "the neighbour on the right"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", RING) - v, "the sign is turned"),
+            Wrong(lambda v: ts.lax.ppermute(v, "i", RING), "Whom must each device"),
         ),
     ),
     "06.2": Answers(
-        solution=(P(None, "b"), P("b", None)),
+        solution=lambda row: ts.lax.all_gather(ts.lax.psum_scatter(row, "i"), "i"),
         wrong=(
-            Wrong((P(None, "b"), P(None, "b")), "Which dim of `w2` meets them"),
-            Wrong((P("b"), P(None, "b")), "Which cut of `w1`"),
-            Wrong((P(None, "b"), P()), "the one of 2 devices"),
-            Wrong((P(None, "a"), P("a")), "the one of 2 devices"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "Which two halves"),
+            Wrong(lambda row: ts.lax.psum_scatter(row, "i"), "The second half"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i").sum(0), "whole rows travel"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i"), "what does it lack"),
         ),
     ),
     "06.3": Answers(
-        solution=ts.jit(lambda v: v / torch.clamp(v.max(), min=1)),
+        solution={"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256},
         wrong=(
-            Wrong(ts.jit(shrunk_by_if), "no values to choose a branch by"),
-            Wrong(ts.jit(lambda v: v / v.max()), "By what may one divide"),
-            Wrong(ts.jit(lambda v: torch.where(v > 1, v / v.max(), v)), "Each element decided for itself"),
-            Wrong(ts.jit(lambda v: torch.clamp(v, max=1)), "By what do you divide"),
+            Wrong({"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}, "Here n is 4"),
+            Wrong({"psum": 192, "all_gather": 768, "all_to_all": 192, "ppermute": 256}, "counted one"),
+            Wrong({"psum": 384, "all_gather": 1024, "all_to_all": 192, "ppermute": 256}, "Nobody sends to himself"),
+            Wrong({"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": None}, "What are n and k"),
         ),
     ),
     "06.4": Answers(
-        solution=lambda left, right: constrained(left @ right, P(None, "b")),
+        solution=lambda row: ts.lax.psum(only_three(row), "i"),
         wrong=(
-            Wrong(lambda left, right: constrained(left @ right, P("b")), "Those are the rows"),
-            Wrong(lambda left, right: left @ constrained(right, P(None, "b")), "by a detour"),
-            Wrong(lambda left, right: constrained(left, P(None, "b")) @ right, "Who decides where"),
-            Wrong(lambda left, right: constrained(left @ right, P()), "Who decides where"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
+            Wrong(letters_from_three, "sends its row several times"),
+            Wrong(doubled_from_three, "sends its row several times"),
+            Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
+            Wrong(only_three, "Which collectives end like that"),
         ),
     ),
 }

@@ -1,89 +1,65 @@
 """Lesson 07: answers."""
 
-from itertools import pairwise
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_07 import BY_COLUMNS, BY_ROWS, SIZES, WHOLE, loss, predict
-from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
 P = ts.P
-COUNTING = torch.cat([torch.ones(250), torch.zeros(6)])
 
 
-def weighted_loss(params: Any, batch: Any, weights: Any) -> Any:
-    """07.3."""
-    inputs, targets = batch
-    each = ((predict(params, inputs) - targets) ** 2).sum(-1)
-    return (each * weights).sum() / weights.sum()
+def constrained(value: Any, spec: ts.P) -> Any:
+    """`value` by `spec`, on the lesson's mesh."""
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    return ts.lax.with_sharding_constraint(value, ts.NamedSharding(mesh, spec))
 
 
-def mean_of_weighted(params: Any, batch: Any, weights: Any) -> Any:
-    """Wrong: divides by the number of rows."""
-    inputs, targets = batch
-    return (((predict(params, inputs) - targets) ** 2).sum(-1) * weights).mean()
-
-
-def weighted_inputs(params: Any, batch: Any, weights: Any) -> Any:
-    """Wrong: zeros as inputs still give predictions."""
-    inputs, targets = batch
-    return loss(params, (inputs * weights[:, None], targets))
-
-
-def placed(shape: tuple[int, int], layers: Any, batch_shape: tuple[int, int] | None = None) -> Made:
-    """Parameters and batch on a mesh of `shape`, the batch on another one if so said."""
-
-    def make() -> object:
-        def put(tensor: torch.Tensor, shape: tuple[int, int], spec: ts.P) -> Any:
-            return ts.device_put(tensor, ts.NamedSharding(ts.make_mesh(shape, ("data", "model")), spec))
-
-        pairs = zip(pairwise(SIZES), layers, strict=True)
-        params = [(put(torch.zeros(m, n), shape, W), put(torch.zeros(n), shape, b)) for (m, n), (W, b) in pairs]
-        batch = [put(torch.zeros(256, size), batch_shape or shape, P("data")) for size in (SIZES[0], SIZES[-1])]
-        return params, tuple(batch)
-
-    return Made(make)
+def shrunk_by_if(v: Any) -> Any:
+    """Wrong: an `if` on a traced value."""
+    if v.max() > 1:
+        return v / v.max()
+    return v
 
 
 ANSWERS = {
     "07.1": Answers(
-        solution=[BY_COLUMNS, BY_ROWS, BY_COLUMNS, BY_ROWS],
+        solution=P(None, ("a", "b")),
         wrong=(
-            Wrong([WHOLE, BY_COLUMNS, BY_ROWS, BY_COLUMNS], "it is still whole"),
-            Wrong([BY_ROWS, BY_COLUMNS, BY_ROWS, WHOLE], "must be by columns"),
-            Wrong([BY_COLUMNS] * 4, "what must happen between them"),
-            Wrong([BY_COLUMNS, WHOLE, WHOLE, WHOLE], "Which weight is the largest"),
+            Wrong(P(None, "a"), "both axes have to cut"),
+            Wrong(P(("a", "b")), "Whole columns do not"),
+            Wrong(P("b", "a"), "Whole columns do not"),
+            Wrong(P("a"), "which elements must be in one place"),
         ),
     ),
     "07.2": Answers(
-        solution=lambda count, devices: 2 * (devices - 1) / devices * 4 * count,
+        solution=(P(None, "b"), P("b", None)),
         wrong=(
-            Wrong(lambda count, devices: 2 * (devices - 1) / devices * count, "how large is a 32-bit float"),
-            Wrong(lambda count, devices: (devices - 1) / devices * 4 * count, "two halves"),
-            Wrong(lambda count, devices: 2 * 4 * count, "n - 1 travel"),
-            Wrong(lambda count, devices: 4 * count, "What is summed up"),
+            Wrong((P(None, "b"), P(None, "b")), "Which dim of `w2` meets them"),
+            Wrong((P("b"), P(None, "b")), "Which cut of `w1`"),
+            Wrong((P(None, "b"), P()), "the one of 2 devices"),
+            Wrong((P(None, "a"), P("a")), "the one of 2 devices"),
         ),
     ),
     "07.3": Answers(
-        solution=(COUNTING, weighted_loss),
+        solution=ts.jit(lambda v: v / torch.clamp(v.max(), min=1)),
         wrong=(
-            Wrong((COUNTING, mean_of_weighted), "divided by 256"),
-            Wrong((COUNTING, weighted_inputs), "The padding is in it"),
-            Wrong((torch.ones(256), weighted_loss), "The padding is in it"),
-            Wrong((torch.ones(250), weighted_loss), "Which rows are to count"),
+            Wrong(ts.jit(shrunk_by_if), "no values to choose a branch by"),
+            Wrong(ts.jit(lambda v: v / v.max()), "By what may one divide"),
+            Wrong(ts.jit(lambda v: torch.where(v > 1, v / v.max(), v)), "Each element decided for itself"),
+            Wrong(ts.jit(lambda v: torch.clamp(v, max=1)), "By what do you divide"),
         ),
     ),
     "07.4": Answers(
-        solution=placed((2, 4), [WHOLE, BY_COLUMNS, BY_ROWS, WHOLE]),
+        solution=lambda left, right: constrained(left @ right, P(None, "b")),
         wrong=(
-            Wrong(placed((4, 2), [WHOLE, BY_COLUMNS, BY_ROWS, WHOLE]), "the first number of a mesh's shape"),
-            Wrong(placed((2, 4), [WHOLE, BY_COLUMNS, BY_ROWS, WHOLE], (4, 2)), "The parameters have moved"),
-            Wrong(placed((2, 4), [BY_COLUMNS, BY_COLUMNS, BY_ROWS, WHOLE]), "the same four layers"),
-            Wrong(placed((2, 4), [WHOLE, WHOLE, WHOLE, WHOLE]), "What does a move need"),
+            Wrong(lambda left, right: constrained(left @ right, P("b")), "Those are the rows"),
+            Wrong(lambda left, right: left @ constrained(right, P(None, "b")), "by a detour"),
+            Wrong(lambda left, right: constrained(left, P(None, "b")) @ right, "Who decides where"),
+            Wrong(lambda left, right: constrained(left @ right, P()), "Who decides where"),
         ),
     ),
 }

@@ -1,94 +1,89 @@
 """Lesson 08: answers."""
 
-from itertools import count
+from itertools import pairwise
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.solutions.answers import Answers, Wrong
+from course.exercises.lesson_07 import BY_COLUMNS, BY_ROWS, SIZES, WHOLE, loss, predict
+from course.solutions.answers import Answers, Made, Wrong
 
 __all__ = ["ANSWERS"]
 
-random = ts.random
+P = ts.P
+COUNTING = torch.cat([torch.ones(250), torch.zeros(6)])
 
 
-def two_layers(key: Any) -> Any:
-    """08.1."""
-    for_first, for_second = random.split(key)
-    return random.normal(for_first, (3, 3)), random.normal(for_second, (6, 3))
-
-
-def layers_cut_from_one(key: Any) -> Any:
-    """Wrong: one draw, of which both are a part."""
-    drawn = random.normal(key, (6, 3))
-    return drawn[3:], drawn
-
-
-def layers_with_own_key(key: Any) -> Any:
-    """Wrong: the second key is always the same."""
-    return random.normal(random.split(key)[0], (3, 3)), random.normal(random.key(0), (6, 3))
-
-
-def layers_with_used_key(key: Any) -> Any:
-    """Wrong: draws from a key that was split."""
-    return random.normal(key, (3, 3)), random.normal(random.split(key)[0], (6, 3))
-
-
-def layers_from_torch(key: Any) -> Any:
-    """Wrong: a generator with a state."""
-    return torch.randn(3, 3), torch.randn(6, 3)
-
-
-_calls = count()
-
-
-def remembering(key: Any, step: int) -> Any:
-    """Wrong: the number of the call in place of the step."""
-    return random.normal(random.fold_in(key, next(_calls)), (3,))
-
-
-def dropout(key: Any, x: Any) -> Any:
+def weighted_loss(params: Any, batch: Any, weights: Any) -> Any:
     """08.3."""
-    return torch.where(random.bernoulli(key, 0.5, x.shape), 2 * x, 0.0)
+    inputs, targets = batch
+    each = ((predict(params, inputs) - targets) ** 2).sum(-1)
+    return (each * weights).sum() / weights.sum()
+
+
+def mean_of_weighted(params: Any, batch: Any, weights: Any) -> Any:
+    """Wrong: divides by the number of rows."""
+    inputs, targets = batch
+    return (((predict(params, inputs) - targets) ** 2).sum(-1) * weights).mean()
+
+
+def weighted_inputs(params: Any, batch: Any, weights: Any) -> Any:
+    """Wrong: zeros as inputs still give predictions."""
+    inputs, targets = batch
+    return loss(params, (inputs * weights[:, None], targets))
+
+
+def placed(shape: tuple[int, int], layers: Any, batch_shape: tuple[int, int] | None = None) -> Made:
+    """Parameters and batch on a mesh of `shape`, the batch on another one if so said."""
+
+    def make() -> object:
+        def put(tensor: torch.Tensor, shape: tuple[int, int], spec: ts.P) -> Any:
+            return ts.device_put(tensor, ts.NamedSharding(ts.make_mesh(shape, ("data", "model")), spec))
+
+        pairs = zip(pairwise(SIZES), layers, strict=True)
+        params = [(put(torch.zeros(m, n), shape, W), put(torch.zeros(n), shape, b)) for (m, n), (W, b) in pairs]
+        batch = [put(torch.zeros(256, size), batch_shape or shape, P("data")) for size in (SIZES[0], SIZES[-1])]
+        return params, tuple(batch)
+
+    return Made(make)
 
 
 ANSWERS = {
     "08.1": Answers(
-        solution=two_layers,
+        solution=[BY_COLUMNS, BY_ROWS, BY_COLUMNS, BY_ROWS],
         wrong=(
-            Wrong(layers_cut_from_one, "Each draw needs its own"),
-            Wrong(layers_with_own_key, "ignores the caller's"),
-            Wrong(layers_with_used_key, "is used up"),
-            Wrong(layers_from_torch, "no hidden state"),
+            Wrong([WHOLE, BY_COLUMNS, BY_ROWS, BY_COLUMNS], "it is still whole"),
+            Wrong([BY_ROWS, BY_COLUMNS, BY_ROWS, WHOLE], "must be by columns"),
+            Wrong([BY_COLUMNS] * 4, "what must happen between them"),
+            Wrong([BY_COLUMNS, WHOLE, WHOLE, WHOLE], "Which weight is the largest"),
         ),
     ),
     "08.2": Answers(
-        solution=lambda key, step: random.normal(random.fold_in(key, step), (3,)),
+        solution=lambda count, devices: 2 * (devices - 1) / devices * 4 * count,
         wrong=(
-            Wrong(lambda key, step: random.normal(random.key(step), (3,)), "mix the step *into* it"),
-            Wrong(lambda key, step: random.normal(key, (3,)) + step, "only shifted"),
-            Wrong(remembering, "Something outside remembers"),
-            Wrong(lambda key, step: random.normal(random.fold_in(key, 3), (3,)), "does not enter the key yet"),
+            Wrong(lambda count, devices: 2 * (devices - 1) / devices * count, "how large is a 32-bit float"),
+            Wrong(lambda count, devices: (devices - 1) / devices * 4 * count, "two halves"),
+            Wrong(lambda count, devices: 2 * 4 * count, "n - 1 travel"),
+            Wrong(lambda count, devices: 4 * count, "What is summed up"),
         ),
     ),
     "08.3": Answers(
-        solution=dropout,
+        solution=(COUNTING, weighted_loss),
         wrong=(
-            Wrong(lambda key, x: torch.nn.functional.dropout(x, 0.5), "have a hidden state"),
-            Wrong(lambda key, x: torch.where(random.bernoulli(key, 0.5, x.shape), x, 0.0), "count twice"),
-            Wrong(lambda key, x: 2 * x * random.bernoulli(key, 0.5, x.shape[1:]), "one number for each element"),
-            Wrong(lambda key, x: dropout(random.key(0), x), "the key that the caller gives"),
-            Wrong(lambda key, x: torch.where(random.bernoulli(key, 0.9, x.shape), 2 * x, 0.0), "What decides"),
+            Wrong((COUNTING, mean_of_weighted), "divided by 256"),
+            Wrong((COUNTING, weighted_inputs), "The padding is in it"),
+            Wrong((torch.ones(256), weighted_loss), "The padding is in it"),
+            Wrong((torch.ones(250), weighted_loss), "Which rows are to count"),
         ),
     ),
     "08.4": Answers(
-        solution=range(30, 36),
+        solution=placed((2, 4), [WHOLE, BY_COLUMNS, BY_ROWS, WHOLE]),
         wrong=(
-            Wrong(range(24, 30), "CPU 2 has it"),
-            Wrong(range(42, 48), "the *second* row"),
-            Wrong(range(18, 24), "plus the column"),
-            Wrong([3], "how many rows and columns"),
+            Wrong(placed((4, 2), [WHOLE, BY_COLUMNS, BY_ROWS, WHOLE]), "the first number of a mesh's shape"),
+            Wrong(placed((2, 4), [WHOLE, BY_COLUMNS, BY_ROWS, WHOLE], (4, 2)), "The parameters have moved"),
+            Wrong(placed((2, 4), [BY_COLUMNS, BY_COLUMNS, BY_ROWS, WHOLE]), "the same four layers"),
+            Wrong(placed((2, 4), [WHOLE, WHOLE, WHOLE, WHOLE]), "What does a move need"),
         ),
     ),
 }

@@ -1,84 +1,94 @@
 """Lesson 10: answers."""
 
+from itertools import count
+from typing import Any
+
+import torch
+
 import tinyshard as ts
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-
-def all_reduce_seconds(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Waiting in each step of the ring, and carrying the bytes."""
-    rounds = 2 * (devices - 1)
-    return rounds * link.latency_s + rounds * nbytes / devices / link.bytes_per_s
+random = ts.random
 
 
-def one_wait(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Waits once, as if the steps could all be taken at the same time."""
-    return link.latency_s + 2 * nbytes * (devices - 1) / devices / link.bytes_per_s
+def two_layers(key: Any) -> Any:
+    """10.1."""
+    for_first, for_second = random.split(key)
+    return random.normal(for_first, (3, 3)), random.normal(for_second, (6, 3))
 
 
-def one_load(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Sends the block once, as to one neighbour."""
-    return 2 * (devices - 1) * link.latency_s + nbytes / link.bytes_per_s
+def layers_cut_from_one(key: Any) -> Any:
+    """Wrong: one draw, of which both are a part."""
+    drawn = random.normal(key, (6, 3))
+    return drawn[3:], drawn
 
 
-def bytes_alone(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Forgets that there is anything to wait for."""
-    return 2 * (devices - 1) * nbytes / devices / link.bytes_per_s
+def layers_with_own_key(key: Any) -> Any:
+    """Wrong: the second key is always the same."""
+    return random.normal(random.split(key)[0], (3, 3)), random.normal(random.key(0), (6, 3))
 
 
-def in_stages(row):  # type: ignore[no-untyped-def]
-    """Add up within the host, then a quarter each between the hosts, then tell the host."""
-    part = ts.lax.psum_scatter(row, "device", tiled=True)
-    return ts.lax.all_gather(ts.lax.psum(part, "host"), "device", tiled=True)
+def layers_with_used_key(key: Any) -> Any:
+    """Wrong: draws from a key that was split."""
+    return random.normal(key, (3, 3)), random.normal(random.split(key)[0], (6, 3))
 
 
-def in_one_ring(row):  # type: ignore[no-untyped-def]
-    """One ring through all eight devices, in another order."""
-    return ts.lax.psum(row, ("device", "host"))
+def layers_from_torch(key: Any) -> Any:
+    """Wrong: a generator with a state."""
+    return torch.randn(3, 3), torch.randn(6, 3)
 
 
-def whole_rows_between(row):  # type: ignore[no-untyped-def]
-    """Two stages, but each device carries the whole sum to the other host."""
-    return ts.lax.psum(ts.lax.psum(row, "device"), "host")
+_calls = count()
 
 
-def one_host_alone(row):  # type: ignore[no-untyped-def]
-    """Adds up within the host, and leaves it at that."""
-    return ts.lax.psum(row, "device")
+def remembering(key: Any, step: int) -> Any:
+    """Wrong: the number of the call in place of the step."""
+    return random.normal(random.fold_in(key, next(_calls)), (3,))
+
+
+def dropout(key: Any, x: Any) -> Any:
+    """10.3."""
+    return torch.where(random.bernoulli(key, 0.5, x.shape), 2 * x, 0.0)
 
 
 ANSWERS = {
     "10.1": Answers(
-        solution=all_reduce_seconds,
+        solution=two_layers,
         wrong=(
-            Wrong(one_wait, "How many steps are there?"),
-            Wrong(one_load, "A little less than twice as much"),
-            Wrong(bytes_alone, "what waiting costs"),
+            Wrong(layers_cut_from_one, "Each draw needs its own"),
+            Wrong(layers_with_own_key, "ignores the caller's"),
+            Wrong(layers_with_used_key, "is used up"),
+            Wrong(layers_from_torch, "no hidden state"),
         ),
     ),
     "10.2": Answers(
-        solution=2048,
+        solution=lambda key, step: random.normal(random.fold_in(key, step), (3,)),
         wrong=(
-            Wrong(4096, "the ring gets longer"),
-            Wrong(8, "how long the products take"),
-            Wrong(1024, "Where do they meet"),
+            Wrong(lambda key, step: random.normal(random.key(step), (3,)), "mix the step *into* it"),
+            Wrong(lambda key, step: random.normal(key, (3,)) + step, "only shifted"),
+            Wrong(remembering, "Something outside remembers"),
+            Wrong(lambda key, step: random.normal(random.fold_in(key, 3), (3,)), "does not enter the key yet"),
         ),
     ),
     "10.3": Answers(
-        solution=in_stages,
+        solution=dropout,
         wrong=(
-            Wrong(in_one_ring, "nearly twice the bytes of a row"),
-            Wrong(whole_rows_between, "psum_scatter first"),
-            Wrong(one_host_alone, "add up among themselves first"),
+            Wrong(lambda key, x: torch.nn.functional.dropout(x, 0.5), "have a hidden state"),
+            Wrong(lambda key, x: torch.where(random.bernoulli(key, 0.5, x.shape), x, 0.0), "count twice"),
+            Wrong(lambda key, x: 2 * x * random.bernoulli(key, 0.5, x.shape[1:]), "one number for each element"),
+            Wrong(lambda key, x: dropout(random.key(0), x), "the key that the caller gives"),
+            Wrong(lambda key, x: torch.where(random.bernoulli(key, 0.9, x.shape), 2 * x, 0.0), "What decides"),
         ),
     ),
     "10.4": Answers(
-        solution=ts.AbstractMesh((8, 8), ("data", "model")),
+        solution=range(30, 36),
         wrong=(
-            Wrong(ts.AbstractMesh((16, 4), ("data", "model")), "Only the order"),
-            Wrong(ts.AbstractMesh((4, 16), ("model", "data")), "Only the order"),
-            Wrong(ts.AbstractMesh((64,), ("data",)), "which device ids stand in one row"),
+            Wrong(range(24, 30), "CPU 2 has it"),
+            Wrong(range(42, 48), "the *second* row"),
+            Wrong(range(18, 24), "plus the column"),
+            Wrong([3], "how many rows and columns"),
         ),
     ),
 }

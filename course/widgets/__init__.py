@@ -7,16 +7,16 @@
     device_panel  lesson 00: a lamp, a pid and the memory of each device
     spans         lesson 01: dispatch, queue, compute and wait; a button measures here
     recorded_spans  the times that it draws until then; record_spans is the command that took them
-    axes          lesson 02: choose in_axes and out_axes; which numbers make up an example
-    sharding      lesson 03: choose mesh, array and spec; who holds what, and how many bytes
-    stepper       lesson 04: step through a collective; who sends what to whom
-    views         lesson 05: the whole beside one device, under pmap and shard_map
-    layouts       lesson 06: layouts of the operands in; program, layout of the result, bytes and work out
-    costs         lesson 07: memory, traffic and work of a training step under a layout
-    counters      lesson 08: which counter makes which number, on which device
-    waiting       lesson 09: who waits for whom
-    planner       lesson 10: choose a machine; time, memory and bytes of a training step under three layouts
-    schedule      lesson 11: the steps of programs, and the memory that a device holds during each
+    axes          lesson 04: choose in_axes and out_axes; which numbers make up an example
+    sharding      lesson 02: choose mesh, array and spec; who holds what, and how many bytes
+    stepper       lesson 05: step through a collective; who sends what to whom
+    views         lesson 04: the whole beside one device, under pmap and shard_map
+    layouts       lesson 07: layouts of the operands in; program, layout of the result, bytes and work out
+    costs         lesson 08: memory, traffic and work of a training step under a layout
+    counters      lesson 10: which counter makes which number, on which device
+    waiting       lesson 11: who waits for whom
+    planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
+    schedule      lesson 13: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
     moves         what is sent in a device_put, likewise
 

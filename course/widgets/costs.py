@@ -1,4 +1,4 @@
-"""Lesson 07: memory, traffic and work of a training step, for a layout beside one device and beside pure copies."""
+"""Lesson 08: memory, traffic and work of a training step, for a layout beside one device and beside pure copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 08: which counter makes which number, on which device, in both ways of counting."""
+"""Lesson 10: which counter makes which number, on which device, in both ways of counting."""
 
 from __future__ import annotations
 

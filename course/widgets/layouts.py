@@ -1,4 +1,4 @@
-"""Lesson 06: two operand layouts in; out come the program, the result's layout, the bytes and the work."""
+"""Lesson 07: two operand layouts in; out come the program, the result's layout, the bytes and the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 03: choose mesh, array and spec, and see who holds what, how many bytes, and the line that makes it."""
+"""Lesson 02: choose mesh, array and spec, and see who holds what, how many bytes, and the line that makes it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 04: step through a collective; who sends what to whom, and what each device holds before and after."""
+"""Lesson 05: step through a collective; who sends what to whom, and what each device holds before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lesson 05: the view of the whole beside the view of one device, for pmap and shard_map."""
+"""Lesson 04: the view of the whole beside the view of one device, for pmap and shard_map."""
 
 from __future__ import annotations
 

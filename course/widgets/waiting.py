@@ -1,4 +1,4 @@
-"""Lesson 09: who waits for whom. Devices, the lists that they work through, and an arrow for each wait."""
+"""Lesson 11: who waits for whom. Devices, the lists that they work through, and an arrow for each wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters to devices, of lesson 08: who makes which number, by hand; every control changes the picture."""
+"""Counters to devices, of lesson 10: who makes which number, by hand; every control changes the picture."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The sharding explorer of lesson 03: what it says against pictures made by hand; every control changes it."""
+"""The sharding explorer of lesson 02: what it says against pictures made by hand; every control changes it."""
 
 import xml.etree.ElementTree as ElementTree
 
