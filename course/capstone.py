@@ -14,7 +14,6 @@ import torch
 
 import tinyshard as ts
 from course.exercises.compare import difference
-from course.memory import memory_line
 from tinyshard.compile.compiled import Compiled
 
 __all__ = ["FSDP", "PIPELINE", "RING", "Goal", "Puzzle", "Score", "network_and_batch", "queries_keys_values"]
@@ -98,7 +97,7 @@ class Puzzle:
         wrong = self.compare(answer)
         compiled = self.lower(answer)
         cost = compiled.cost_analysis()
-        return Score(compiled, wrong, cost.nbytes, memory_line(compiled.program).peak_nbytes, cost.flops, self.goal)
+        return Score(compiled, wrong, cost.nbytes, compiled.memory_analysis().peak_nbytes, cost.flops, self.goal)
 
 
 def _described(mesh: ts.Mesh, shape: tuple[int, ...], spec: ts.PartitionSpec) -> ts.ShapeDtypeStruct:
@@ -114,7 +113,7 @@ def _with_first_line(told: str) -> str:
     return told.splitlines()[0] if told else ""
 
 
-# ---- 11.1: ring attention ----------------------------------------------------------------------------------------
+# ---- 13.1: ring attention ----------------------------------------------------------------------------------------
 
 
 def queries_keys_values() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -158,7 +157,7 @@ RING = Puzzle(
 )
 
 
-# ---- 11.2: parameters that are cut -------------------------------------------------------------------------------
+# ---- 13.2: parameters that are cut -------------------------------------------------------------------------------
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -226,7 +225,7 @@ FSDP = Puzzle(
 )
 
 
-# ---- 11.3: a pipeline --------------------------------------------------------------------------------------------
+# ---- 13.3: a pipeline --------------------------------------------------------------------------------------------
 
 
 def stages_and_batches() -> tuple[torch.Tensor, torch.Tensor]:

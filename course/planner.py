@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from course.memory import memory_line
 from tinyshard.compile.cost import Cost, bytes_sent
+from tinyshard.compile.memory import memory_of
 from tinyshard.core.collectives import COLLECTIVES, group_size
 from tinyshard.core.program import Eqn, Program
 
@@ -209,7 +209,7 @@ def estimate(compiled: _Compiled, machine: Machine, *, rounds: str = "ring") -> 
         for step in program.steps
         if step.op in COLLECTIVES and COLLECTIVES[step.op].communicates
     )
-    memory_nbytes = memory_line(program).peak_nbytes
+    memory_nbytes = memory_of(program).peak_nbytes
     return Estimate(
         devices=len(program.devices),
         compute_s=compiled.cost_analysis().flops / machine.flops_per_s,

@@ -3,7 +3,7 @@
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
     arrays              Array device_put device_get array block_until_ready live_arrays
-    programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint config
+    programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
@@ -53,6 +53,7 @@ from tinyshard.arrays.array import Array
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
 from tinyshard.arrays.shard import Shard
+from tinyshard.compile.compiled import collectives_in
 from tinyshard.core import config, errors, tree
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device
@@ -127,6 +128,7 @@ __all__ = [
     "TinyshardError",
     "array",
     "block_until_ready",
+    "collectives_in",
     "config",
     "debug",
     "device_count",

@@ -26,7 +26,7 @@ def _program(function: Callable[..., Any], *specs: Any) -> Any:
 
 def _talk(compiled: Any) -> str:
     """The collectives of a program: "all_gather over a, all_reduce over b"."""
-    found = [f"{each.op} over {' and '.join(each.over)}" for each in compiled.cost_analysis().traffic]
+    found = [f"{each.kind} over {' and '.join(each.axes)}" for each in compiled.cost_analysis().traffic]
     return ", ".join(found) or "no collective"
 
 
@@ -57,7 +57,7 @@ def judge_two_products(specs: Any) -> Verdict:
             f"a device does not hold half of {name}", "Only one axis cuts into halves: the one of 2 devices."
         )
     told = f"the program has {_talk(compiled)}"
-    talk = [each.op for each in compiled.cost_analysis().traffic]
+    talk = [each.kind for each in compiled.cost_analysis().traffic]
     if talk == ["all_reduce"]:
         return PASSED
     if specs[0] == P(None, "b"):

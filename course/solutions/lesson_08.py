@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_07 import BY_COLUMNS, BY_ROWS, SIZES, WHOLE, loss, predict
+from course.exercises.lesson_08 import BY_COLUMNS, BY_ROWS, SIZES, WHOLE, loss, predict
 from course.solutions.answers import Answers, Made, Wrong
 
 __all__ = ["ANSWERS"]

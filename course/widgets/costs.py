@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from course.memory import memory_line
 from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer
 from course.widgets.card import MUTED, Piece, card, paragraph, stack
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
-from tinyshard.compile.cost import Traffic
+from tinyshard.compile.cost import CollectiveCount
+from tinyshard.compile.memory import memory_of
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
 from tinyshard.sharding import NamedSharding, P, PartitionSpec
@@ -65,7 +65,7 @@ class Costs:
     parameters_nbytes: int
     batch_nbytes: int
     peak_nbytes: int
-    traffic: tuple[Traffic, ...]
+    traffic: tuple[CollectiveCount, ...]
     flops: int
 
     @property
@@ -155,7 +155,7 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int) -> Cost
         f"{_words(mesh)}, {cut if mesh[1] > 1 else 'nothing'}" if mesh != (1, 1) else "one device",
         sum(held[:count]),
         sum(held[count : count + 2]),
-        memory_line(program).peak_nbytes,
+        memory_of(program).peak_nbytes,
         cost.traffic,
         cost.flops,
     )
@@ -210,7 +210,7 @@ def _train_step(params: Any, batch: Any) -> Any:
 def _lines(costs: Costs) -> list[str]:
     if not costs.traffic:
         return ["  nobody talks"]
-    return [f"  {t.op} over {'*'.join(t.over)}, {t.count} of them: {t.nbytes:,} bytes" for t in costs.traffic]
+    return [f"  {t.kind} over {'*'.join(t.axes)}, {t.count} of them: {t.nbytes:,} bytes" for t in costs.traffic]
 
 
 def _heading(compared: Compared) -> str:
@@ -232,7 +232,7 @@ def _memory_bar(costs: Costs, px_per_byte: float) -> Piece:
 
 def _traffic_bar(costs: Costs, px_per_byte: float) -> Piece:
     parts = [
-        (f"{t.op} over {'*'.join(t.over)}", t.nbytes, OKABE_ITO[2 if k % 2 else 4], 20 - 5 * (k % 2))
+        (f"{t.kind} over {'*'.join(t.axes)}", t.nbytes, OKABE_ITO[2 if k % 2 else 4], 20 - 5 * (k % 2))
         for k, t in enumerate(costs.traffic)
     ]
     return _bar(costs.name, parts, px_per_byte, human_bytes(costs.sent_nbytes))

@@ -120,7 +120,9 @@ def look(function: str, left: PartitionSpec, right: PartitionSpec, result: Parti
         compiled.as_text(),
         cost.nbytes,
         cost.flops,
-        tuple(f"{t.op} over {'*'.join(t.over)}" + (f", {t.count} times" if t.count > 1 else "") for t in cost.traffic),
+        tuple(
+            f"{t.kind} over {'*'.join(t.axes)}" + (f", {t.count} times" if t.count > 1 else "") for t in cost.traffic
+        ),
     )
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from course.memory import MemoryLine, memory_line
 from course.widgets.base import Choice, Explorer, Step
 from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
-from tinyshard.core.program import Program
+from tinyshard.compile.memory import MemoryAnalysis
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
 
@@ -20,9 +19,8 @@ BUCKETS, BAR = 14, 40  # rows of the picture in words, and the length of the lon
 COMPUTE, EXCHANGE, LIMIT = OKABE_ITO[0], OKABE_ITO[6], "#d55e00"
 
 
-class _HasProgram(Protocol):
-    @property
-    def program(self) -> Program: ...
+class _HasMemory(Protocol):
+    def memory_analysis(self) -> MemoryAnalysis: ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Run:
     """
 
     name: str
-    line: MemoryLine
+    line: MemoryAnalysis
     limit_nbytes: int | None
     step: int
 
@@ -47,7 +45,7 @@ class Run:
         return max(self.line.peak_nbytes, self.limit_nbytes or 0, 1)
 
 
-def program_schedule(programs: Mapping[str, _HasProgram], limit_nbytes: int | None = None) -> Explorer[Run]:
+def program_schedule(programs: Mapping[str, _HasMemory], limit_nbytes: int | None = None) -> Explorer[Run]:
     """Walk through the steps of programs, and see what is computed, what is sent, and what is held meanwhile.
 
     Args:
@@ -66,13 +64,13 @@ def program_schedule(programs: Mapping[str, _HasProgram], limit_nbytes: int | No
         >>> print(program_schedule({"sine": f.lower(torch.zeros(256)).compile()}).text.splitlines()[0])
         sine: 2 steps, 0 of them exchanges; at most 3,072 bytes, in step 1
     """
-    lines = {name: memory_line(compiled.program) for name, compiled in programs.items()}
+    lines = {name: compiled.memory_analysis() for name, compiled in programs.items()}
     first = next(iter(lines))
     return Explorer(
         "schedule and memory line",
         [
             Choice("name", "program", [(name, name) for name in lines], start=first),
-            Step("step", "step", lambda chosen: max(len(lines[chosen["name"]].moments) - 1, 0), lines[first].peak_step),
+            Step("step", "step", lambda chosen: max(len(lines[chosen["name"]].steps) - 1, 0), lines[first].peak_step),
         ],
         lambda name, step: look(name, lines[name], limit_nbytes, step),
         draw,
@@ -80,14 +78,14 @@ def program_schedule(programs: Mapping[str, _HasProgram], limit_nbytes: int | No
     )
 
 
-def look(name: str, line: MemoryLine, limit_nbytes: int | None, step: int) -> Run:
+def look(name: str, line: MemoryAnalysis, limit_nbytes: int | None, step: int) -> Run:
     """The data of the picture.
 
     Example:
-        >>> look("empty", MemoryLine(32, ()), None, 0).top_nbytes
+        >>> look("empty", MemoryAnalysis(32, 0, ()), None, 0).top_nbytes
         32
     """
-    return Run(name, line, limit_nbytes, min(step, len(line.moments) - 1))
+    return Run(name, line, limit_nbytes, min(step, len(line.steps) - 1))
 
 
 def draw(run: Run) -> str:
@@ -104,13 +102,13 @@ def draw(run: Run) -> str:
 
 def describe(run: Run) -> str:
     """The memory line on its side: a row for a few steps, `x` where something is exchanged."""
-    moments = run.line.moments
+    moments = run.line.steps
     per_row = max(-(-len(moments) // BUCKETS), 1)
     rows = []
     for start in range(0, len(moments), per_row):
         some = moments[start : start + per_row]
         nbytes = max(m.nbytes for m in some)
-        exchanges = sum(m.is_exchange for m in some)
+        exchanges = sum(m.communicates for m in some)
         bar = "#" * round(BAR * nbytes / run.top_nbytes)
         place = f"{start}-{start + len(some) - 1}"
         rows.append(f"{place:>9} {bar:{BAR}} {nbytes:>11,}{' ' + 'x' * exchanges if exchanges else ''}")
@@ -120,18 +118,18 @@ def describe(run: Run) -> str:
 
 def _summary(run: Run) -> str:
     line = run.line
-    exchanges = sum(m.is_exchange for m in line.moments)
-    told = f"{run.name}: {len(line.moments)} steps, {exchanges} of them exchanges; at most {line.peak_nbytes:,} bytes"
-    told += f", in step {line.peak_step}" if line.moments else ""
+    exchanges = sum(m.communicates for m in line.steps)
+    told = f"{run.name}: {len(line.steps)} steps, {exchanges} of them exchanges; at most {line.peak_nbytes:,} bytes"
+    told += f", in step {line.peak_step}" if line.steps else ""
     if run.limit_nbytes is not None:
         told += f" (limit {run.limit_nbytes:,})"
     return told
 
 
 def _pointed(run: Run) -> str:
-    if not run.line.moments:
+    if not run.line.steps:
         return "no steps"
-    moment = run.line.moments[run.step]
+    moment = run.line.steps[run.step]
     return f"step {run.step}: {moment.result} = {moment.op}    # {moment.nbytes:,} bytes held"
 
 
@@ -150,12 +148,12 @@ def _legend(run: Run) -> Piece:
 
 
 def _strip(run: Run) -> Piece:
-    moments = run.line.moments
+    moments = run.line.steps
     each = WIDTH / max(len(moments), 1)
     parts = []
     for k, moment in enumerate(moments):
-        height = STRIP if moment.is_exchange else STRIP / 2
-        colour = EXCHANGE if moment.is_exchange else COMPUTE
+        height = STRIP if moment.communicates else STRIP / 2
+        colour = EXCHANGE if moment.communicates else COMPUTE
         parts.append(
             f'<rect x="{number(LEFT + k * each)}" y="{number(STRIP - height)}" width="{number(max(each - 0.6, 0.8))}" '
             f'height="{number(height)}" fill="{colour}"><title>step {k}: {moment.op}</title></rect>'
@@ -164,7 +162,7 @@ def _strip(run: Run) -> Piece:
 
 
 def _line(run: Run) -> Piece:
-    moments = run.line.moments
+    moments = run.line.steps
     each = WIDTH / max(len(moments), 1)
 
     def y(nbytes: int) -> float:

@@ -10,9 +10,9 @@ import tinyshard as ts
 from course.capstone import FSDP, PIPELINE, RING, queries_keys_values
 from course.exercises import exercises_of
 from course.exercises.exercise import is_untouched
-from course.solutions import lesson_11 as solutions
+from course.solutions import lesson_13 as solutions
 
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/11-capstone.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "notebooks/13-capstone.ipynb"
 
 
 def answer_cell(number):
@@ -21,12 +21,12 @@ def answer_cell(number):
     (source,) = ["".join(cell["source"]) for cell in cells if cell["id"] == f"exercise-{number}-answer"]
     scope = {"torch": torch, "ts": ts}
     exec(compile(source, "a cell", "exec"), scope)
-    return scope[f"answer_11_{number}"]
+    return scope[f"answer_13_{number}"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_the_answer_cells_of_the_lesson_count_as_untouched(number):
-    assert is_untouched(answer_cell(number), exercises_of("11")[f"11.{number}"].stub)
+    assert is_untouched(answer_cell(number), exercises_of("13")[f"13.{number}"].stub)
 
 
 @pytest.mark.parametrize("number, puzzle", [(1, RING), (2, FSDP), (3, PIPELINE)])

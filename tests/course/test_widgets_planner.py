@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import tinyshard as ts
-from course.memory import memory_line
 from course.network import LAYOUTS, parameter_specs, step_on, training_step
 from course.planner import GPU_BOXES, LAPTOPS, Estimate, Exchange
 from course.widgets.planner import Planned, describe, draw, look, machine_planner, seconds, sized
+from tinyshard.compile.memory import memory_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -103,7 +103,7 @@ def test_fsdp_with_kept_matrices_sends_what_data_parallelism_sends():
 
 
 def test_what_is_gathered_again_is_not_held_in_the_meantime():
-    held = {name: memory_line(step_on(name, 64, 65_536).program).peak_nbytes for name in LAYOUTS}
+    held = {name: memory_of(step_on(name, 64, 65_536).program).peak_nbytes for name in LAYOUTS}
     assert held["fsdp"] + MATRIX < held["fsdp_kept"] < held["data"] - 4 * MATRIX
 
 

@@ -6,15 +6,17 @@ import pytest
 import torch
 
 import tinyshard as ts
-from course.memory import MemoryLine, Moment
 from course.widgets.schedule import describe, draw, look, program_schedule
+from tinyshard.compile.memory import MemoryAnalysis, StepMemory
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def line_of(*nbytes, exchanges=()):
     """A memory line with these bytes; the steps in `exchanges` exchange."""
-    return MemoryLine(nbytes[0], tuple(Moment("op", f"%{k}", k in exchanges, n) for k, n in enumerate(nbytes)))
+    return MemoryAnalysis(
+        nbytes[0], 0, tuple(StepMemory("op", f"%{k}", k in exchanges, n) for k, n in enumerate(nbytes))
+    )
 
 
 def polygon(svg):
@@ -72,6 +74,6 @@ def test_it_opens_at_the_peak_and_every_control_draws_anew():
 
 @pytest.mark.parametrize("limit", [None, 10])
 def test_a_program_without_steps_is_drawn(limit):
-    found = look("empty", MemoryLine(32, ()), limit, 0)
+    found = look("empty", MemoryAnalysis(32, 0, ()), limit, 0)
     assert ElementTree.fromstring(draw(found)).tag == f"{SVG}svg"
     assert describe(found).endswith("no steps")

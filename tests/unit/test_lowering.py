@@ -125,7 +125,7 @@ def test_a_gather_costs_what_the_others_hold(mesh):
     whole = ts.NamedSharding(mesh, P())
     f = ts.jit(lambda x: x, out_shardings=whole)
     (traffic,) = f.lower(described(mesh, (64, 2), "a")).compile().cost_analysis().traffic
-    assert (traffic.op, traffic.over, traffic.count, traffic.nbytes) == ("all_gather", ("a",), 1, 3 * 16 * 2 * 4)
+    assert (traffic.kind, traffic.axes, traffic.count, traffic.nbytes) == ("all_gather", ("a",), 1, 3 * 16 * 2 * 4)
 
 
 @pytest.mark.usefixtures("local")
@@ -219,3 +219,23 @@ def test_lowering_here_starts_no_runtime(mesh):
     before = lifecycle._runtime
     ts.jit(torch.sin).lower(described(mesh, (8, 8), "a")).compile()
     assert lifecycle._runtime is before
+
+
+def test_the_collectives_of_a_compiled_layer_are_listed_by_kind_axes_count_and_bytes(mesh):
+    def layer(x, up, down):
+        return torch.relu(x @ up) @ down
+
+    shapes = described(mesh, (16, 8)), described(mesh, (8, 32), None, "a"), described(mesh, (32, 8), "a")
+    found = ts.collectives_in(ts.jit(layer, out_shardings=ts.NamedSharding(mesh, P())).lower(*shapes).compile())
+    # a ring of four over f32[16, 8]: 2 * 3/4 of 512 bytes
+    assert [(each.kind, each.axes, each.count, each.nbytes) for each in found] == [("all_reduce", ("a",), 1, 768)]
+    assert repr(found) == "all_reduce over a: once, 768 bytes"
+
+
+def test_collectives_are_not_counted_in_a_function(mesh):
+    with pytest.raises(ts.DtypeError, match=r"try:  ts\.collectives_in\(ts\.jit\(f\)\.lower\(x\)\.compile\(\)\)"):
+        ts.collectives_in(torch.sin)
+
+
+def test_a_program_without_collectives_says_so(mesh):
+    assert repr(ts.collectives_in(ts.jit(torch.sin).lower(described(mesh, (4,))).compile())) == "no collectives"

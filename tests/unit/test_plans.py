@@ -32,7 +32,7 @@ def all_reduced(items: float, devices: int) -> float:
 
 
 def counts(compiled: Any) -> dict[tuple[str, str], int]:
-    return {(t.op, "*".join(t.over)): t.count for t in compiled.cost_analysis().traffic}
+    return {(t.kind, "*".join(t.axes)): t.count for t in compiled.cost_analysis().traffic}
 
 
 def sharded_share(params: dict[str, torch.Tensor], specs: dict[str, ts.PartitionSpec]) -> int:

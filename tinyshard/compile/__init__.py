@@ -16,6 +16,7 @@ replay           a graph run again as a function, to be differentiated or vmappe
 compiled         Compiled: the program of one signature, to be read and called
 lowered          Lowered: a traced function, to be read
 text             the text of a graph and of a program
+memory           what a device holds during each step, counted from a program's steps
 cost             floating-point operations and bytes, counted from a program's steps
 explain          why a jitted function is traced again, in words
 explain_gathers  which op gathers an operand, on whose line, and why

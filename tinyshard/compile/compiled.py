@@ -11,8 +11,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.compile.cost import Cost, cost_of
+from tinyshard.compile.cost import CollectiveCounts, Cost, cost_of
 from tinyshard.compile.executable import DeviceAssignment, Executable, call
+from tinyshard.compile.memory import MemoryAnalysis, memory_of
 from tinyshard.compile.signature import Bound, as_operand, spelled_call
 from tinyshard.compile.text import axis_names, program_text
 from tinyshard.compile.tracing import Traced
@@ -188,6 +189,75 @@ class Compiled:
     def cost_analysis(self) -> Cost:
         """Floating-point operations of one device, and what it sends by each collective along each axis."""
         return cost_of(self.program, axis_names(self._executable, self._assignment))
+
+    def memory_analysis(self) -> MemoryAnalysis:
+        """Bytes that one device holds: arguments, results, the peak, and during each step; a model.
+
+        Counted are the arguments, from the first step to the last; every other value from the step that makes it to
+        the last step that needs it; results to the end. A view takes no memory of its own. What an op or an exchange
+        needs for itself while it runs is not counted.
+
+        Returns:
+            A MemoryAnalysis; printed, it is a line for each step.
+
+        Communication: none.
+
+        In JAX: `memory_analysis()` has `argument_size_in_bytes`, `output_size_in_bytes` and `peak_memory_in_bytes`, and
+        nothing step by step.
+
+        Example:
+            >>> import torch
+            >>> import tinyshard as ts
+            >>> rows = ts.NamedSharding(ts.AbstractMesh((2,), "d"), ts.P("d"))
+            >>> x = ts.ShapeDtypeStruct((8, 4), torch.float32, sharding=rows)
+            >>> memory = ts.jit(lambda x: torch.sin(x).T + 1).lower(x).compile().memory_analysis()
+            >>> memory.argument_nbytes, memory.output_nbytes, memory.peak_nbytes
+            (64, 64, 192)
+            >>> print(memory)
+            arguments 64 bytes a device, results 64, peak 192
+                        128  aten.sin.default  %1: f32[4, 4]
+                        128  aten.permute.default  %2: f32[4, 4]
+                        192  aten.add.Tensor  %3: f32[4, 4]  <- peak
+        """
+        return memory_of(self.program)
+
+
+def collectives_in(compiled: Compiled) -> CollectiveCounts:
+    """The collectives of a compiled program: kind, axes, how many, and bytes.
+
+    Args:
+        compiled: made by `ts.jit(f).lower(*args).compile()`, or by pmap's or shard_map's `lower`.
+
+    Returns:
+        A tuple with a CollectiveCount for each kind along the same axes: `kind`, `axes` (names of the mesh's axes),
+        `count`, and `nbytes`, the bytes that the busiest device sends in all of them together. The bytes are a model,
+        a lower bound where blocks go around a ring, and no measurement. Printed, it is a line for each.
+
+    Raises:
+        DtypeError: `compiled` is something else, such as the function itself.
+
+    Communication: none; nothing runs.
+
+    In JAX: has no counterpart; there one searches in `compiled.as_text()`. In PyTorch:
+    `torch.distributed.tensor.debug.CommDebugMode` counts while a function runs.
+
+    Example:
+        >>> import torch
+        >>> import tinyshard as ts
+        >>> mesh = ts.AbstractMesh((4,), "d")
+        >>> x = ts.ShapeDtypeStruct((8, 6), torch.float32, sharding=ts.NamedSharding(mesh, ts.P("d")))
+        >>> compiled = ts.jit(lambda x: x.sum(0)).lower(x).compile()
+        >>> ts.collectives_in(compiled)
+        all_reduce over d: once, 36 bytes
+        >>> [(each.kind, each.count) for each in ts.collectives_in(compiled)]
+        [('all_reduce', 1)]
+    """
+    if not isinstance(compiled, Compiled):
+        problem = "collectives are counted in a compiled program"
+        rule = "it is made by lower(), with arguments of the function, and compile()"
+        try_ = "ts.collectives_in(ts.jit(f).lower(x).compile())"
+        raise DtypeError(message(problem, got=f"{type(compiled).__name__}", rule=rule, try_=try_))
+    return compiled.cost_analysis().traffic
 
 
 def _keywords(form: TreeSpec, count: int) -> list[str]:

@@ -16,20 +16,33 @@ from tinyshard.runtime.worker.executor import find_op
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
-    """Collectives of one kind along the same axes.
+class CollectiveCount:
+    """Collectives of one kind along the same axes of the mesh.
 
     Attributes:
-        op: the collective.
-        over: the axes.
+        kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", or "transfer".
+        axes: the names of the axes.
         count: how many of them.
         nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
     """
 
-    op: str
-    over: tuple[str, ...]
+    kind: str
+    axes: tuple[str, ...]
     count: int
     nbytes: int
+
+    def __str__(self) -> str:
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return f"{self.kind} over {'*'.join(self.axes)}: {times}, {self.nbytes:,} bytes"
+
+
+class CollectiveCounts(tuple[CollectiveCount, ...]):
+    """A tuple with a CollectiveCount for each kind and axes; printed, it is a line for each."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self)) or "no collectives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +68,12 @@ class Cost:
 
     Attributes:
         flops: multiplications and additions of matrix products, convolutions and attention (torch's own formulas).
-        traffic: what is sent, by collective and axes.
+        traffic: what is sent, by kind of collective and axes, in the order of the program.
         gathers: the part of it that ops need which cannot keep their operands sharded, by op.
     """
 
     flops: int
-    traffic: tuple[Traffic, ...]
+    traffic: CollectiveCounts
     gathers: tuple[Gathers, ...] = ()
 
     @property
@@ -70,14 +83,11 @@ class Cost:
 
     def count(self, op: str) -> int:
         """How many collectives of this kind there are."""
-        return sum(t.count for t in self.traffic if t.op == op)
+        return sum(t.count for t in self.traffic if t.kind == op)
 
     def __str__(self) -> str:
         lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent a device"]
-        lines += [
-            f"  {t.op} over {'*'.join(t.over)}: {'once' if t.count == 1 else f'{t.count} times'}, {t.nbytes:,} bytes"
-            for t in self.traffic
-        ]
+        lines += [f"  {count}" for count in self.traffic]
         lines += [f"  of these {g.nbytes:,} bytes gather operands of {g.op}: {g.why}" for g in self.gathers]
         return "\n".join(lines)
 
@@ -132,7 +142,7 @@ def cost_of(program: Program, names: Sequence[str]) -> Cost:
         total[1] += bytes_sent(program, program.steps[number])
     return Cost(
         flops,
-        tuple(Traffic(op, over, count, nbytes) for (op, over), (count, nbytes) in traffic.items()),
+        CollectiveCounts(CollectiveCount(*key, *total) for key, total in traffic.items()),
         tuple(Gathers(op, why, count, nbytes) for (op, why), (count, nbytes) in gathers.items()),
     )
 

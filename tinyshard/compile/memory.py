@@ -1,4 +1,4 @@
-"""The memory line of a program: how many bytes a device holds during each step, counted from the steps alone.
+"""The memory of a program: how many bytes a device holds during each step, counted from the steps alone.
 
 What is counted: the inputs, from the first step to the last, since whoever calls the program holds them; every other
 value from the step that makes it to the last step that needs it; results to the end. A view (a transpose, a slice, an
@@ -10,94 +10,89 @@ What is not: what an op needs for itself while it runs, and what the library tha
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Eqn, Program, values_in
 from tinyshard.runtime.worker.executor import find_op
 
-__all__ = ["MemoryLine", "Moment", "memory_line"]
-
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
-_LOOKS_AT_ITS_OPERAND = {"local_slice", "aten._unsafe_view.default"}
+_VIEWS = {"local_slice", "aten._unsafe_view.default"}
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class StepMemory:
     """One step, and what a device holds while it runs.
 
     Attributes:
         op: as in the program's text, "aten.mm.default" or "all_gather".
         result: "%5: f32[16, 4]", as in the program's text; "" where a step makes nothing.
-        is_exchange: whether data crosses between devices.
+        communicates: whether data crosses between devices.
         nbytes: held while the step runs, its operands and its result included.
     """
 
     op: str
     result: str
-    is_exchange: bool
+    communicates: bool
     nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryLine:
-    """What a device holds, step by step.
+class MemoryAnalysis:
+    """What one device holds while a program runs, in bytes. Made by `Compiled.memory_analysis()`.
 
     Attributes:
-        inputs_nbytes: the inputs alone, before the first step.
-        moments: one for each step.
+        argument_nbytes: the arguments alone, closed-over tensors included, before the first step.
+        output_nbytes: the results.
+        steps: what is held during each step, in order.
     """
 
-    inputs_nbytes: int
-    moments: tuple[Moment, ...]
+    argument_nbytes: int
+    output_nbytes: int
+    steps: tuple[StepMemory, ...]
 
     @property
     def peak_nbytes(self) -> int:
         """The most that is held at once."""
-        return max((m.nbytes for m in self.moments), default=self.inputs_nbytes)
+        return max((step.nbytes for step in self.steps), default=self.argument_nbytes)
 
     @property
     def peak_step(self) -> int:
         """The first step at which the most is held, counted from 0; -1 in a program without steps."""
-        return next((k for k, m in enumerate(self.moments) if m.nbytes == self.peak_nbytes), -1)
+        return next((k for k, step in enumerate(self.steps) if step.nbytes == self.peak_nbytes), -1)
+
+    def __str__(self) -> str:
+        lines = [
+            f"arguments {self.argument_nbytes:,} bytes a device, results {self.output_nbytes:,}, "
+            f"peak {self.peak_nbytes:,}"
+        ]
+        for k, step in enumerate(self.steps):
+            peak = "  <- peak" if k == self.peak_step else ""
+            lines.append(f"{step.nbytes:>15,}  {step.op}  {step.result}".rstrip() + peak)
+        return "\n".join(lines)
 
 
-def memory_line(program: Program) -> MemoryLine:
+def memory_of(program: Program) -> MemoryAnalysis:
     """Count what a device holds during each step of a program.
 
-    Args:
-        program: for example `ts.jit(f).lower(x).compile().program`, also one for an AbstractMesh.
-
-    Returns:
-        One moment for each step.
-
     Communication: none.
-
-    Example:
-        >>> import torch
-        >>> import tinyshard as ts
-        >>> rows = ts.NamedSharding(ts.AbstractMesh((2,), "d"), ts.P("d"))
-        >>> x = ts.ShapeDtypeStruct((8, 4), torch.float32, sharding=rows)
-        >>> line = memory_line(ts.jit(lambda x: torch.sin(x).T + 1).lower(x).compile().program)
-        >>> line.inputs_nbytes, [(m.op, m.nbytes) for m in line.moments]
-        (64, [('aten.sin.default', 128), ('aten.permute.default', 128), ('aten.add.Tensor', 192)])
     """
     owners = _owners(program)
     last = _last_use(program, owners)
     held = set(range(program.num_inputs))
-    inputs_nbytes = sum(_nbytes(program, n) for n in held)
-    moments = []
+    argument_nbytes = sum(_nbytes(program, n) for n in held)
+    steps = []
     for k, step in enumerate(program.steps):
         held |= {owners[n] for n in step.results if n >= 0}
         nbytes = sum(_nbytes(program, n) for n in held)
-        moments.append(Moment(step.op, _result(program, step), _is_exchange(step), nbytes))
+        communicates = step.op == "transfer" or (step.op in COLLECTIVES and COLLECTIVES[step.op].communicates)
+        steps.append(StepMemory(step.op, _result(program, step), communicates, nbytes))
         held = {n for n in held if last[n] > k}
-    return MemoryLine(inputs_nbytes, tuple(moments))
+    return MemoryAnalysis(argument_nbytes, sum(_nbytes(program, n) for n in program.outputs), tuple(steps))
 
 
 def _owners(program: Program) -> dict[int, int]:
-    """Value → the value whose memory it lies in: itself, unless it is a view."""
+    """Value → the value whose memory it takes: itself, unless it is a view."""
     owners = {n: n for n in range(program.num_inputs)}
     for step in program.steps:
         operands = [v.number for v in values_in(step.args)]
@@ -108,9 +103,9 @@ def _owners(program: Program) -> dict[int, int]:
 
 
 def _is_view(step: Eqn) -> bool:
-    if step.op in _LOOKS_AT_ITS_OPERAND:
+    if step.op in _VIEWS:
         return True
-    return step.op not in COLLECTIVES and step.op != "literal" and bool(find_op(step.op).is_view)
+    return step.op not in COLLECTIVES and step.op not in ("literal", "transfer") and bool(find_op(step.op).is_view)
 
 
 def _last_use(program: Program, owners: dict[int, int]) -> dict[int, float]:
@@ -129,10 +124,6 @@ def _nbytes(program: Program, number: int) -> int:
     return 0 if meta is None else meta.nbytes
 
 
-def _is_exchange(step: Eqn) -> bool:
-    return step.op in COLLECTIVES and COLLECTIVES[step.op].communicates
-
-
 def _result(program: Program, step: Eqn) -> str:
-    made: Sequence[int] = [n for n in step.results if n >= 0]
+    made = [n for n in step.results if n >= 0]
     return ", ".join(f"%{n}: {program.metas[n] or '?'}" for n in made)
