@@ -8,11 +8,15 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.lesson_02 import convolve
 
 __all__ = ["EXERCISES"]
 
 MATRIX = torch.arange(32.0).reshape(8, 4)
+
+
+def convolve(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The lesson's convolution of one example: x of n numbers, w of 3, n - 2 sums."""
+    return torch.stack([torch.dot(x[i - 1 : i + 2], w) for i in range(1, len(x) - 1)])
 
 
 def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tinyshard as ts
-from course.exercises.lesson_02 import convolve
+from course.exercises.lesson_04 import convolve
 from course.solutions.answers import Answers, Made, Wrong
 
 __all__ = ["ANSWERS"]

@@ -17,6 +17,8 @@ from tinyshard.transforms.vmap import vmap
 
 __all__ = ["Mapped", "axis_picker", "describe", "draw", "look"]
 
+HEADING = "Which numbers make up one example"
+
 X, W = torch.arange(5.0), torch.tensor([2.0, 3.0, 4.0])
 X_BATCH, W_BATCH = torch.stack([X, X + 1, X + 2]), torch.stack([W, 2 * W, 3 * W])
 
@@ -87,7 +89,7 @@ def axis_picker() -> Explorer[Mapped]:
         Choice("out_axes", "out_axes", axes[:2]),
         Step("example", "example", most=4),
     ]
-    return Explorer("axis picker", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, example: int) -> Mapped:
@@ -138,7 +140,11 @@ def draw(mapped: Mapped) -> str:
     legend = "each colour is an example; paper with a band of all colours is shared; "
     note = paragraph([f"{legend}a thick border marks example {mapped.example}"], size=11, fill=MUTED)
     inside, outside = paragraph(_lines(mapped)), paragraph([_code(mapped)], is_code=True)
-    return card(f"vmap over {mapped.count} examples: {_code(mapped)}", stack([outside, beside(pieces), inside, note]))
+    return card(
+        f"vmap over {mapped.count} examples: {_code(mapped)}",
+        stack([outside, beside(pieces), inside, note]),
+        heading=HEADING,
+    )
 
 
 def describe(mapped: Mapped) -> str:

@@ -90,7 +90,7 @@ class Explorer(Generic[Data]):
     """A picture and the controls that change it.
 
     Args:
-        title: what it is, in a few words.
+        title: what it shows, in a few words; the heading of the picture where `look` is refused.
         controls: from left to right; a later one may depend on the earlier ones.
         look: from the choices, by name, to plain data. A TinyshardError that it raises is drawn instead.
         draw: from the data to one `<svg>`.
@@ -128,7 +128,7 @@ class Explorer(Generic[Data]):
         self._widgets = {control.name: self._widget(control) for control in controls}
         self._picture = ipywidgets.HTML()
         self._words = ipywidgets.HTML(layout={"display": "none"})
-        self._in_words = ipywidgets.ToggleButton(description="in words", tooltip="show the picture in words")
+        self._in_words = ipywidgets.ToggleButton(description="as text", tooltip="show the picture as text")
         self._in_words.observe(self._show_words, "value")
         row = ipywidgets.HBox(
             [*self._widgets.values(), self._in_words], layout={"flex_flow": "row wrap", "align_items": "center"}

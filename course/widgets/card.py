@@ -26,7 +26,7 @@ FONT_SIZE = 13  # px
 LINE = 18  # px from one line to the next
 MARGIN = 12  # px around what is on the card
 # of the font size: the average of mixed words in common sans-serif fonts; a fixed-width one has 0.6
-CHARACTER, FIXED_CHARACTER = 0.56, 0.61
+CHARACTER, FIXED_CHARACTER, BOLD_CHARACTER = 0.56, 0.61, 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +126,13 @@ def beside(pieces: Sequence[Piece], gap: float = 24) -> Piece:
     return Piece("".join(drawn), x - gap, max(piece.height for piece in pieces))
 
 
-def card(title: str, piece: Piece) -> str:
+def card(title: str, piece: Piece, heading: str = "") -> str:
     """The finished picture: `piece` on a card of its size.
 
     Args:
         title: one sentence for screen readers and for a resting mouse.
         piece: what is on the card.
+        heading: what the picture shows, in bold letters above it; without it nothing is above.
 
     Returns:
         One `<svg>` without ids, scripts or style sheets; the same for the same input.
@@ -142,6 +143,8 @@ def card(title: str, piece: Piece) -> str:
         >>> size_of(card("nothing", Piece("", 100, 20)))
         (124.0, 44.0)
     """
+    if heading:
+        piece = stack([_bold(heading), piece])
     width, height = math.ceil(piece.width + 2 * MARGIN), math.ceil(piece.height + 2 * MARGIN)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -163,8 +166,13 @@ def error_card(title: str, words: str) -> str:
         True
     """
     lines = [part for line in words.splitlines() for part in _folded(line)]
-    heading = paragraph(["That cannot be. The library says:"], fill=MUTED)
+    heading = paragraph(["The library refuses this:"], fill=MUTED)
     return card(f"{title}: {words.splitlines()[0]}", stack([heading, paragraph(lines, is_code=True)]))
+
+
+def _bold(words: str) -> Piece:
+    line = text(words, 0, LINE / 2, FONT_SIZE + 1, fill=INK, anchor="start", rest=' font-weight="bold"')
+    return Piece(line, len(words) * (FONT_SIZE + 1) * BOLD_CHARACTER, LINE)
 
 
 def _folded(line: str, most: int = 92) -> list[str]:

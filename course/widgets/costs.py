@@ -24,6 +24,8 @@ from tinyshard.transforms.autodiff import value_and_grad
 
 __all__ = ["Compared", "Costs", "costs_of", "describe", "draw", "layout_costs", "look"]
 
+HEADING = "What a device holds and sends in one training step"
+
 MESHES = ((1, 1), (8, 1), (4, 2), (2, 4), (1, 8))
 WIDTHS = (256, 8192)
 EXAMPLES = (256, 8192)
@@ -97,11 +99,11 @@ def layout_costs() -> Explorer[Compared]:
     """
     controls: list[Control] = [
         Choice("mesh", "data × model", [(_words(mesh), mesh) for mesh in MESHES], start=(4, 2)),
-        Choice("cut", "cut along model", [(name, name) for name in CUTS], start="W2 and W3"),
+        Choice("cut", "sharded along model", [(name, name) for name in CUTS], start="W2 and W3"),
         Choice("width", "width", [(f"{width:,}", width) for width in WIDTHS]),
         Choice("examples", "examples", [(f"{examples:,}", examples) for examples in EXAMPLES]),
     ]
-    return Explorer("memory and traffic of a layout", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def look(mesh: tuple[int, int], cut: str, width: int, examples: int) -> Compared:
@@ -178,7 +180,7 @@ def draw(compared: Compared) -> str:
         paragraph([f"{chosen.name}:", *_lines(chosen)], size=12, is_code=True),
     ]
     title = f"{_heading(compared)}; {chosen.name}: {human_bytes(chosen.peak_nbytes)} at the peak"
-    return card(title, stack(pieces, 6))
+    return card(title, stack(pieces, 6), heading=HEADING)
 
 
 def describe(compared: Compared) -> str:

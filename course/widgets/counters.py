@@ -22,6 +22,8 @@ from tinyshard.sharding.mesh import AbstractMesh
 
 __all__ = ["Drawn", "Number", "counter_map", "describe", "draw", "look"]
 
+HEADING = "Which counter makes which number, and on which device"
+
 SEED = 42
 SHAPES = ((24,), (8, 6))
 PARTS = (1, 2, 4, 8)
@@ -83,12 +85,12 @@ def counter_map() -> Explorer[Drawn]:
     """
     ways = [("one counter for each number", True), ("pairs of counters, as JAX did formerly", False)]
     controls: list[Control] = [
-        Choice("is_partitionable", "made from", ways),
+        Choice("is_partitionable", "counters", ways),
         Choice("shape", "numbers", [("24", (24,)), ("8 × 6", (8, 6))]),
-        Choice("parts", "cut in", _cuts, start=4),
+        Choice("parts", "shards", _cuts, start=4),
         Step("follow", "follow number", lambda chosen: math.prod(chosen["shape"]) - 1, start=8),
     ]
-    return Explorer("counters to devices", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def look(is_partitionable: bool, shape: tuple[int, ...], parts: int, follow: int) -> Drawn:
@@ -137,7 +139,7 @@ def draw(drawn: Drawn) -> str:
     lines = [beside(blocks[k : k + 4], 16) for k in range(0, len(blocks), 4)]
     legend = "in a cell: the counters; its colour: the device that made the number; thick border: the one to follow"
     pieces = [paragraph([_headline(drawn)]), *lines, paragraph([*_summary(drawn), _followed(drawn)])]
-    return card(_headline(drawn), stack([*pieces, _small(legend)]))
+    return card(_headline(drawn), stack([*pieces, _small(legend)]), heading=HEADING)
 
 
 def describe(drawn: Drawn) -> str:

@@ -17,6 +17,8 @@ from tinyshard.draw.cell import number
 
 __all__ = ["describe", "device_panel", "draw"]
 
+HEADING = "The devices: state, process, and bytes of Arrays"
+
 COLUMNS = 4
 WIDTH, BAR_HEIGHT = 148.0, 8.0  # px
 MIB = 2**20
@@ -47,7 +49,9 @@ def draw(now: PoolNow) -> str:
     rows = [beside(cells[k : k + COLUMNS], gap=16) for k in range(0, len(cells), COLUMNS)]
     heading = paragraph([f"the kernel is pid {now.kernel_pid}; it gives orders to {len(cells)} devices"], fill=MUTED)
     endings = [device.ending for device in now.devices if device.ending]
-    return card(_title(now), stack([heading, *rows, *([paragraph(endings)] if endings else [])], gap=14))
+    return card(
+        _title(now), stack([heading, *rows, *([paragraph(endings)] if endings else [])], gap=14), heading=HEADING
+    )
 
 
 def describe(now: PoolNow) -> str:
@@ -77,8 +81,7 @@ def device_panel() -> Explorer[PoolNow]:
     """The panel of the devices that there are, with controls that do what the lesson does in code.
 
     Returns:
-        An Explorer: *look again*; a device to choose, and buttons that stop it, let it go on and kill it; and one that
-        starts all devices afresh.
+        An Explorer: *refresh*; a device to choose, and buttons *stop*, *resume* and *kill* for it; and *restart all*.
 
     Communication: none.
 
@@ -103,14 +106,14 @@ def device_panel() -> Explorer[PoolNow]:
         return pool_now()
 
     controls: list[Control] = [
-        Press("looks", "look again"),
+        Press("looks", "refresh"),
         Choice("device", "device", [(repr(device), device.id) for device in ts.devices()]),
-        Press("stops", "stop it"),
-        Press("continues", "let it go on"),
-        Press("kills", "kill it"),
-        Press("starts", "start all afresh"),
+        Press("stops", "stop"),
+        Press("continues", "resume"),
+        Press("kills", "kill"),
+        Press("starts", "restart all"),
     ]
-    return Explorer("the devices, each with a lamp", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def _send(device: int, what: signal.Signals) -> None:

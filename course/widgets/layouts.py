@@ -20,6 +20,8 @@ from tinyshard.sharding.mesh import AbstractMesh
 
 __all__ = ["Planned", "describe", "draw", "layout_table", "look"]
 
+HEADING = "Layouts of the operands in; program, layout and bytes out"
+
 MESH = AbstractMesh((4, 2), ("a", "b"))
 SPECS = (
     P(),
@@ -85,7 +87,7 @@ def layout_table() -> Explorer[Planned]:
         Choice("result", "result", [("as it comes", None), *specs]),
         Choice("size", "size", [(f"{size} × {size}", size) for size in SIZES]),
     ]
-    return Explorer("layouts in, layout and bytes out", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def look(function: str, left: PartitionSpec, right: PartitionSpec, result: PartitionSpec | None, size: int) -> Planned:
@@ -137,7 +139,11 @@ def draw(planned: Planned) -> str:
     program = paragraph(planned.program.splitlines(), size=12, is_code=True)
     heading = paragraph(["the program that each device runs:"], fill=MUTED)
     cost = paragraph([_cost(planned), *(planned.traffic or ["nobody talks to anybody"])])
-    return card(f"{planned.function}: {_cost(planned)}", stack([beside(boxes), cost, stack([heading, program], 2)]))
+    return card(
+        f"{planned.function}: {_cost(planned)}",
+        stack([beside(boxes), cost, stack([heading, program], 2)]),
+        heading=HEADING,
+    )
 
 
 def describe(planned: Planned) -> str:

@@ -13,6 +13,8 @@ from tinyshard.draw.colours import OKABE_ITO
 
 __all__ = ["Planned", "describe", "draw", "look", "machine_planner", "seconds", "sized"]
 
+HEADING = "The time of one training step on a machine, by the model"
+
 DEVICES = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 WHOLE_BATCH, EACH_BATCH = 65_536, 1_024
 TITLES = {
@@ -63,7 +65,7 @@ def machine_planner() -> Explorer[Planned]:
     """
     batches = [(f"{WHOLE_BATCH:,} in all", "all"), (f"{EACH_BATCH:,} each", "each")]
     return Explorer(
-        "planner",
+        HEADING,
         [
             Choice("machine", "machine", [(machine.name, machine) for machine in MACHINES], start=MACHINES[-1]),
             Choice("devices", "devices", [(f"{count:,}", count) for count in DEVICES], start=64),
@@ -103,7 +105,7 @@ def draw(planned: Planned) -> str:
     heading = paragraph([_heading(planned)])
     numbers = paragraph(_table(planned), is_code=True)
     title = f"{_heading(planned)}: a step takes {', '.join(_told(planned, name) for name in planned.estimates)}"
-    return card(title, stack([heading, legend(KINDS, size=13, height=24), *rows, numbers], 6))
+    return card(title, stack([heading, legend(KINDS, size=13, height=24), *rows, numbers], 6), heading=HEADING)
 
 
 def describe(planned: Planned) -> str:

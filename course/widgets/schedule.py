@@ -14,6 +14,8 @@ from tinyshard.draw.colours import OKABE_ITO
 
 __all__ = ["Run", "describe", "draw", "look", "program_schedule"]
 
+HEADING = "The steps of a program, and what a device holds during each"
+
 WIDTH, STRIP, HEIGHT, LEFT = 620, 30, 150, 6
 BUCKETS, BAR = 14, 40  # rows of the picture in words, and the length of the longest
 COMPUTE, EXCHANGE, LIMIT = OKABE_ITO[0], OKABE_ITO[6], "#d55e00"
@@ -67,7 +69,7 @@ def program_schedule(programs: Mapping[str, _HasMemory], limit_nbytes: int | Non
     lines = {name: compiled.memory_analysis() for name, compiled in programs.items()}
     first = next(iter(lines))
     return Explorer(
-        "schedule and memory line",
+        HEADING,
         [
             Choice("name", "program", [(name, name) for name in lines], start=first),
             Step("step", "step", lambda chosen: max(len(lines[chosen["name"]].steps) - 1, 0), lines[first].peak_step),
@@ -97,7 +99,7 @@ def draw(run: Run) -> str:
         _line(run),
         paragraph([_pointed(run)], is_code=True),
     ]
-    return card(_summary(run), stack(pieces, 6))
+    return card(_summary(run), stack(pieces, 6), heading=HEADING)
 
 
 def describe(run: Run) -> str:

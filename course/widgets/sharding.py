@@ -17,6 +17,8 @@ from tinyshard.sharding.mesh import AbstractMesh
 
 __all__ = ["Placed", "describe", "draw", "look", "sharding_explorer"]
 
+HEADING = "Which device holds which part of the array"
+
 MESHES = ((8,), (4, 2), (2, 4), (2, 2, 2))
 SHAPES = ((2048, 2048), (24,), (10, 6), (4, 64, 64), (32, 3, 64, 64))
 NAMES = ("a", "b", "c")
@@ -70,7 +72,7 @@ def sharding_explorer() -> Explorer[Placed]:
         each device: 1024 × 2048 = 8 MiB of 16 MiB; 2 different blocks, 4 copies of each
     """
     dims = [
-        Choice(f"dim_{dim}", f"dim {dim} cut by", lambda chosen, dim=dim: _entries(chosen, dim), start=start)  # type: ignore[misc]
+        Choice(f"dim_{dim}", f"dim {dim} sharded by", lambda chosen, dim=dim: _entries(chosen, dim), start=start)  # type: ignore[misc]
         for dim, start in enumerate(["a", "b", None, None])
     ]
     controls: list[Control] = [
@@ -78,7 +80,7 @@ def sharding_explorer() -> Explorer[Placed]:
         Choice("shape", "array", [(_words(shape), shape) for shape in SHAPES]),
         *dims,
     ]
-    return Explorer("sharding explorer", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def look(mesh: tuple[int, ...], shape: tuple[int, ...], **dims: Entry) -> Placed:
@@ -111,7 +113,7 @@ def draw(placed: Placed) -> str:
     lines = [paragraph(_cost(placed)), paragraph(_code(placed), is_code=True)]
     spec = f"P({', '.join(map(repr, placed.entries))})"
     title = f"array of shape {placed.shape} cut by {spec} on a mesh of {_words(placed.mesh_shape)} devices"
-    return card(title, stack([beside([mesh, array]), *lines]))
+    return card(title, stack([beside([mesh, array]), *lines]), heading=HEADING)
 
 
 def describe(placed: Placed) -> str:

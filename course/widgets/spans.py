@@ -17,6 +17,8 @@ from tinyshard.runtime.lifecycle import devices
 
 __all__ = ["Call", "TimeLine", "describe", "draw", "look", "measure", "time_line"]
 
+HEADING = "When the call returns, when a device computes, when the result is there"
+
 MOST_CALLS = 4
 SIZES = (200, 2000)
 WIDTH, ROW, NAMES_WIDTH = 560, 34, 90
@@ -98,7 +100,7 @@ def time_line() -> Explorer[TimeLine]:
         Choice("waits_each", "wait", [("once, at the end", False), ("after each product", True)]),
         Press("measured", "measure here"),
     ]
-    return Explorer("time line of asynchronous calls", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def look(calls: int, size: int, waits_each: bool, measured: int) -> TimeLine:
@@ -190,7 +192,11 @@ def draw(line: TimeLine) -> str:
         parts.append("</g>")
     lanes_piece = Piece("".join(parts), NAMES_WIDTH + WIDTH, ROW * len(lanes))
     pieces = [paragraph([_heading(line)]), lanes_piece, _scale(whole_ms), _legend(), paragraph(_told(line))]
-    return card(f"{_heading(line)}: {_told(line)[0]}", stack([*pieces, paragraph([line.origin], size=11, fill=MUTED)]))
+    return card(
+        f"{_heading(line)}: {_told(line)[0]}",
+        stack([*pieces, paragraph([line.origin], size=11, fill=MUTED)]),
+        heading=HEADING,
+    )
 
 
 def describe(line: TimeLine) -> str:

@@ -20,6 +20,8 @@ from tinyshard.runtime.lifecycle import device_count
 
 __all__ = ["PATTERNS", "Scene", "collective_stepper", "describe", "draw"]
 
+HEADING = "Which device sends what to which, exchange by exchange"
+
 Function = Callable[[Tensor], Tensor]
 
 MOST_DEVICES = 8
@@ -118,7 +120,7 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
         Step("step", "step", last),
         Choice("follow", "follow", followed, start=0),
     ]
-    return Explorer("collective stepper", controls, look, draw, describe)
+    return Explorer(HEADING, controls, look, draw, describe)
 
 
 def draw(scene: Scene) -> str:
@@ -136,7 +138,7 @@ def draw(scene: Scene) -> str:
     sent = paragraph(_sent(scene))
     heading = stack([paragraph([scene.code], is_code=True), paragraph([_headline(scene)])], 2)
     legend = paragraph(["the colours in a cell are those of the devices whose numbers are in it"], size=11, fill=MUTED)
-    return card(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]))
+    return card(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]), heading=HEADING)
 
 
 def describe(scene: Scene) -> str:

@@ -24,6 +24,8 @@ from tinyshard.transforms.vmap import vmap
 
 __all__ = ["CALLS", "Spread", "Views", "describe", "draw", "look", "two_views"]
 
+HEADING = "The whole array, and what one device sees of it"
+
 COUNT = 4  # devices that take part: so few that all numbers can be read
 MATRIX = torch.arange(16.0).reshape(4, 4)
 
@@ -141,7 +143,7 @@ def two_views() -> Explorer[Views]:
         Choice("call", "call", [(code, number) for number, (code, _, _, _) in enumerate(CALLS)]),
         Step("device", "device", most=COUNT - 1, start=1),
     ]
-    return Explorer("the whole beside one device", controls, seen_from, draw, describe)
+    return Explorer(HEADING, controls, seen_from, draw, describe)
 
 
 def look(call: int) -> Views:
@@ -185,7 +187,7 @@ def draw(views: Views) -> str:
         own,
         paragraph([*_told(views), _talk(views)]),
     ]
-    return card(f"{views.code}, as a whole and on CPU {views.device}", stack(pieces, 8))
+    return card(f"{views.code}, as a whole and on CPU {views.device}", stack(pieces, 8), heading=HEADING)
 
 
 def describe(views: Views) -> str:

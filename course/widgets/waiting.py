@@ -12,6 +12,8 @@ from tinyshard.draw.cell import number, text
 
 __all__ = ["describe", "draw", "who_waits"]
 
+HEADING = "Which device waits for which"
+
 BOX_WIDTH, BOX_HEIGHT, GAP = 92.0, 24.0, 8.0  # px
 RADIUS, NODE = 92.0, 17.0  # px: of the circle on which the devices lie, and of a device
 CIRCLE_COLOUR, WAIT_COLOUR = "#D55E00", INK  # vermilion of Okabe and Ito, and thicker
@@ -49,7 +51,7 @@ def draw(now: Moment) -> str:
         1
     """
     heading = paragraph([f"after {_rounds(now.rounds)}: {_verdict(now)}"])
-    return card(_verdict(now), stack([heading, beside([_lists(now), _arrows(now)], gap=40)], gap=14))
+    return card(_verdict(now), stack([heading, beside([_lists(now), _arrows(now)], gap=40)], gap=14), heading=HEADING)
 
 
 def describe(now: Moment) -> str:
@@ -107,18 +109,18 @@ def who_waits(what: BaseException | Mapping[int, Sequence[str]] | None = None) -
     if what is None:
         scenes = {name: steps(moment) for name, moment in SCENES.items()}
         return Explorer(
-            "who waits for whom",
+            HEADING,
             [
                 Choice("example", "example", [(name, name) for name in scenes], start="another order on CPU 2"),
-                Step("rounds", "rounds", most=lambda chosen: len(scenes[chosen["example"]]) - 1),
+                Step("rounds", "exchange", most=lambda chosen: len(scenes[chosen["example"]]) - 1),
             ],
             look=lambda example, rounds: scenes[example][min(rounds, len(scenes[example]) - 1)],
             draw=draw,
             describe=describe,
         )
     moments = steps(from_error(what) if isinstance(what, BaseException) else start(what))
-    control = Step("rounds", "rounds", most=len(moments) - 1, start=len(moments) - 1)
-    return Explorer("who waits for whom", [control], lambda rounds: moments[rounds], draw, describe)
+    control = Step("rounds", "exchange", most=len(moments) - 1, start=len(moments) - 1)
+    return Explorer(HEADING, [control], lambda rounds: moments[rounds], draw, describe)
 
 
 def _rounds(count: int) -> str:

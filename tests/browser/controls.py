@@ -22,7 +22,7 @@ HAS_ANSWERED = f"""([output, before]) => {{
 }}"""
 
 # Words in place of the picture are not a change of the picture.
-IN_WORDS = "in words"
+IN_WORDS = "as text"
 
 
 def moves(output: ElementHandle) -> Iterator[tuple[str, Callable[[], None]]]:
