@@ -1,4 +1,4 @@
-"""A graph run again as a function, to be differentiated or vmapped; primitives are bound again."""
+"""A graph run again as a function, to be vmapped or differentiated by some inputs; primitives are bound again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import torch
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
+
+Function = Callable[..., Sequence[torch.Tensor]]
 
 aten = torch.ops.aten
 
@@ -39,6 +41,45 @@ def _is_second_used(node: torch.fx.Node) -> bool:
     return any(user.args[1] == 1 and user.users for user in node.users)
 
 
-def replayed(traced: Traced) -> Callable[..., Sequence[torch.Tensor]]:
+def replayed(traced: Traced) -> Function:
     """A graph as a function of all its inputs, to be transformed."""
     return lambda *xs: tuple(evaluate(traced.graph, _Replay(), xs))
+
+
+def gradients(
+    function: Function,
+    inputs: Sequence[torch.Tensor],
+    wanted: Sequence[int],
+    results: Sequence[int],
+    cotangents: Sequence[torch.Tensor],
+) -> Sequence[torch.Tensor]:
+    """The gradients of the `wanted` inputs, from those of some `results`, all by their numbers."""
+    pull: Any = torch.func.vjp(_of_some(function, inputs, wanted, results), *(inputs[i] for i in wanted))[1]
+    return tuple(pull(tuple(cotangents)))
+
+
+def tangents(
+    function: Function,
+    inputs: Sequence[torch.Tensor],
+    moved: Sequence[int],
+    results: Sequence[int],
+    given: Sequence[torch.Tensor],
+) -> Sequence[torch.Tensor]:
+    """The tangents of some `results`, from those `given` of the `moved` inputs, all by their numbers."""
+    alone, primals = _of_some(function, inputs, moved, results), tuple(inputs[i] for i in moved)
+    return tuple(torch.func.jvp(alone, primals, tuple(given))[1])
+
+
+def _of_some(
+    function: Function, inputs: Sequence[torch.Tensor], numbers: Sequence[int], results: Sequence[int]
+) -> Function:
+    """The function of the inputs of these numbers, the others as they are; of its results those of these numbers."""
+
+    def alone(*chosen: torch.Tensor) -> Sequence[torch.Tensor]:
+        xs = list(inputs)
+        for i, x in zip(numbers, chosen, strict=True):
+            xs[i] = x
+        made = function(*xs)
+        return tuple(made[i] for i in results)
+
+    return alone

@@ -123,6 +123,10 @@ class Primitive(Rules, Generic[P]):
         """Compute the results, outside of a trace."""
         raise NotImplementedError
 
+    def differentiable(self, params: P, made: Sequence[torch.Tensor]) -> Sequence[int]:
+        """The numbers of the results that a gradient may flow from."""
+        return [i for i, x in enumerate(made) if x.is_floating_point() or x.is_complex()]
+
     def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
         """Keep in `ctx` what `transpose` and `jvp` need: `ctx.params` is there."""
 
@@ -207,7 +211,8 @@ class _Bind(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.primitive, ctx.params, *xs = inputs
-        ctx.mark_non_differentiable(*(x for x in output if not (x.is_floating_point() or x.is_complex())))
+        flowing = ctx.primitive.differentiable(ctx.params, output)
+        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i not in flowing))
         ctx.primitive.save(ctx, ctx.params, xs, output)
 
     @staticmethod

@@ -17,7 +17,7 @@ import torch
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.executable import Elsewhere
-from tinyshard.compile.replay import replayed
+from tinyshard.compile.replay import gradients, replayed, tangents
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names
@@ -247,17 +247,9 @@ def _gradient(region: ManualRegion, wanted: tuple[int, ...]) -> ManualRegion:
     function = replayed(region.traced)
 
     def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        xs, cotangents = list(given[: len(ins)]), given[len(ins) :]
-
-        def alone(*chosen: torch.Tensor) -> Any:
-            for i, x in zip(wanted, chosen, strict=True):
-                xs[i] = x
-            made = function(*xs)
-            return tuple(made[i] for i in floating)
-
-        back: Any = torch.func.vjp(alone, *(xs[i] for i in wanted))[1]
         parts = [region.parts(region.unmentioned(region.out_dims[i])) for i in floating]
-        found = back(tuple(g / n if n > 1 else g for g, n in zip(cotangents, parts, strict=True)))
+        shares = [g / n if n > 1 else g for g, n in zip(given[len(ins) :], parts, strict=True)]
+        found = gradients(function, given[: len(ins)], wanted, floating, shares)
         return [_summed(region, region.all_in_dims[i], g) for i, g in zip(wanted, found, strict=True)]
 
     def make() -> ManualRegion:
@@ -280,16 +272,7 @@ def _tangent(region: ManualRegion, moved: tuple[int, ...]) -> ManualRegion:
     function = replayed(region.traced)
 
     def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        xs, tangents = list(given[: len(ins)]), given[len(ins) :]
-
-        def alone(*chosen: torch.Tensor) -> Any:
-            for i, x in zip(moved, chosen, strict=True):
-                xs[i] = x
-            made = function(*xs)
-            return tuple(made[i] for i in floating)
-
-        found: Any = torch.func.jvp(alone, tuple(xs[i] for i in moved), tangents)
-        return list(found[1])
+        return tangents(function, given[: len(ins)], moved, floating, given[len(ins) :])
 
     def make() -> ManualRegion:
         cuts = (*region.all_in_dims, *(region.all_in_dims[i] for i in moved))

@@ -21,12 +21,11 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.array import one_call
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.intercept import STOP
-from tinyshard.compile.replay import replayed
+from tinyshard.compile.replay import Function, gradients, replayed, tangents
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.primitive import Primitive
 from tinyshard.transforms.vmap import vmap
-
-Function = Callable[..., Sequence[torch.Tensor]]
 
 
 @dataclass(eq=False)
@@ -57,39 +56,22 @@ class Derived:
 
     def gradient(self, wanted: tuple[int, ...], count: int) -> Function:
         """From `count` inputs and the gradients of the differentiable results: the gradients of the `wanted` inputs."""
-
-        def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-            alone, chosen = self._of(wanted, given[:count])
-            back: Any = torch.func.vjp(alone, *chosen)[1]
-            return tuple(back(tuple(given[count:])))
-
-        return self._kept(("gradient", wanted), pull)
+        return self._kept(
+            ("gradient", wanted),
+            lambda *given: gradients(self.function, given[:count], wanted, self.differentiable, given[count:]),
+        )
 
     def tangent(self, moved: tuple[int, ...], count: int) -> Function:
         """From `count` inputs and the tangents of the `moved` ones: the tangents of the differentiable results."""
-
-        def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-            alone, chosen = self._of(moved, given[:count])
-            return tuple(torch.func.jvp(alone, tuple(chosen), tuple(given[count:]))[1])
-
-        return self._kept(("tangent", moved), push)
+        return self._kept(
+            ("tangent", moved),
+            lambda *given: tangents(self.function, given[:count], moved, self.differentiable, given[count:]),
+        )
 
     def batched(self, mapped: tuple[bool, ...], size: int) -> Function:
         """The function of inputs of which some have a leading dim of examples; so have all results."""
         in_axes = tuple(0 if m else None for m in mapped)
         return self._kept(("vmap", mapped, size), vmap(self.function, in_axes=in_axes, axis_size=size))
-
-    def _of(self, numbers: Sequence[int], inputs: Sequence[torch.Tensor]) -> tuple[Function, list[torch.Tensor]]:
-        """The function of some inputs alone, up to its differentiable results; and these inputs."""
-
-        def alone(*chosen: torch.Tensor) -> Sequence[torch.Tensor]:
-            xs = list(inputs)
-            for i, x in zip(numbers, chosen, strict=True):
-                xs[i] = x
-            made = self.function(*xs)
-            return tuple(made[i] for i in self.differentiable)
-
-        return alone, [inputs[i] for i in numbers]
 
     def _kept(self, key: Any, function: Function) -> Function:
         if key not in self.made:
@@ -133,47 +115,46 @@ def apply(derived: Derived, run: Function, inputs: Sequence[torch.Tensor]) -> tu
         inputs: its operands, and what it closes over.
     """
     with one_call():
-        made: Any = _Applied.apply(derived, run, *inputs) if inputs else run()
-    return tuple(made)
+        return JITTED.bind((derived, run), *inputs) if inputs else tuple(run())
 
 
-class _Applied(torch.autograd.Function):
-    """The op with its rules."""
+class JittedPrimitive(Primitive[tuple[Derived, Function]]):
+    """A jitted function on whole tensors. A trace never records it: there the function is traced again."""
 
-    @staticmethod
-    def forward(derived: Derived, run: Function, *xs: torch.Tensor) -> Any:
-        return tuple(run(*xs))
+    name = "jitted"
+    several = True
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.derived = inputs[0]
-        ctx.save_for_backward(*inputs[2:])
-        ctx.save_for_forward(*inputs[2:])
-        flowing = ctx.derived.differentiable
-        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i not in flowing))
-        ctx.count = len(output)
+    def run(self, params: tuple[Derived, Function], *xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        return params[1](*xs)
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        derived: Derived = ctx.derived
-        xs = ctx.saved_tensors
+    def differentiable(self, params: tuple[Derived, Function], made: Sequence[torch.Tensor]) -> Sequence[int]:
+        return params[0].differentiable
+
+    def save(self, ctx: Any, params: Any, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        ctx.save_for_backward(*xs)
+        ctx.save_for_forward(*xs)
+        ctx.count = len(made)
+
+    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        derived, xs = ctx.params[0], ctx.saved_tensors
         wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
         made = iter(derived.gradient(wanted, len(xs))(*xs, *(gradients[i] for i in derived.differentiable)))
-        return None, None, *(next(made) if i in wanted else None for i in range(len(xs)))
+        return [next(made) if i in wanted else None for i in range(len(xs))]
 
-    @staticmethod
-    def jvp(ctx: Any, _: Any, __: Any, *tangents: Any) -> Any:
-        derived: Derived = ctx.derived
-        xs = ctx.saved_tensors
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        derived, xs = ctx.params[0], ctx.saved_tensors
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
         if not derived.differentiable:
-            return (None,) * ctx.count
+            return [None] * ctx.count
         made = iter(derived.tangent(moved, len(xs))(*xs, *(tangents[i] for i in moved)))
-        return tuple(next(made) if i in derived.differentiable else None for i in range(ctx.count))
+        return [next(made) if i in derived.differentiable else None for i in range(ctx.count)]
 
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, derived: Derived, run: Function, *xs: torch.Tensor) -> Any:
-        dims = in_dims[2:]
+    def batch(
+        self, params: Any, size: int, dims: Sequence[int | None], *xs: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
-        made = derived.batched(tuple(d is not None for d in dims), info.batch_size)(*fronted)
-        return tuple(made), (0,) * len(made)
+        made = params[0].batched(tuple(d is not None for d in dims), size)(*fronted)
+        return made, [0] * len(made)
+
+
+JITTED = JittedPrimitive()
