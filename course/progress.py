@@ -1,9 +1,9 @@
 """What a learner has done so far: a small file in the folder where the lessons are opened."""
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
+
+from course import jsonfile
 
 __all__ = ["PROGRESS", "Record", "note", "read_progress"]
 
@@ -24,10 +24,10 @@ def read_progress(folder: Path) -> dict[str, Record]:
     Args:
         folder: The folder of the learner's lessons.
     """
+    found = jsonfile.read_dict(folder / PROGRESS)
     try:
-        found = json.loads((folder / PROGRESS).read_text("utf-8"))
         return {id: Record(int(each["wrong"]), bool(each["passed"])) for id, each in found.items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError):
         return {}
 
 
@@ -44,8 +44,5 @@ def note(folder: Path, id: str, is_passed: bool) -> Record:
     before = known.get(id, Record())
     known[id] = Record(before.wrong + (not is_passed), before.is_passed or is_passed)
     lines = {each: {"wrong": record.wrong, "passed": record.is_passed} for each, record in sorted(known.items())}
-    # by way of a second file: a cell that is interrupted must not leave half of one
-    partial = folder / f"{PROGRESS}.{os.getpid()}.partial"
-    partial.write_text(json.dumps(lines, indent=1) + "\n", "utf-8")
-    os.replace(partial, folder / PROGRESS)
+    jsonfile.write(folder / PROGRESS, lines)
     return known[id]

@@ -1,0 +1,82 @@
+"""What a learner has predicted: a small file in the folder where the lessons are opened; it holds no name."""
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course import jsonfile
+
+__all__ = ["PREDICTED", "Guess", "note_choice", "note_explained", "read_guesses"]
+
+PREDICTED = ".predictions.json"
+
+# Explained in this process without a choice: whoever then chooses has read the answer. Not kept in the file: who runs
+# all cells of a lesson once may still predict in the next kernel.
+_explained: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The letter that was chosen, and whether it was explained, which settles it."""
+
+    choice: str
+    is_explained: bool = False
+
+
+def read_guesses(folder: Path) -> dict[str, Guess]:
+    """Prediction id → what was chosen; what is missing or damaged in the file counts as not chosen.
+
+    Args:
+        folder: The folder of the learner's lessons.
+    """
+    found = jsonfile.read_dict(folder / PREDICTED).get("predictions")
+    entries = found.items() if isinstance(found, dict) else ()
+    return {
+        id: Guess(each["choice"], each.get("explained") is True)
+        for id, each in entries
+        if isinstance(each, dict) and isinstance(each.get("choice"), str)
+    }
+
+
+def note_choice(folder: Path, id: str, choice: str) -> bool:
+    """Write down the choice, unless an earlier one is settled or the answer was read.
+
+    Returns:
+        Whether the choice counts.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    known = read_guesses(folder)
+    if id in _explained or (id in known and known[id].is_explained):
+        return False
+    _write(folder, {**known, id: Guess(choice)})
+    return True
+
+
+def note_explained(folder: Path, id: str) -> Guess | None:
+    """Settle the choice for this prediction.
+
+    Returns:
+        The choice; None if there is none.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    known = read_guesses(folder)
+    if id not in known:
+        _explained.add(id)
+        return None
+    if not known[id].is_explained:
+        _write(folder, {**known, id: Guess(known[id].choice, is_explained=True)})
+    return known[id]
+
+
+def _write(folder: Path, guesses: dict[str, Guess]) -> None:
+    before = jsonfile.read_dict(folder / PREDICTED).get("learner")
+    learner = before if isinstance(before, str) and before else secrets.token_hex(8)
+    lines: dict[str, Any] = {
+        id: {"choice": guess.choice, "explained": guess.is_explained} for id, guess in sorted(guesses.items())
+    }
+    jsonfile.write(folder / PREDICTED, {"learner": learner, "predictions": lines})

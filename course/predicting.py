@@ -1,0 +1,156 @@
+"""`predict("05.a")` asks before a cell is run, `explain("05.a")` says afterwards what the choice meant."""
+
+import textwrap
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from course.predicted import note_choice, note_explained, read_guesses
+from course.predictions import prediction_of
+from course.predictions.prediction import Prediction
+
+__all__ = ["Buttons", "explain", "predict"]
+
+WIDTH = 100
+
+
+def predict(id: str, choice: str | None = None) -> None:
+    """Print the question with its choices and show a button for each; or write down the choice that is given.
+
+    The choice is kept in `.predictions.json` in the working folder. It may be changed until `explain` has settled it.
+
+    Args:
+        id: lesson and letter of the prediction, such as "05.a".
+        choice: the letter of a choice; None: ask.
+
+    Raises:
+        UnknownPredictionError: there is no such prediction.
+        UnknownChoiceError: it has no choice of this letter.
+
+    Communication: none.
+
+    In JAX: has no counterpart.
+    """
+    prediction = prediction_of(id)
+    if choice is not None:
+        print(_noted(prediction, choice))
+        return
+    print(_asked(prediction))
+    _display(Buttons(prediction))
+
+
+def explain(id: str) -> None:
+    """Print what was chosen and what that would mean, which choice is right, and why.
+
+    A choice that was made is settled by this. Without one, the right choice and its reason are printed.
+
+    Args:
+        id: lesson and letter of the prediction, such as "05.a".
+
+    Raises:
+        UnknownPredictionError: there is no such prediction.
+
+    Communication: none.
+
+    In JAX: has no counterpart.
+    """
+    prediction = prediction_of(id)
+    try:
+        note_explained(Path.cwd(), id)
+        unkept = []
+    except OSError as error:
+        unkept = [f"  predictions are not kept: {error.strerror}"]
+    guess = read_guesses(Path.cwd()).get(id)
+    chosen = guess.choice if guess and guess.choice in prediction.letters else None
+    print(*_explained(prediction, chosen), *unkept, sep="\n")
+
+
+class Buttons:
+    """A button for each choice, and a line that says what was noted; as text, how to choose without buttons.
+
+    Example:
+        >>> from course.predictions.prediction import Choice
+        >>> two = Choice("2", "it takes two", "One."), Choice("3", "it takes three", "One.")
+        >>> Buttons(Prediction("99.a", "How many?", (Choice("1"), *two), "One does."))
+        Click a letter, or run predict("99.a", "…") with it.
+    """
+
+    def __init__(self, prediction: Prediction) -> None:
+        import ipywidgets  # not at the top: the commands of the kit start without it
+
+        self.text = f'Click a letter, or run predict("{prediction.id}", "…") with it.'
+        guess = read_guesses(Path.cwd()).get(prediction.id)
+        self.line = ipywidgets.HTML(
+            escape(f"{prediction.id}: {guess.choice} is noted." if guess else "Click a letter.")
+        )
+        self.buttons = [self._button(prediction, letter) for letter in prediction.letters]
+        row = ipywidgets.HBox([*self.buttons, self.line], layout={"flex_flow": "row wrap", "align_items": "center"})
+        self.panel: Any = row
+
+    def __repr__(self) -> str:
+        """How to choose without buttons."""
+        return self.text
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        """The live buttons for a notebook that runs; words for every other page, and for nbval."""
+        live = self.panel._repr_mimebundle_() or {}
+        return {**live, "text/plain": self.text}
+
+    def _button(self, prediction: Prediction, letter: str) -> Any:
+        import ipywidgets
+
+        tooltip = f"choose {letter}: {prediction.choice(letter).text}"
+        button = ipywidgets.Button(description=letter, tooltip=tooltip, layout={"width": "3em"})
+        button.on_click(lambda _: self._press(prediction, letter))
+        return button
+
+    def _press(self, prediction: Prediction, letter: str) -> None:
+        self.line.value = escape(_noted(prediction, letter))
+
+
+def _display(shown: Buttons) -> None:
+    from IPython.display import display
+
+    display(shown)
+
+
+def _asked(prediction: Prediction) -> str:
+    lines = [_filled(f"{prediction.id}: ", prediction.question, "  ")]
+    for letter in prediction.letters:
+        lines.append(_filled(f"  {letter}  ", prediction.choice(letter).text, "     "))
+    return "\n".join(lines)
+
+
+def _noted(prediction: Prediction, letter: str) -> str:
+    """Write the choice down, and say so."""
+    prediction.choice(letter)
+    id = prediction.id
+    try:
+        if note_choice(Path.cwd(), id, letter):
+            return f'{id}: {letter} is noted. You may change it until explain("{id}") has run.'
+    except OSError as error:
+        return f"{id}: {letter} is not kept: {error.strerror}"
+    guess = read_guesses(Path.cwd()).get(id)
+    return f"{id}: it has been explained; " + (f"{guess.choice} counts." if guess else "no choice counts any more.")
+
+
+def _explained(prediction: Prediction, chosen: str | None) -> list[str]:
+    right = prediction.choice(prediction.right).text
+    why = _filled("  why:  ", prediction.why, "    ")
+    if chosen is None:
+        return [_filled(f"{prediction.id}: {prediction.right} is right: ", right, "  "), why]
+    choice = prediction.choice(chosen)
+    told = _filled(f"{prediction.id}: you chose {chosen}: ", choice.text, "  ")
+    if choice.is_right:
+        return [told, "  That is right.", why]
+    return [
+        told,
+        _filled("  that says:  ", choice.misconception, "    "),
+        _filled("  answer:  ", choice.answer, "    "),
+        _filled(f"  {prediction.right} is right: ", right, "    "),
+        why,
+    ]
+
+
+def _filled(label: str, text: str, indent: str) -> str:
+    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=label, subsequent_indent=indent)
