@@ -1,8 +1,8 @@
-"""One command that measures tinyshard, JAX, raw gloo and ipyparallel side by side, in one run.
+"""One command that measures tinyshard, JAX, raw gloo, ipyparallel and torchmonarch side by side, in one run.
 
 python -m benchmarks                          # all cases, nine rounds; writes benchmarks/results.md and .svg
 python -m benchmarks psum_4k eager --rounds 5 # some cases; prints only
-python -m benchmarks --jax /elsewhere/python  # a JAX that is installed beside another Python
+python -m benchmarks --jax /elsewhere/python  # a JAX that is installed beside another Python; --monarch likewise
 
 Each side is a process of its own, all are there at once, and only one works at a time. In every round each side takes
 one sample of a case in turn, so that what else the machine does strikes all alike; inputs change between samples and
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -21,11 +20,17 @@ import time
 
 from benchmarks.cases import CASES, Case
 from benchmarks.memory import memory_nbytes
-from benchmarks.report import Figures, table, write
+from benchmarks.report import Figures, Spread, table, write
 from benchmarks.side import ROOT, Side
 from benchmarks.start import PROGRAMS
 
-SIDES = {"tinyshard": "ours", "JAX": "by_jax", "gloo": "by_gloo", "ipyparallel": "by_ipyparallel"}
+SIDES = {
+    "tinyshard": "ours",
+    "JAX": "by_jax",
+    "gloo": "by_gloo",
+    "ipyparallel": "by_ipyparallel",
+    "torchmonarch": "by_monarch",
+}
 SHORT_S = 0.02  # what takes less is sampled this many times more often
 SAMPLES_IF_SHORT = 30
 
@@ -46,7 +51,7 @@ def measure(case: Case, sides: list[Side], rounds: int) -> Figures:
     peaks = {side.name: peak_while(side) for side in taking if side.name in taken}
     for side in sides:
         side.ask("drop")
-    return Figures(case, {n: (min(t), statistics.median(t)) for n, t in taken.items()}, peaks)
+    return Figures(case, {n: Spread.of(t) for n, t in taken.items()}, peaks)
 
 
 def peak_while(side: Side) -> int:
@@ -78,7 +83,7 @@ def measure_start(case: Case, sides: list[Side], rounds: int) -> Figures:
                     cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True,
                 )  # fmt: skip
                 taken.setdefault(side.name, []).append(time.perf_counter() - start_s)
-    return Figures(case, {n: (min(t), statistics.median(t)) for n, t in taken.items()}, {})
+    return Figures(case, {n: Spread.of(t) for n, t in taken.items()}, {})
 
 
 def main() -> None:
@@ -87,19 +92,25 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", help="names; all if none is given")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
+    parser.add_argument("--monarch", default=sys.executable, help="a Python that has torchmonarch")
     parser.add_argument("--sides", nargs="*", default=list(SIDES), choices=list(SIDES))
     parser.add_argument("--collectives", help="tinyshard's: shared or gloo; by default its own choice")
     args = parser.parse_args()
     wanted = [case for case in CASES if not args.cases or case.name in args.cases]
     more = {"tinyshard": [args.collectives] if args.collectives else []}
+    python = {"JAX": args.jax, "torchmonarch": args.monarch}
     sides = [
-        Side(n, args.jax if n == "JAX" else sys.executable, *more.get(n, []), module=f"benchmarks.{SIDES[n]}")
-        for n in args.sides
+        Side(n, python.get(n, sys.executable), *more.get(n, []), module=f"benchmarks.{SIDES[n]}") for n in args.sides
     ]
     figures = []
     try:
-        for side in sides:  # all are up before anything is measured
-            side.ask("drop")
+        versions: dict[str, str] = {}
+        for side in list(sides):  # all are up before anything is measured
+            answer = side.ask("versions")
+            if "error" in answer:
+                sides.remove(side)
+                side.end()
+            versions.update(answer.get("versions", {}))
         for case in wanted:
             figures.append((measure_start if case.name == "start" else measure)(case, sides, args.rounds))
             print(table(figures[-1:], heading=len(figures) == 1), flush=True)
@@ -107,7 +118,7 @@ def main() -> None:
         for side in sides:
             side.end()
     if not args.cases:
-        write(figures, ROOT / "benchmarks")
+        write(figures, ROOT / "benchmarks", args.rounds, versions)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYER, LAYERS
+
+os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
@@ -17,7 +19,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYERS
 from benchmarks.serve import Generator, serve, timed
 
 N = DEVICES
@@ -169,6 +170,19 @@ def dot() -> Generator:
         yield seconds
 
 
+def dot_bf16() -> Generator:
+    host = jnp.asarray(_random(2048, 2048), jnp.bfloat16)
+    xs = [jax.device_put(host + k, _grid("a", None)) for k in (0, 1)]
+    y = jax.device_put(host, _grid(None, "b"))
+    exact = np.asarray(host, np.float64)
+    wanted = [np.dot(np.asarray(host + k, np.float64)[5], exact[:, 2000]) for k in (0, 1)]
+    for i in itertools.count():
+        seconds, z = timed(lambda i=i: (xs[i % 2] @ y).block_until_ready())
+        assert abs(float(z[5, 2000]) / wanted[i % 2] - 1) < 1e-2
+        del z
+        yield seconds
+
+
 def drawn(name: str) -> Generator:
     """Numbers in the shape (30 M,), cut in eight."""
     draw = jax.jit(lambda key: getattr(jax.random, name)(key, (30_000_000,)), out_shardings=_rows())
@@ -231,11 +245,46 @@ def training(layout: str) -> Generator:
         yield seconds
 
 
+def _attend_and_feed(params: Any, x: Any) -> Any:
+    _, positions, width, heads = LAYER
+
+    def split(y: Any) -> Any:
+        return y.reshape(-1, positions, heads, width // heads).swapaxes(1, 2)
+
+    q, k, v = (split(x @ params[name]) for name in ("q", "k", "v"))
+    weights = jax.nn.softmax(q @ k.swapaxes(-1, -2) / (width // heads) ** 0.5, -1)
+    x = x + (weights @ v).swapaxes(1, 2).reshape(-1, positions, width) @ params["o"]
+    return x + jnp.maximum(x @ params["up"], 0) @ params["down"]
+
+
+def _layer_step(params: Any, x: Any) -> Any:
+    value, grads = jax.value_and_grad(lambda p: (_attend_and_feed(p, x) ** 2).mean())(params)
+    return value, {name: w - 1e-3 * grads[name] for name, w in params.items()}
+
+
+def layer() -> Generator:
+    examples, positions, width, _ = LAYER
+    normal = np.random.default_rng(0).standard_normal
+    shapes = {"q": (width, width), "k": (width, width), "v": (width, width), "o": (width, width)}
+    shapes |= {"up": (width, 4 * width), "down": (4 * width, width)}
+    params = {name: (normal((a, b)) / a**0.5).astype(np.float32) for name, (a, b) in shapes.items()}
+    x = normal((examples, positions, width)).astype(np.float32)
+    wanted = float(_layer_step(params, x)[0])
+    mesh = _mesh((N,), ("i",))
+    placed = jax.device_put(params, NamedSharding(mesh, P()))
+    data, f = jax.device_put(x, NamedSharding(mesh, P("i"))), jax.jit(_layer_step)
+    assert abs(float(f(placed, data)[0]) - wanted) < 1e-2
+    for _ in itertools.count():
+        seconds, (_, placed) = timed(lambda: jax.block_until_ready(f(placed, data)))
+        yield seconds
+
+
 CASES: dict[str, Callable[[], Generator]] = {
-    **{f.__name__: f for f in (eager, eager_500, jit, device_put, device_get, reshard, sin, dot, vmap_dot)},
+    **{f.__name__: f for f in (eager, eager_500, jit, device_put, device_get, reshard, sin, dot, dot_bf16, vmap_dot)},
     **{name: partial(collective, *of) for name, of in COLLECTIVES.items()},
     "uniform": partial(drawn, "uniform"),
     "normal": partial(drawn, "normal"),
+    "layer": layer,
     "step_8x1": partial(training, "8x1"),
     "step_4x2": partial(training, "4x2"),
 }

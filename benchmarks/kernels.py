@@ -9,14 +9,13 @@ Prints the least and the median of both, and the ratio of the medians. A kernel 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from benchmarks.report import time_text
+from benchmarks.report import Spread
 from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
@@ -92,8 +91,8 @@ def main() -> None:
         for _ in range(turns):
             for seconds, call in zip(taken, (row.torchs, row.ours), strict=True):
                 seconds.append(timed(lambda call=call: [call() for _ in range(row.times)])[0] / row.times)
-        torchs, ours = ((min(t), statistics.median(t)) for t in taken)
-        print(f"| {row.what} | {time_text(torchs)} | {time_text(ours)} | {ours[1] / torchs[1]:.2f} |", flush=True)
+        torchs, ours = map(Spread.of, taken)
+        print(f"| {row.what} | {torchs} | {ours} | {ours.median / torchs.median:.2f} |", flush=True)
 
 
 if __name__ == "__main__":

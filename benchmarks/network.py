@@ -35,8 +35,8 @@ def step(params: Params, batch: tuple[Any, Any]) -> tuple[torch.Tensor, Params]:
 
 
 def data_parallel(params: Params, batch: Any) -> tuple[Params, Any]:
-    """Eight parts of the batch, parameters on every device."""
-    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
+    """A part of the batch on each device, parameters on every device."""
+    rows = ts.sharding.PositionalSharding(ts.devices()).reshape(-1, 1)
     return ts.device_put(params, rows.replicate()), ts.device_put(batch, rows)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 import torch
 
 import tinyshard as ts
-from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYERS
+from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYER, LAYERS
 from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
 from tinyshard.core.program import Builder, Value
@@ -167,6 +168,18 @@ def dot() -> Generator:
         yield seconds
 
 
+def dot_bf16() -> Generator:
+    host = torch.rand(2048, 2048).bfloat16()
+    xs = [ts.device_put(host + k, _grid("a", None)) for k in (0, 1)]
+    y = ts.device_put(host, _grid(None, "b"))
+    wanted = [((host + k)[5].double() @ host[:, 2000].double()).item() for k in (0, 1)]
+    for i in itertools.count():
+        seconds, z = timed(lambda i=i: (xs[i % 2] @ y).block_until_ready())
+        assert abs(z[5, 2000].item() / wanted[i % 2] - 1) < 1e-2
+        del z
+        yield seconds
+
+
 def drawn(name: str) -> Generator:
     """Numbers in the shape (30 M,), cut in eight."""
     draw = ts.jit(lambda key: getattr(ts.random, name)(key, (30_000_000,)), out_shardings=_rows())
@@ -204,6 +217,41 @@ def training(layout: str) -> Generator:
         yield seconds
 
 
+def _attend_and_feed(params: dict[str, Any], x: Any) -> Any:
+    """A transformer layer: attention with heads, then an MLP, each added to what it is given."""
+    _, positions, width, heads = LAYER
+
+    def split(y: Any) -> Any:
+        return y.reshape(-1, positions, heads, width // heads).transpose(1, 2)
+
+    q, k, v = (split(x @ params[name]) for name in ("q", "k", "v"))
+    weights = torch.softmax(q @ k.transpose(-1, -2) / (width // heads) ** 0.5, -1)
+    x = x + (weights @ v).transpose(1, 2).reshape(-1, positions, width) @ params["o"]
+    return x + torch.relu(x @ params["up"]) @ params["down"]
+
+
+def _layer_step(params: dict[str, Any], x: Any) -> Any:
+    value, grads = ts.value_and_grad(lambda p: (_attend_and_feed(p, x) ** 2).mean())(params)
+    return value, {name: w - 1e-3 * grads[name] for name, w in params.items()}
+
+
+def layer() -> Generator:
+    examples, positions, width, _ = LAYER
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"q": (width, width), "k": (width, width), "v": (width, width), "o": (width, width)}
+    shapes |= {"up": (width, 4 * width), "down": (4 * width, width)}
+    params = {name: torch.randn(a, b, generator=generator) / a**0.5 for name, (a, b) in shapes.items()}
+    x = torch.randn(examples, positions, width, generator=generator)
+    wanted = _layer_step(params, x)[0].item()
+    place = _rows()
+    placed = ts.device_put(params, ts.NamedSharding(place.mesh, ts.P()))
+    data, f = ts.device_put(x, place), ts.jit(_layer_step)
+    assert abs(f(placed, data)[0].item() - wanted) < 1e-3
+    for _ in itertools.count():
+        seconds, (_, placed) = timed(lambda: ts.block_until_ready(f(placed, data)))
+        yield seconds
+
+
 def again() -> Generator:
     """Devices afresh, as after a death."""
 
@@ -218,9 +266,10 @@ def again() -> Generator:
 
 
 CASES: dict[str, Callable[[], Generator]] = {
-    **{f.__name__: f for f in (eager, eager_500, jit, device_put, device_get, reshard, sin, dot, vmap_dot)},
+    **{f.__name__: f for f in (eager, eager_500, jit, device_put, device_get, reshard, sin, dot, dot_bf16, vmap_dot)},
     **{name: partial(collective, *of) for name, of in COLLECTIVES.items()},
     "again": again,
+    "layer": layer,
     "step_8x1": partial(training, "8x1"),
     "step_4x2": partial(training, "4x2"),
 }
@@ -228,5 +277,6 @@ if hasattr(ts, "random"):
     CASES.update(uniform=partial(drawn, "uniform"), normal=partial(drawn, "normal"))
 
 if __name__ == "__main__":
-    ts.init(devices=N, runtime="process", collectives=sys.argv[1] if len(sys.argv) > 1 else None)
+    runtime = os.environ.get("BENCHMARK_RUNTIME", "process")
+    ts.init(devices=N, runtime=runtime, collectives=sys.argv[1] if len(sys.argv) > 1 else None)
     serve(CASES)

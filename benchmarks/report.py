@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.cases import Case
 
-SIDES = ("tinyshard", "JAX", "gloo", "ipyparallel")
-HEAD = f"""# tinyshard, JAX, raw gloo and ipyparallel, measured in one run
+SIDES = ("tinyshard", "JAX", "gloo", "ipyparallel", "torchmonarch")
+HEAD = """# tinyshard, JAX, raw gloo, ipyparallel and torchmonarch, measured in one run
 
-Written by `python -m benchmarks` on {os.cpu_count()} cores ({sys.platform}, {platform.machine()}).
-Least / median of each side; the ratios are of medians, beside the bar that the case is held to.
+Written by `python -m benchmarks` on {processor}, {cores} cores, {system}, Python {python}; {versions}.
+{rounds} rounds, in each of which every side takes its turn. A side's figure is the median, and in parentheses the
+lower and the upper quartile. The ratios are of medians, beside the bar that the case is held to.
 Peak memory is that of all processes of a side together.
 
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Seconds that one call took, over many samples: the quartiles."""
+
+    lower: float
+    median: float
+    upper: float
+
+    @staticmethod
+    def of(samples: Sequence[float]) -> Spread:
+        """The quartiles of samples."""
+        lower, median, upper = np.quantile(samples, [0.25, 0.5, 0.75]).tolist()
+        return Spread(lower, median, upper)
+
+    def __str__(self) -> str:
+        units = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+        unit, scale = next((u, s) for u, s in units if self.median * s >= 1 or u == "µs")
+        return f"{self.median * scale:.3g} ({self.lower * scale:.3g}–{self.upper * scale:.3g}) {unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +50,19 @@ class Figures:
     """What was measured of one case.
 
     Attributes:
-        seconds: by side, the least and the median.
+        seconds: by side.
         peaks: by side, the most memory held, in bytes.
     """
 
     case: Case
-    seconds: dict[str, tuple[float, float]]
+    seconds: dict[str, Spread]
     peaks: dict[str, int]
 
     def ratio(self, peer: str) -> float | None:
         """tinyshard's median over the peer's."""
         if "tinyshard" not in self.seconds or peer not in self.seconds:
             return None
-        return self.seconds["tinyshard"][1] / self.seconds[peer][1]
-
-
-def time_text(seconds: tuple[float, float] | None) -> str:
-    """Least and median, in one unit."""
-    if seconds is None:
-        return "–"
-    unit, scale = next((u, s) for u, s in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)) if seconds[1] * s >= 1 or u == "µs")
-    return f"{seconds[0] * scale:.3g} / {seconds[1] * scale:.3g} {unit}"
+        return self.seconds["tinyshard"].median / self.seconds[peer].median
 
 
 def _against(ratio: float | None, bar: float | None) -> str:
@@ -56,22 +72,39 @@ def _against(ratio: float | None, bar: float | None) -> str:
 
 
 def table(figures: Sequence[Figures], *, heading: bool = True) -> str:
-    """The figures as rows of Markdown: least / median of each side, ratios of medians, peak memory."""
+    """The figures as rows of Markdown: each side, ratios of medians, peak memory."""
     lines = []
     if heading:
         lines.append("| | " + " | ".join(SIDES) + " | to JAX | to gloo | peak MiB, tinyshard / JAX |")
         lines.append("|---" * (len(SIDES) + 4) + "|")
     for f in figures:
         peaks = " / ".join(f"{f.peaks[s] >> 20}" if s in f.peaks else "–" for s in ("tinyshard", "JAX"))
-        cells = [f.case.what, *(time_text(f.seconds.get(s)) for s in SIDES)]
+        cells = [f.case.what, *(str(f.seconds.get(s, "–")) for s in SIDES)]
         cells += [_against(f.ratio("JAX"), f.case.to_jax), _against(f.ratio("gloo"), f.case.to_gloo), peaks]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def write(figures: Sequence[Figures], folder: Path) -> None:
+def processor() -> str:
+    """The processor's name, as the system gives it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def write(figures: Sequence[Figures], folder: Path, rounds: int, versions: Mapping[str, str]) -> None:
     """results.md and results.svg in a folder."""
-    (folder / "results.md").write_text(HEAD + table(figures) + "\n")
+    head = HEAD.format(
+        processor=processor(),
+        cores=os.cpu_count(),
+        system=sys.platform,
+        python=platform.python_version(),
+        versions=", ".join(f"{name} {version}" for name, version in versions.items()),
+        rounds=rounds,
+    )
+    (folder / "results.md").write_text(head + table(figures) + "\n")
     plot(figures, folder / "results.svg")
 
 

@@ -6,6 +6,8 @@ the timed calls, then a check of the result. It yields the seconds that one call
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
 import sys
 import time
@@ -22,8 +24,15 @@ def timed(call: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start_s, result
 
 
+def _versions() -> Iterator[tuple[str, str]]:
+    """The packages that are compared, as far as they are installed here."""
+    for name in ("torch", "jax", "jaxlib", "numpy", "ipyparallel", "torchmonarch"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            yield name, importlib.metadata.version(name)
+
+
 def serve(cases: dict[str, Callable[[], Generator]]) -> None:
-    """Answer requests until the input ends: "prepare NAME", "sample", "drop"."""
+    """Answer requests until the input ends: "versions", "prepare NAME", "sample", "drop"."""
     running: Generator | None = None
     told = sys.stdout
     sys.stdout = sys.stderr
@@ -39,6 +48,8 @@ def serve(cases: dict[str, Callable[[], Generator]]) -> None:
             elif word == "sample":
                 assert running is not None
                 answer["seconds"] = next(running)
+            elif word == "versions":
+                answer["versions"] = dict(_versions())
             else:
                 running = None
         except Exception as error:

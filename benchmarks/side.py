@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,29 @@ class Side:
         args: of its module.
         module: what it runs.
         path: a folder whose packages it takes first.
+        environment: variables that it gets beside this process's own.
     """
 
-    def __init__(self, name: str, python: str, *args: str, module: str, path: Path = ROOT) -> None:
+    def __init__(
+        self,
+        name: str,
+        python: str,
+        *args: str,
+        module: str,
+        path: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         self.python = python
         self.process = subprocess.Popen(
             [python, "-m", module, *args],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)]), "PYTHONSAFEPATH": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(path), str(ROOT)]),
+                "PYTHONSAFEPATH": "1",
+                **(environment or {}),
+            },
         )  # fmt: skip
 
     def ask(self, request: str) -> dict[str, Any]:

@@ -16,4 +16,20 @@ x = jax.device_put(np.ones(8, np.float32), jax.sharding.NamedSharding(mesh, jax.
 assert (x + 1).sum().item() == 16
 """
 
-PROGRAMS = {"tinyshard": TINYSHARD, "JAX": JAX}
+IPYPARALLEL = """
+import logging
+import ipyparallel
+with ipyparallel.Cluster(n=8, log_level=logging.ERROR) as client:
+    assert client[:].apply_sync(lambda: 2) == [2] * 8
+"""
+
+MONARCH = """
+from monarch.actor import Actor, endpoint, this_host
+class Two(Actor):
+    @endpoint
+    def two(self): return 2
+made = this_host().spawn_procs(per_host={"gpus": 8}).spawn("two", Two).two.call().get()
+assert [two for _, two in made] == [2] * 8
+"""
+
+PROGRAMS = {"tinyshard": TINYSHARD, "JAX": JAX, "ipyparallel": IPYPARALLEL, "torchmonarch": MONARCH}

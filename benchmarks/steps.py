@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import BATCH, LAYERS
-from benchmarks.report import time_text
+from benchmarks.report import Spread
 from benchmarks.serve import Generator, serve, timed
 from benchmarks.side import ROOT, Side
 from benchmarks.start import TINYSHARD
@@ -183,15 +182,15 @@ def _started(path: Path) -> float:
 
 
 def _row(case: str, taken: list[list[float]]) -> str:
-    """A row of the table: least / median of each version, and the ratio of the median to that of the version before."""
+    """A row of the table: each version's median and quartiles, and the ratio of the median to that of the version before."""
     cells, before = [case], 0.0
     for samples in taken:
         if not samples:
             cells.append("–")
             continue
-        median = statistics.median(samples)
-        cells.append(time_text((min(samples), median)) + (f" (× {median / before:.2f})" if before else ""))
-        before = median
+        spread = Spread.of(samples)
+        cells.append(f"{spread}" + (f" (× {spread.median / before:.2f})" if before else ""))
+        before = spread.median
     return "| " + " | ".join(cells) + " |"
 
 

@@ -1,0 +1,77 @@
+"""How the time changes with the number of devices.
+
+python -m benchmarks.scaling                 # both tables, nine rounds; writes benchmarks/scaling.md
+python -m benchmarks.scaling --jax /elsewhere/python --rounds 3
+
+The first table: a gradient step on 1, 2, 4 and 8 devices, tinyshard beside JAX; the work is the same on all. The
+second: what the controller alone costs for 8, 32 and 64 devices of the local runtime, which has no processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from benchmarks.__main__ import SAMPLES_IF_SHORT, SHORT_S
+from benchmarks.report import Spread, processor
+from benchmarks.side import ROOT, Side
+
+STEPS = {"step_8x1": "gradient step of the network", "layer": "gradient step of a transformer layer"}
+CALLS = {"eager": "eager round trip", "jit": "jit round trip", "eager_500": "500 dependent eager ops"}
+
+
+def table(first: str, cases: dict[str, str], columns: dict[str, Side], rounds: int) -> str:
+    """Each case on every side in turns: medians and quartiles, and the ratio to the column before."""
+    lines = [f"| {first} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+    for case, what in cases.items():
+        taken: dict[str, list[float]] = {name: [] for name in columns}
+        for side in columns.values():
+            side.ask(f"prepare {case}")
+        for number in range(rounds):
+            for name, side in columns.items():
+                many = SAMPLES_IF_SHORT if number and taken[name][0] < SHORT_S else 1
+                taken[name] += [side.ask("sample")["seconds"] for _ in range(many)]
+        for side in columns.values():
+            side.ask("drop")
+        lines.append(f"| {what} | " + " | ".join(str(Spread.of(samples)) for samples in taken.values()) + " |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
+    args = parser.parse_args()
+
+    def side(python: str, module: str, count: int, runtime: str = "process") -> Side:
+        environment = {"BENCHMARK_DEVICES": str(count), "BENCHMARK_RUNTIME": runtime}
+        return Side(f"{module} on {count}", python, module=f"benchmarks.{module}", environment=environment)
+
+    several = {}
+    for count in (1, 2, 4, 8):
+        several[f"tinyshard, {count}"] = side(sys.executable, "ours", count)
+        several[f"JAX, {count}"] = side(args.jax, "by_jax", count)
+    local = {str(count): side(sys.executable, "ours", count, "local") for count in (8, 32, 64)}
+    try:
+        for each in [*several.values(), *local.values()]:
+            each.ask("drop")
+        parts = [
+            f"# How the time changes with the number of devices\n\nWritten by `python -m benchmarks.scaling` on "
+            f"{processor()}, {os.cpu_count()} cores; {args.rounds} rounds, in turns.\nA figure is the median, and in "
+            "parentheses the lower and the upper quartile.\n",
+            "The same work on 1, 2, 4 and 8 devices:\n",
+            table("devices", STEPS, several, args.rounds),
+            "\nThe controller alone: the local runtime, all of whose devices are in one process.\n",
+            table("devices", CALLS, local, args.rounds),
+        ]
+    finally:
+        for each in [*several.values(), *local.values()]:
+            each.end()
+    (ROOT / "benchmarks/scaling.md").write_text("\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
