@@ -182,7 +182,7 @@ def _started(path: Path) -> float:
 
 
 def _row(case: str, taken: list[list[float]]) -> str:
-    """A row of the table: each version's median and quartiles, and the ratio of the median to that of the version before."""
+    """A row of the table: each version's median and quartiles, and the ratio of medians to the version before."""
     cells, before = [case], 0.0
     for samples in taken:
         if not samples:
