@@ -6,12 +6,20 @@ from pathlib import Path
 import pytest
 
 from course.predictions import predictions_of
-from tests.course.lesson_cells import LESSONS, PENCIL, Cell, cells_of, exercising, longest_stretch, promised
+from tests.course.lesson_cells import (
+    APPENDIX,
+    CAPSTONE,
+    LESSONS,
+    PENCIL,
+    Cell,
+    cells_of,
+    exercising,
+    longest_stretch,
+    promised,
+)
 
 SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
 MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 75, 45, 15.0
-# The appendix is to be read, and the capstone is three large exercises at its end.
-APPENDIX, CAPSTONE = "A", "13"
 TAUGHT = [number for number in LESSONS if number not in (APPENDIX, CAPSTONE)]
 
 
