@@ -18,7 +18,7 @@ LIBRARIES = ("course", "tinyshard", "torch")
 
 
 def check(id: str, answer: object) -> None:
-    """Print how `answer` does: "not yet" for an untouched cell, "passed", or what differs and a hint.
+    """Print how `answer` does: "not yet" for an untouched cell, "passed" and why, or what differs and a hint.
 
     A wrong answer is no error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung of
     the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
@@ -50,6 +50,8 @@ def check(id: str, answer: object) -> None:
         record, unkept = Record(wrong=1), f"progress is not kept: {error.strerror}"
     if verdict.is_passed:
         print(f"{id}: passed")
+        if exercise.why:
+            print(_filled("why:  ", exercise.why))
     else:
         print(f"{id}: {verdict.difference}")
         print(_hint(exercise, verdict, record.wrong))
@@ -94,4 +96,8 @@ def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> str:
     else:
         rung = min(wrong, len(exercise.hints))
         label, text = f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1]
+    return _filled(label, text)
+
+
+def _filled(label: str, text: str) -> str:
     return textwrap.fill(f"{label}{text}", WIDTH, initial_indent="  ", subsequent_indent="    ")

@@ -25,7 +25,7 @@ MANIFEST = ".shipped.json"
 
 @dataclass(frozen=True)
 class Lesson:
-    """One lesson: `number` is "01", `title` the question that it answers, `path` its notebook."""
+    """One lesson: `number` is "01", of an appendix "A"; `title` the question that it answers, `path` its notebook."""
 
     number: str
     title: str
@@ -55,19 +55,19 @@ def working_folder(project_root: Path = PROJECT_ROOT) -> Path:
 
 
 def find_lessons(folder: Path) -> list[Lesson]:
-    """The lessons in `folder`, in the order of their numbers."""
+    """The lessons in `folder`, in the order of their numbers; an appendix comes last."""
     return [Lesson(path.name.split("-")[0], _title(path), path) for path in sorted(folder.glob("*.ipynb"))]
 
 
 def find_lesson(folder: Path, name: str) -> Lesson:
-    """The lesson in `folder` that `name` means: "3", "03", "03-where…" or the file's whole name.
+    """The lesson in `folder` that `name` means: "3", "03", "A", "03-where…" or the file's whole name.
 
     Raises:
         UnknownLessonError: there is none, or `name` fits more than one.
     """
     lessons = find_lessons(folder)
     wanted = Path(name).name
-    number = wanted.zfill(2) if wanted.isdigit() else None
+    number = wanted.zfill(2) if wanted.isdigit() else wanted.upper() if len(wanted) == 1 else None
     found = [each for each in lessons if number == each.number or (not number and each.path.name.startswith(wanted))]
     if len(found) != 1 or not wanted:
         raise UnknownLessonError(

@@ -12,7 +12,7 @@ from course.progress import Record, read_progress
 
 __all__ = ["PROGRESS", "exercises_of", "progress_lines"]
 
-HEADING = re.compile(r"^### Exercise (\d\d\.\d+)", flags=re.MULTILINE)
+HEADING = re.compile(r"^### Exercise ((?:\d\d|[A-Z])\.\d+)", flags=re.MULTILINE)
 
 
 def show_progress(arguments: argparse.Namespace) -> int:

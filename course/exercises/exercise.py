@@ -47,8 +47,9 @@ class Exercise:
     Args:
         id: lesson and number, "04.2".
         judge: takes the answer, whatever it is. An exception that it lets pass counts as the answer's own.
-        hints: the ladder, from a question to nearly the answer.
+        hints: the ladder, from a question to what leads to the answer; none shows it.
         stub: the untouched answer where it is more than None or an empty function: a value, or the function to mend.
+        why: why the answer is right, in a sentence or two; printed after "passed".
 
     Example:
         >>> Exercise("00.1", judge=lambda n: PASSED if n == 8 else differs(f"{n} devices"), hints=("Count.",)).id
@@ -59,6 +60,7 @@ class Exercise:
     judge: Callable[..., Verdict]
     hints: tuple[str, ...]
     stub: object = None
+    why: str = ""
 
 
 def is_untouched(answer: object, stub: object = None) -> bool:

@@ -49,6 +49,16 @@ def test_a_right_answer_is_passed_and_stays_so(capsys: pytest.CaptureFixture[str
     assert read_progress(tmp_path) == {"99.1": Record(wrong=1, is_passed=True)}
 
 
+def test_after_passed_stands_why_the_answer_is_right(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Exercise("99.1", judge_three, ("One?", "Two?"), why="There are three of them. " * 6)
+    monkeypatch.setattr(checking, "exercise_of", lambda id: made)
+    told = said(capsys, 3)
+    assert told[:2] == ["99.1: passed", "  why:  " + "There are three of them. " * 3 + "There are three"]
+    assert told[2].startswith("    of them. There")
+
+
 def test_wrong_answers_climb_the_ladder_and_stay_on_its_last_rung(capsys: pytest.CaptureFixture[str]) -> None:
     hints = [said(capsys, number)[1] for number in (4, 5, 6, 7)]
     assert hints == [

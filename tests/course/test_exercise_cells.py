@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 
 from course.exercises import exercises_of, lesson_numbers
-from course.lessons import find_lessons, shipped_folder
-
-LESSONS = {lesson.number: lesson.path for lesson in find_lessons(shipped_folder())}
-HEADING = re.compile(r"^### Exercise (\d\d\.\d+): .*\((\d+) minutes?\)", flags=re.MULTILINE)
-CHECK = re.compile(r'^check\("(\d\d\.\d+)", ', flags=re.MULTILINE)
+from tests.course.lesson_cells import CHECK, EXERCISE, LESSONS
 
 
 def cells_of(path: Path) -> list[dict[str, Any]]:
@@ -26,7 +22,7 @@ def ids_in(cells: list[dict[str, Any]], cell_type: str, pattern: re.Pattern[str]
 @pytest.mark.parametrize("lesson", lesson_numbers())
 def test_each_exercise_of_a_lesson_has_its_heading_with_minutes_and_its_check(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
-    assert ids_in(cells, "markdown", HEADING) == list(exercises_of(lesson))
+    assert ids_in(cells, "markdown", EXERCISE) == list(exercises_of(lesson))
     assert ids_in(cells, "code", CHECK) == list(exercises_of(lesson))
 
 
@@ -47,6 +43,6 @@ def test_what_a_lesson_stores_of_a_check_is_not_yet(lesson: str) -> None:
 @pytest.mark.parametrize("lesson", lesson_numbers())
 def test_a_task_says_its_target_and_the_lesson_no_solution(lesson: str) -> None:
     for cell in cells_of(LESSONS[lesson]):
-        if HEADING.search(cell["source"]):
+        if EXERCISE.search(cell["source"]):
             assert "**Target:**" in cell["source"]
         assert "<summary>A hint" not in cell["source"]

@@ -49,9 +49,11 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("id", EXERCISES)
-def test_the_solution_is_passed(id: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_solution_is_passed_and_told_why_it_is_right(id: str, capsys: pytest.CaptureFixture[str]) -> None:
     check(id, made(answers_of(id).solution))
-    assert capsys.readouterr().out == f"{id}: passed\n"
+    verdict, *why = capsys.readouterr().out.splitlines()
+    assert verdict == f"{id}: passed"
+    assert " ".join(" ".join(why).split()) == " ".join(f"why: {EXERCISES[id].why}".split() if EXERCISES[id].why else "")
 
 
 @pytest.mark.parametrize("id, wrong", WRONG)

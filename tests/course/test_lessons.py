@@ -153,7 +153,18 @@ def test_a_lesson_is_found_by_its_number_or_its_file(shipped: Path, name: str) -
     assert find_lesson(shipped, name).path.name == NAME
 
 
-@pytest.mark.parametrize("name", ["7", "", "0", "when"])
+def test_an_appendix_comes_last_and_is_called_by_its_letter(shipped: Path, working: Path) -> None:
+    (shipped / "A-more.ipynb").write_text(notebook("# More"))
+    (shipped / "13-capstone.ipynb").write_text(notebook("# Capstone"))
+    assert [lesson.number for lesson in find_lessons(shipped)] == ["01", "13", "A"]
+    for name in ("A", "a", "A-more.ipynb", "A-m"):
+        assert find_lesson(shipped, name).title == "More"
+    refresh(shipped, working)
+    (working / "A-more.ipynb").write_text("mine")
+    assert "A-more (mine).ipynb" in put_back(find_lesson(shipped, "A"), working)[0]
+
+
+@pytest.mark.parametrize("name", ["7", "", "0", "when", "B", "w"])
 def test_an_unknown_lesson_is_an_error_that_lists_the_numbers(shipped: Path, name: str) -> None:
     (shipped / "02-two.ipynb").write_text(notebook("# Two"))
     with pytest.raises(UnknownLessonError, match="one of 01 02"):

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from course.lessons import find_lessons, shipped_folder
 from course.predictions import lesson_numbers, predictions_of
+from tests.course.lesson_cells import LESSONS, PREDICT
 
-LESSONS = {lesson.number: lesson.path for lesson in find_lessons(shipped_folder())}
-PREDICT = re.compile(r'^predict\("([^"]*)"\)$', flags=re.MULTILINE)
 EXPLAIN = re.compile(r'^explain\("([^"]*)"\)$', flags=re.MULTILINE)
 
 

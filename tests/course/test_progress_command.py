@@ -50,6 +50,12 @@ def test_exercises_are_read_from_the_headings_of_a_lesson(tmp_path: Path) -> Non
     assert exercises_of(tmp_path / "04-talk.ipynb") == ["04.1", "04.2"]
 
 
+def test_an_appendix_may_have_exercises_too(tmp_path: Path) -> None:
+    cells = [{"cell_type": "markdown", "source": ["### Exercise A.1: boxes (5 minutes)"]}]
+    (tmp_path / "A-boxes.ipynb").write_text(json.dumps({"cells": cells}))
+    assert exercises_of(tmp_path / "A-boxes.ipynb") == ["A.1"]
+
+
 def test_what_checks_wrote_down_in_the_working_copy_is_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

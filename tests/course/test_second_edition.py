@@ -1,0 +1,81 @@
+"""What a lesson of the second edition has: its size, exercises where their idea is, predictions, a pencil, a box."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from course.predictions import predictions_of
+from tests.course.lesson_cells import (
+    APPENDIX,
+    CAPSTONE,
+    LESSONS,
+    PENCIL,
+    Cell,
+    cells_of,
+    exercising,
+    longest_stretch,
+    promised,
+)
+
+SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
+MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 75, 45, 15.0
+TAUGHT = [number for number in LESSONS if number not in (APPENDIX, CAPSTONE)]
+
+
+def sections(cells: list[Cell]) -> str:
+    return "\n".join(cell.source for cell in cells if cell.kind == "markdown")
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_a_lesson_is_not_longer_than_its_reader(lesson: str) -> None:
+    cells = cells_of(LESSONS[lesson])
+    assert len(cells) <= MOST_CELLS
+    assert promised(cells)[0] <= MOST_TEACHING
+
+
+@pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
+def test_a_lesson_has_three_to_five_exercises(lesson: str) -> None:
+    assert 3 <= len(exercising(cells_of(LESSONS[lesson]))) <= 5
+
+
+@pytest.mark.parametrize("lesson", TAUGHT)
+def test_exercises_stand_where_their_idea_is_and_not_in_a_heap_at_the_end(lesson: str) -> None:
+    cells = cells_of(LESSONS[lesson])
+    assert longest_stretch(cells) <= MOST_AT_A_STRETCH
+    code = "".join(cell.part[0] for cell in cells if cell.kind == "code")
+    assert re.search("e.*tt", code), "all exercises stand after the last cell that teaches"
+    assert not re.search("Exercise.*Exercise.*Exercise", _headings(cells)), "three exercises in a row"
+
+
+def _headings(cells: list[Cell]) -> str:
+    """One line for all exercises between which nothing is taught."""
+    words = ["Exercise" if "### Exercise" in cell.source else "\n" * (cell.part == "teaching") for cell in cells]
+    return "".join(words)
+
+
+@pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
+def test_a_lesson_has_four_to_six_recorded_predictions(lesson: str) -> None:
+    assert 4 <= len(predictions_of(lesson)) <= 6
+
+
+@pytest.mark.parametrize("lesson", TAUGHT)
+def test_a_pencil_problem_is_in_the_lesson_and_its_solution_computes_what_it_says(lesson: str) -> None:
+    text = sections(cells_of(LESSONS[lesson]))
+    assert len(PENCIL.findall(text)) == 1
+    assert re.search(r"^## With a pencil: \S", text, flags=re.MULTILINE)
+    solution = (SOLUTIONS / f"pencil_{lesson}.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```$", solution, flags=re.MULTILINE | re.DOTALL)
+    assert blocks
+    for block in blocks:
+        assert "assert " in block
+        exec(compile(block, f"pencil_{lesson}.md", "exec"), {"__name__": "pencil"})
+
+
+@pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
+def test_a_lesson_ends_with_the_same_in_jax_and_in_pytorch(lesson: str) -> None:
+    _, _, box = sections(cells_of(LESSONS[lesson])).partition("\n## Box: the same in JAX and in PyTorch\n")
+    (header,) = re.findall(r"^\| *here *\| *JAX *\| *PyTorch *\|$", box, flags=re.MULTILINE)
+    rows = [line for line in box.partition(header)[2].split("\n\n")[0].splitlines() if line.startswith("|")]
+    assert len(rows) > 2  # the line below the header, and two or more
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 4 for row in rows)
