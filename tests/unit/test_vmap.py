@@ -289,6 +289,12 @@ def test_pmap_of_one_key_folded_with_the_device_gives_each_its_own_numbers():
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
+
+def _added_in_place(x, s):
+    s += x
+    return s
+
+
 WRONG = {
     "sizes that differ": (
         lambda: ts.vmap(lambda a, b: a, in_axes=(0, {"w": 1}))(X, {"w": X}),
@@ -338,6 +344,12 @@ WRONG = {
     ),
     "a number of an example": (lambda: ts.vmap(lambda v: v.sum().item())(X), TypeError, ["test_vmap.py"]),
     "a shape that depends on values": (lambda: ts.vmap(lambda v: v.nonzero())(X), TypeError, ["depends on values"]),
+    "a mask of an example": (lambda: ts.vmap(lambda v: v[v > 0].sum())(X), TypeError, ["depends on values"]),
+    "what all share changed in place": (
+        lambda: ts.vmap(_added_in_place, in_axes=(0, None))(X, torch.zeros(X.shape[1])),
+        TypeError,
+        ["test_vmap.py", "s = s + x"],
+    ),
     "a stateful draw": (lambda: ts.vmap(lambda v: v + torch.rand(3))(X), TypeError, ["test_vmap.py", "ts.random"]),
     "a change in place": (lambda: ts.vmap(lambda v: v.add_(1))(ts.array(X)), TypeError, ["torch.add"]),
     "a string as result": (lambda: ts.vmap(lambda v: "a")(X), TypeError, ["str: a"]),
@@ -353,3 +365,9 @@ WRONG = {
 def test_a_wrong_use_says_what_it_got_and_a_way_out(what):
     assert_refused(*WRONG[what])
     equal(ts.vmap(lambda v: ts.lax.psum(v, "i"), axis_name="i")(X)[0], X.sum(0))
+
+
+def test_an_error_of_vmap_is_told_once():
+    with pytest.raises(TypeError) as told:
+        ts.vmap(lambda v: v if v.sum() > 0 else -v)(X)
+    assert told.value.__suppress_context__

@@ -15,15 +15,25 @@ _A_VALUE = (
     "torch.where(condition, a, b), torch.cond, or in_axes=None for an argument that all share",
     TracedValueError,
 )
+_A_SHAPE = (
+    "the shape of a result depends on values, and differs between examples",
+    "all examples have results of one shape",
+    "torch.where(mask, x, 0); torch.sort or torch.topk for a fixed number of them",
+    DtypeError,
+)
+_IN_PLACE = (
+    "a value is changed in place, and has no room for what is written",
+    "under vmap an argument with in_axes=None is one value for all examples; it cannot hold one result for each",
+    "a new value in place of a changed one: s = s + x, not s += x",
+    DtypeError,
+)
 _REFUSALS: dict[str, tuple[str, str, str, type[TinyshardError]]] = {
     "data-dependent control flow": _A_VALUE,
     "calling .item()": _A_VALUE,
-    "output dynamic shape": (
-        "the shape of a result depends on values, and differs between examples",
-        "all examples have results of one shape",
-        "torch.where(mask, x, 0); torch.sort or torch.topk for a fixed number of them",
-        DtypeError,
-    ),
+    "output dynamic shape": _A_SHAPE,
+    "can support dynamic shape": _A_SHAPE,
+    "doesn't match the broadcast shape": _IN_PLACE,
+    "inplace arithmetic": _IN_PLACE,
     "called random operation": (
         "a stateful random op under vmap",
         "whether examples draw the same numbers or different ones is for the caller to say",
@@ -45,5 +55,5 @@ def told_as_ours() -> Iterator[None]:
             if words in str(error):
                 raise kind(
                     message(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_)
-                ) from error
+                ) from None
         raise
