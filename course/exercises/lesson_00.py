@@ -1,179 +1,164 @@
 """Lesson 00: one laptop, eight devices."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference
+from course.exercises.compare import difference, plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 
 __all__ = ["EXERCISES"]
 
-STILL_THERE = (False, True, False, True)
+DEVICES, HIDDEN = 8, 8192
+ROOM = 64 * 1024
+KEPT = (4, 512 * 1024 * 4)
 
 
-def judge_place(array: object) -> Verdict:
-    """00.1: three numbers on CPU 6."""
-    if not isinstance(array, ts.Array):
-        hint = "A plain tensor lies in the kernel's memory. Which function sends it to a device?"
-        return differs(f"it is of type {type(array).__name__}, not an Array", hint)
-    told = difference(array, [1.0, 2.0, 3.0])
-    if told:
-        return differs(told)
-    (device, *others) = sorted(array.devices())
-    if others:
-        return differs(f"it is on {len(others) + 1} devices", "One device: give `device_put` that device itself.")
-    if device.id != 6:
-        hint = "Devices are counted from 0, so CPU 6 is the seventh." if device.id in (5, 7) else ""
-        return differs(f"it is on {device}, not on CPU 6", hint)
+def judge_part(part: Callable[..., object]) -> Verdict:
+    """00.1: relu(x @ its columns) @ its rows, for each of eight devices."""
+    generator = torch.Generator().manual_seed(1)
+    shapes = (2, 4), (4, HIDDEN), (HIDDEN, 3)
+    x, up, down = (torch.randint(-1, 2, shape, generator=generator).float() for shape in shapes)
+    y = torch.relu(x @ up) @ down
+    got = [part(x, up, down, k) for k in range(DEVICES)]
+    told = [difference(mine, _part(x, up, down, k), f"the part of device {k}") for k, mine in enumerate(got)]
+    if not any(told):
+        return PASSED
+    first = next(filter(None, told))
+    if any(each is None or plain(each).shape != y.shape for each in got):
+        return differs(first, "Each part has the shape of the whole y: a device sums over its rows of `down` only.")
+    if not difference(got[0], y):
+        return differs(first, "That is the whole y. The device has 1024 columns of `up` and 1024 rows of `down`.")
+    if difference(sum(map(plain, got)), y):
+        if not difference(sum(map(plain, got)), (x @ up) @ down):
+            return differs(
+                first, "The eight parts add up to the layer without `relu`. Which line of the program has it?"
+            )
+        return differs(first)
+    if not difference(got[0], y / DEVICES):
+        return differs(first, "The sum is right, but no device could compute this from its own columns and rows.")
+    return differs(first, "The sum is right, but these are not its columns: device 0 has the first 1024, in one block.")
+
+
+def _part(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor, k: int) -> torch.Tensor:
+    width = up.shape[1] // DEVICES
+    mine = slice(k * width, (k + 1) * width)
+    return torch.relu(x @ up[:, mine]) @ down[mine]
+
+
+def judge_place(place: Callable[..., Sequence[object]]) -> Verdict:
+    """00.2: whole tensors, each on one device, none too full."""
+    for sizes in (
+        (48, 8, 24, 8, 24, 8, 8, 16, 48, 8, 40, 8, 32, 16),
+        (64, 64, 64, 64, 64, 64, 64, 64),
+        (8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8, 8),
+    ):
+        tensors = [torch.full((kib, 256), float(number)) for number, kib in enumerate(sizes)]
+        verdict = _judge_placed(place(tensors, ROOM), tensors)
+        if not verdict.is_passed:
+            return verdict
     return PASSED
 
 
-def judge_left(guess: object) -> Verdict:
-    """00.2: what was fetched, and what lives elsewhere, is left."""
-    if not isinstance(guess, list | tuple) or len(guess) != 4 or not all(isinstance(each, bool) for each in guess):
-        return differs("it is not a list of four values, each True or False")
-    right = sum(each is truth for each, truth in zip(guess, STILL_THERE, strict=True))
-    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
-    if right == 4:
+def _judge_placed(placed: object, tensors: Sequence[torch.Tensor]) -> Verdict:
+    if not isinstance(placed, list | tuple) or len(placed) != len(tensors):
+        return differs(f"it does not return a list of {len(tensors)} Arrays")
+    kept = dict.fromkeys(ts.devices(), 0)
+    for number, (array, tensor) in enumerate(zip(placed, tensors, strict=True)):
+        if not isinstance(array, ts.Array):
+            hint = "A plain tensor is in the memory of the controller. Which function sends it to a device?"
+            return differs(f"number {number} is of type {type(array).__name__}, not an Array", hint)
+        told = difference(array, tensor, f"number {number}")
+        if told:
+            return differs(told)
+        if len(array.devices()) > 1:
+            return differs(f"number {number} is on {len(array.devices())} devices, not on one")
+        (device,) = array.devices()
+        kept[device] += array.nbytes
+    fullest = max(kept, key=lambda device: kept[device])
+    if kept[fullest] <= ROOM:
         return PASSED
-    if guess[2]:
-        return differs(told, "`c` was computed in time. But where are its numbers kept?")
-    if not guess[3]:
-        return differs(told, "`d` came back before the kill. In whose memory is a plain tensor?")
-    if not guess[1]:
-        return differs(told, "One worker was killed, not the pool. On which device does `b` live?")
+    used = sum(nbytes > 0 for nbytes in kept.values())
+    told = f"{fullest} keeps {kept[fullest] // 1024} KiB, more than 64"
+    if used == 1:
+        return differs(told, "All are on one device, and the seven others keep nothing. `ts.devices()` lists eight.")
+    if all(array.devices() == {ts.devices()[number % DEVICES]} for number, array in enumerate(placed)):
+        return differs(told, "To take the devices in turn counts tensors. What must be counted are bytes.")
+    if (
+        max(
+            sum(each.numel() for each, at in zip(tensors, placed, strict=True) if at.devices() == {device})
+            for device in kept
+        )
+        <= ROOM
+    ):
+        return differs(told, "`numel` counts numbers, and each of them has 4 bytes. `nbytes` counts bytes.")
     return differs(told)
 
 
-@dataclass(frozen=True)
-class Stand:
-    """What stands in for a device: its id, and a pid that it has or has not."""
-
-    id: int
-    is_lost: bool
-
-    @property
-    def pid(self) -> int:
-        """As a device's."""
-        if self.is_lost:
-            raise ts.DeviceLostError(f"CPU {self.id} is gone")
-        return 1000 + self.id
-
-
-def judge_alive(alive: Callable[[Sequence[object]], object]) -> Verdict:
-    """00.3: the ids of those that have a pid."""
-    for lost in ((1, 5), (0,), (), (0, 1, 2, 3, 4, 5, 6, 7)):
-        devices = [Stand(number, number in lost) for number in range(8)]
-        want = [device.id for device in devices if not device.is_lost]
-        try:
-            got = alive(devices)
-        except ts.DeviceLostError as error:
-            hint = "A lost device raises when it is asked for its pid. Ask each device in a `try` of its own."
-            return differs(f"it lets an error through: {error}", hint)
-        if got == want:
-            continue
-        told = f"when {_names(lost)} lost, it returns {got!r}, not {want}"
-        if got == list(range(8)):
-            return differs(told, "Nothing in the id says whether its worker lives. Ask for the pid.")
-        if lost and got == list(range(lost[0])):
-            return differs(told, "It stops at the first lost device: the `try` belongs inside the loop, not around it.")
-        return differs(told)
-    return PASSED
-
-
-def _names(lost: Sequence[int]) -> str:
-    return f"CPU {','.join(map(str, lost))} {'is' if len(lost) == 1 else 'are'}" if lost else "none is"
-
-
-class Faulty:
-    """A computation that fails as often as it is told to, and notes in which order it is called.
-
-    Args:
-        failures: what the first calls raise.
-    """
-
-    def __init__(self, *failures: Exception) -> None:
-        self.failures = list(failures)
-        self.calls: list[str] = []
-
-    def compute(self) -> list[float]:
-        """Ask a device for numbers."""
-        self.calls.append("compute")
-        if self.failures:
-            raise self.failures.pop(0)
-        return [0.0, 2.0]
-
-    def restart(self) -> None:
-        """Start a fresh pool."""
-        self.calls.append("restart")
-
-
-def judge_keep_going(keep_going: Callable[..., object]) -> Verdict:
-    """00.4: one restart after a loss, none otherwise, and no other error is swallowed."""
-    lost = ts.DeviceLostError("CPU 2 is gone")
-    for failures, calls in (([], ["compute"]), ([lost], ["compute", "restart", "compute"])):
-        faulty = Faulty(*failures)
-        try:
-            got = keep_going(faulty.compute, faulty.restart)
-        except ts.DeviceLostError:
-            hint = "Put the first `compute()` into a `try`, and catch `ts.DeviceLostError`."
-            return differs("a device is lost once, and the error comes through", hint)
-        found = ", ".join(faulty.calls) or "nothing"
-        told = f"{'a device is lost once' if failures else 'no device is lost'}: "
-        if faulty.calls != calls:
-            hint = "Restart only when a device was lost: a restart loses all values." if not failures else ""
-            return differs(f"{told}it calls {found}, not {', '.join(calls)}", hint)
-        if got != [0.0, 2.0]:
-            hint = "The second `compute()` needs a `return`, too." if failures else ""
-            return differs(f"{told}it returns {got!r}, not [0.0, 2.0]", hint)
-    for others in ((ValueError("wrong shape"),), (lost, lost)):
-        kind = type(others[0])
-        faulty = Faulty(*others)
-        try:
-            keep_going(faulty.compute, faulty.restart)
-        except kind:
-            if faulty.calls.count("compute") != len(others):
-                return differs(f"{faulty.calls.count('compute')} tries after a {kind.__name__}, not {len(others)}")
-            continue
-        if kind is ValueError:
-            hint = "A ValueError is a mistake in the program, which no restart mends: catch DeviceLostError alone."
-            return differs("a ValueError does not come through", hint)
-        return differs("a second loss does not come through", "Try once more, not for ever: no `while`, and one `try`.")
-    return PASSED
+def judge_kept(answer: object) -> Verdict:
+    """00.3: one sum on CPU 2; what CPU 4 was sent."""
+    if not isinstance(answer, list | tuple) or len(answer) != 2 or not all(isinstance(each, int) for each in answer):
+        return differs("it is not a list of two whole numbers of bytes")
+    on_2, on_4 = answer
+    right = sum(each == want for each, want in zip(answer, KEPT, strict=True))
+    if right == 2:
+        return PASSED
+    told = f"{right} of 2 {'is' if right == 1 else 'are'} right"
+    half = KEPT[1]
+    if (on_2, on_4) in ((1, half // 4), (4, half // 4), (1, half)):
+        return differs(told, "These are numbers, not bytes: a 32-bit float has 4 bytes.")
+    if on_4 == 0:
+        return differs(told, "`device_get` fetches a copy of `c`. What becomes of `c` itself?")
+    if on_2 >= half:
+        return differs(
+            told, "An Array without a name is forgotten. Which names still lead to the first `a` and the first `b`?"
+        )
+    if on_2 == 0:
+        return differs(told, "Where is a sum computed, and where is it kept? Its Array still has a name.")
+    return differs(told)
 
 
 EXERCISES = (
     Exercise(
         "00.1",
-        judge_place,
+        judge_part,
         (
-            "Two things are needed: a tensor with the numbers, and the device. Section 4 sends one to the other.",
-            "`ts.device_put(torch.tensor([...]), ts.devices()[...])`",
+            "Read the program of section 1 from %0 to %5, for one device. Which columns and rows has device k?",
+            "Device k has the columns from 1024 k up to 1024 (k + 1), and the rows of `down` with the same numbers.",
+            "It is `layer` itself, of the whole `x` and two slices: one in dim 1 of `up`, the same one in dim 0 "
+            "of `down`.",
         ),
+        why="Columns of `x @ up` need only their columns of `up`, `relu` works number by number, and each "
+        "number of y is a "
+        "sum over all rows of `down`: a device can add up its own rows, and one all_reduce adds the eight sums.",
     ),
     Exercise(
         "00.2",
-        judge_left,
+        judge_place,
         (
-            "Write down for each name in whose memory its numbers are: CPU 2, CPU 4, or the kernel.",
-            "The memory of CPU 2 is gone; all else is left. `device_get` had copied numbers into the kernel.",
+            "For each device, keep a count of the bytes that you have sent there.",
+            "Before you send a tensor: which device still has room for its bytes?",
+            "Loop over the tensors; for each, look for a device whose count plus `tensor.nbytes` is at most "
+            "`room`, or take "
+            "the device with the smallest count.",
         ),
+        why="Only bytes count, not tensors. Sent where there is room, tensors fit that together are far too "
+        "much for one "
+        "device; a tensor that is itself larger than `room` would have to be cut, as in section 1.",
     ),
     Exercise(
         "00.3",
-        judge_alive,
+        judge_kept,
         (
-            "Which line of `kill` tells that the worker is dead?",
-            "In a loop: `try: device.pid`, and where that raises no `ts.DeviceLostError`, append the id.",
+            "Make a table: for each line, which Array begins, where, and of how many bytes? Which one loses its "
+            "last name?",
+            "After the last line three names lead to Arrays or tensors on devices or the controller: b, c and "
+            "d. Where is each?",
         ),
-    ),
-    Exercise(
-        "00.4",
-        judge_keep_going,
-        (
-            "What is to happen after the error? Two calls, and the second one gives the result.",
-            "`try: return compute()`, then `except ts.DeviceLostError: restart()`, and at the end `return compute()`.",
-        ),
+        stub=[None, None],
+        why="The first `a` and the first `b` have lost their names, so CPU 2 keeps only the sum, one number of "
+        "4 bytes. `c` is "
+        "a copy on CPU 4, 512 × 1024 × 4 bytes; `d` is a plain tensor in the memory of the controller.",
     ),
 )

@@ -1,137 +1,119 @@
 """Lesson 00: answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.solutions.answers import Answers, Made, Wrong
+from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-Devices = Sequence[Any]
-Call = Callable[[], Any]
+Tensor = torch.Tensor
 
 
-def alive(devices: Devices) -> list[int]:
-    """00.3: who has a pid is alive."""
-    found = []
-    for device in devices:
-        try:
-            found.append(device.id if device.pid else -1)
-        except ts.DeviceLostError:
-            continue
-    return found
+def part(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """00.1: the layer of its own columns and rows."""
+    width = up.shape[1] // 8
+    mine = slice(k * width, (k + 1) * width)
+    return torch.relu(x @ up[:, mine]) @ down[mine]
 
 
-def alive_all(devices: Devices) -> list[int]:
-    """Every device has an id, dead or alive."""
-    return [device.id for device in devices]
+def part_whole(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """Every device has all."""
+    return torch.relu(x @ up) @ down
 
 
-def alive_uncaught(devices: Devices) -> list[int]:
-    """The first dead one ends it with an error."""
-    return [device.id for device in devices if device.pid]
+def part_eighth(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """The right sum, of what no device has."""
+    return torch.relu(x @ up) @ down / 8
 
 
-def alive_until_first(devices: Devices) -> list[int]:
-    """The `try` is around the loop: the first dead one ends it."""
-    found = []
-    try:
-        for device in devices:
-            if device.pid:
-                found.append(device.id)
-    except ts.DeviceLostError:
-        pass
-    return found
+def part_without_relu(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """Two products only."""
+    mine = slice(k * 1024, (k + 1) * 1024)
+    return x @ up[:, mine] @ down[mine]
 
 
-def keep_going(compute: Call, restart: Call) -> Any:
-    """00.4: once more, and only after a loss."""
-    try:
-        return compute()
-    except ts.DeviceLostError:
-        restart()
-    return compute()
+def part_strided(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """Every eighth column."""
+    return torch.relu(x @ up[:, k::8]) @ down[k::8]
 
 
-def keep_going_always(compute: Call, restart: Call) -> Any:
-    """Restarts before there is any need."""
-    restart()
-    return compute()
+def part_before_down(x: Tensor, up: Tensor, down: Tensor, k: int) -> Tensor:
+    """Stops at `%4`."""
+    return torch.relu(x @ up[:, k * 1024 : (k + 1) * 1024])
 
 
-def keep_going_uncaught(compute: Call, restart: Call) -> Any:
-    """Expects None where there is an error."""
-    numbers = compute()
-    if numbers is None:
-        restart()
-        numbers = compute()
-    return numbers
+def place(tensors: Sequence[Tensor], room: int) -> list[Any]:
+    """00.2: the first device that has room."""
+    kept = dict.fromkeys(ts.devices(), 0)
+    placed = []
+    for tensor in tensors:
+        for device in kept:
+            if kept[device] + tensor.nbytes <= room:
+                kept[device] += tensor.nbytes
+                placed.append(ts.device_put(tensor, device))
+                break
+    return placed
 
 
-def keep_going_forgets(compute: Call, restart: Call) -> Any:
-    """Computes again, and drops the result."""
-    try:
-        return compute()
-    except ts.DeviceLostError:
-        restart()
-        compute()
+def place_on_one(tensors: Sequence[Tensor], room: int) -> list[Any]:
+    """All on CPU 0."""
+    return [ts.device_put(tensor, ts.devices()[0]) for tensor in tensors]
 
 
-def keep_going_swallows(compute: Call, restart: Call) -> Any:
-    """Takes every error for a dead device."""
-    try:
-        return compute()
-    except Exception:
-        restart()
-    return compute()
+def place_in_turn(tensors: Sequence[Tensor], room: int) -> list[Any]:
+    """As many tensors on each, not as many bytes."""
+    return [ts.device_put(tensor, ts.devices()[number % 8]) for number, tensor in enumerate(tensors)]
 
 
-def keep_going_for_ever(compute: Call, restart: Call) -> Any:
-    """Never gives up."""
-    while True:
-        try:
-            return compute()
-        except ts.DeviceLostError:
-            restart()
+def place_by_numel(tensors: Sequence[Tensor], room: int) -> list[Any]:
+    """Numbers are counted for bytes."""
+    kept = dict.fromkeys(ts.devices(), 0)
+    placed = []
+    for tensor in tensors:
+        for device in kept:
+            if kept[device] + tensor.numel() <= room:
+                kept[device] += tensor.numel()
+                placed.append(ts.device_put(tensor, device))
+                break
+    return placed
+
+
+def place_nowhere(tensors: Sequence[Tensor], room: int) -> list[Tensor]:
+    """No device is involved."""
+    return list(tensors)
 
 
 ANSWERS = {
     "00.1": Answers(
-        solution=Made(lambda: ts.device_put(torch.tensor([1.0, 2.0, 3.0]), ts.devices()[6])),
+        solution=part,
         wrong=(
-            Wrong(torch.tensor([1.0, 2.0, 3.0]), "lies in the kernel's memory"),
-            Wrong(Made(lambda: ts.device_put(torch.tensor([1, 2, 3]), ts.devices()[5])), "counted from 0"),
-            Wrong(Made(lambda: ts.device_put(torch.arange(3.0), ts.devices()[6])), "Two things are needed"),
+            Wrong(part_whole, "That is the whole y"),
+            Wrong(part_eighth, "no device could compute this"),
+            Wrong(part_without_relu, "layer without `relu`"),
+            Wrong(part_strided, "these are not its columns"),
+            Wrong(part_before_down, "the shape of the whole y"),
         ),
     ),
     "00.2": Answers(
-        solution=[False, True, False, True],
+        solution=place,
         wrong=(
-            Wrong([False, True, True, True], "where are its numbers kept"),
-            Wrong([False, True, False, False], "In whose memory is a plain tensor"),
-            Wrong([False, False, False, True], "not the pool"),
-            Wrong([True, True, False, True], "in whose memory its numbers are"),
+            Wrong(place_on_one, "All are on one device"),
+            Wrong(place_in_turn, "counts tensors"),
+            Wrong(place_by_numel, "`numel` counts numbers"),
+            Wrong(place_nowhere, "Which function sends it"),
         ),
     ),
     "00.3": Answers(
-        solution=alive,
+        solution=[4, 2097152],
         wrong=(
-            Wrong(alive_all, "Ask for the pid"),
-            Wrong(alive_uncaught, "in a `try` of its own"),
-            Wrong(alive_until_first, "inside the loop"),
-        ),
-    ),
-    "00.4": Answers(
-        solution=keep_going,
-        wrong=(
-            Wrong(keep_going_always, "Restart only when a device was lost"),
-            Wrong(keep_going_uncaught, "Put the first `compute()` into a `try`"),
-            Wrong(keep_going_forgets, "needs a `return`, too"),
-            Wrong(keep_going_swallows, "catch DeviceLostError alone"),
-            Wrong(keep_going_for_ever, "not for ever"),
+            Wrong([2097156, 2097152], "An Array without a name is forgotten"),
+            Wrong([4, 0], "What becomes of `c` itself"),
+            Wrong([1, 524288], "These are numbers, not bytes"),
+            Wrong([0, 2097152], "where is it kept"),
         ),
     ),
 }

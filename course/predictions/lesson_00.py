@@ -1,0 +1,121 @@
+"""Lesson 00: predictions."""
+
+from course.predictions.prediction import Choice, Prediction
+
+__all__ = ["PREDICTIONS"]
+
+PREDICTIONS = (
+    Prediction(
+        "00.a",
+        question="In which steps of the layer must the eight devices communicate?",
+        choices=(
+            Choice(
+                "before each product, to get the whole of `up` and of `down`",
+                misconception="a device needs the whole matrix for its share of a product",
+                answer="Then it would not fit after all. A column of the product needs one column of the "
+                "matrix, and each "
+                "device has whole columns of `up`.",
+            ),
+            Choice(
+                "after each of the two products",
+                misconception="every product of a cut matrix must be put together",
+                answer="After the first one each device has whole columns of the product, and these are just "
+                "what its rows of "
+                "`down` are multiplied with.",
+            ),
+            Choice("once, after the second product"),
+            Choice(
+                "never",
+                misconception="devices that compute with their own pieces need nothing from each other",
+                answer="Each device has 1024 of the 8192 products that a number of y is the sum of. The sums "
+                "must be added up.",
+            ),
+        ),
+        why="The first product needs nothing from other devices, since whole columns are there; the second "
+        "leaves eight sums "
+        "to be added up, by one all_reduce.",
+    ),
+    Prediction(
+        "00.b",
+        question="Which processes do the work of the eight devices?",
+        choices=(
+            Choice("eight processes, none of which is the one that runs the cell"),
+            Choice(
+                "one process: the devices are eight threads of the one that runs the cell",
+                misconception="devices are threads of the notebook",
+                answer="So it is with JAX's CPU devices. Here each device has a pid of its own.",
+            ),
+            Choice(
+                "eight processes, one of which is the one that runs the cell",
+                misconception="the process of the notebook is device 0",
+                answer="With torchrun, your script is itself rank 0. Here the process of the cells computes nothing.",
+            ),
+            Choice(
+                "as many processes as the machine has cores",
+                misconception="a device is a core",
+                answer="The number of devices is chosen by ts.init. Processes without a core of their own take turns.",
+            ),
+        ),
+        why="ts.init started eight worker processes. The process that runs your cells is a ninth one.",
+    ),
+    Prediction(
+        "00.c",
+        question="How many seconds of a processor do eight workers without work use, in half a second?",
+        choices=(
+            Choice(
+                "4 seconds",
+                misconception="a waiting process uses a core",
+                answer="8 × 0.5: that would be so if each worker asked for orders again and again. They sleep.",
+            ),
+            Choice(
+                "0.5 seconds",
+                misconception="the workers take turns at being busy",
+                answer="Half a second of work would need an order. There was none.",
+            ),
+            Choice("nearly 0"),
+        ),
+        why="A process that waits for an order sleeps: the operating system gives it no core until something comes.",
+    ),
+    Prediction(
+        "00.d",
+        question="`square` was sent to CPU 3. Which process computes `square @ square`?",
+        choices=(
+            Choice(
+                "the controller",
+                misconception="the line is computed by the process that runs it",
+                answer="The controller does not have the numbers. It sends an order to where they are.",
+            ),
+            Choice(
+                "the worker of CPU 0",
+                misconception="CPU 0 is the default for all work",
+                answer="CPU 0 is where an array goes when you do not say where. This one was sent to CPU 3.",
+            ),
+            Choice(
+                "all eight workers, each a part",
+                misconception="work is divided among the devices by itself",
+                answer="Work follows the numbers. This array was not cut, so seven devices have nothing of it.",
+            ),
+            Choice("the worker of CPU 3"),
+        ),
+        why="The numbers are in the memory of CPU 3, and computation follows the data.",
+    ),
+    Prediction(
+        "00.e",
+        question="`total = square.sum()` is printed. How many bytes go from CPU 3 to the controller for that?",
+        choices=(
+            Choice(
+                "4,194,304",
+                misconception="an array is fetched before anything is done with it",
+                answer="All of `square` would be fetched if you printed `square`. The sum is computed where the "
+                "numbers are.",
+            ),
+            Choice("4"),
+            Choice(
+                "0",
+                misconception="printing needs no values",
+                answer="The digits must be drawn by the controller, so it needs the number.",
+            ),
+        ),
+        why="CPU 3 adds up its million numbers. Only the sum, one 32-bit float of 4 bytes, is fetched.",
+    ),
+)
