@@ -14,68 +14,48 @@ from course.exercises.watching import names_in, watched_waits
 
 __all__ = ["EXERCISES"]
 
-READY = (False, True, False)
+READY = (True, False, True, False)
 HAS_FAILED = [False, True, False, True, True]
 
 
 def judge_ready(guess: Any) -> Verdict:
-    """`a` and `c` stand in the queue of CPU 0, `b` alone in that of CPU 1."""
-    if not isinstance(guess, list | tuple) or len(guess) != 3 or not all(isinstance(each, bool) for each in guess):
-        return differs("it is not a list of three values, each True or False")
-    if tuple(guess) == (False, True, True):
-        return differs("2 of 3 are right", "Tiny work is not early work. What stands before `c` in its device's queue?")
-    if all(guess):
-        return differs("1 of 3 is right", "To wait for `b` is to wait for `b` and what it is made from, nothing else.")
+    """01.1: `a` is before `c` in the queue of CPU 0; `d` is behind three products in that of CPU 1."""
+    if not isinstance(guess, list | tuple) or len(guess) != 4 or not all(isinstance(each, bool) for each in guess):
+        return differs("it is not a list of four values, each True or False")
     right = sum(each is truth for each, truth in zip(guess, READY, strict=True))
-    return PASSED if right == 3 else differs(f"{right} of 3 {'is' if right == 1 else 'are'} right")
-
-
-def waiting_steps(matrix: Any, double: Any) -> list[Any]:
-    """The stub of 01.2."""
-    numbers = []
-    for _ in range(10):
-        matrix = matrix @ double
-        numbers.append(matrix[0, 0].item())
-    return numbers
-
-
-def judge_ten_steps(ten_steps: Callable[..., Any]) -> Verdict:
-    """The numbers must be right, still Arrays, and not waited for."""
-    ones, double = ts.device_put((torch.ones(4, 4), 2 * torch.eye(4)), ts.devices()[0])
-    waits: list[Any] = []
-    with watched_waits(waits.append):
-        numbers = ten_steps(ones, double)
-    if waits:
-        return differs(
-            f"it waits {len(waits)} {'time' if len(waits) == 1 else 'times'} before it returns",
-            "Which call needs a number, or asks for the result? The left column of the table in section 5 lists them.",
-        )
-    wrong = difference(numbers, [2.0 ** (step + 1) for step in range(10)], "what it returns")
-    if wrong:
-        return differs(wrong)
-    if not all(isinstance(number, ts.Array) for number in numbers):
-        return differs("the numbers are not futures", "The devices are to compute them: an element of an Array is one.")
-    return PASSED
+    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    if right == 4:
+        return PASSED
+    if all(guess):
+        return differs(told, "To wait for `c` is to wait for `c` and for what is before it in its queue, nothing else.")
+    if guess[2] and not guess[0]:
+        return differs(told, "Small work is not done first. What is before `c` in the queue of its device?")
+    if guess[3] and not guess[1]:
+        return differs(told, "`d` is one number, but which array is it taken from?")
+    return differs(told)
 
 
 def dispatch_watch(matrix: Any) -> float:
-    """The stub of 01.3."""
+    """The stub of 01.2."""
     start = time.perf_counter()
     matrix @ matrix
     return time.perf_counter() - start
 
 
+QUEUED_S, PRODUCT_S = 5.0, 1.0
+
+
 def judge_benchmark(benchmark: Callable[..., Any]) -> Verdict:
-    """On a clock that stands still but for waits for the product, which take a second each."""
+    """01.2: on a clock that moves in waits only: 5 s for the matrix, at the first wait, and 1 s for each product."""
     matrix = ts.device_put(torch.ones(4, 4), ts.devices()[0])
     operand: list[Any] = []
     with watched_waits(operand.append):
         matrix.block_until_ready()
-    now_s, waits = [0.0], []
+    now_s, waited = [0.0], list[bool]()
 
     def wait(buffer: Any) -> None:
-        waits.append(buffer)
-        now_s[0] += buffer is not operand[0]
+        now_s[0] += (0 if waited else QUEUED_S) + (0 if buffer is operand[0] else PRODUCT_S)
+        waited.append(buffer is operand[0])
 
     with (
         watched_waits(wait),
@@ -85,19 +65,50 @@ def judge_benchmark(benchmark: Callable[..., Any]) -> Verdict:
         told = benchmark(matrix)
     if not isinstance(told, float | int):
         return differs(f"it returns a {type(told).__name__}, not a number of seconds")
-    if told > 0:
+    if told == PRODUCT_S:
         return PASSED
-    if not waits:
-        return differs("nobody waits for the product", "What has happened when `matrix @ matrix` returns? (Section 2.)")
-    if now_s[0] == 0:
-        return differs("it waits for `matrix`, which was there all the time", "Which array is the result to wait for?")
-    return differs(
-        "it waits for the product while the watch is not running", "Start, product, wait, stop: in this order."
-    )
+    if not waited:
+        return differs("it does not wait for the product", "What has happened when `matrix @ matrix` returns?")
+    if all(waited):
+        return differs("it waits for `matrix` only", "Which array is the result to wait for?")
+    if told == 0:
+        return differs("it waits for the product while the watch is not running", "Start, product, wait, stop.")
+    if told == QUEUED_S + PRODUCT_S:
+        hint = "Rule 2: what is still in the queue when the watch starts? `matrix` itself may not be ready."
+        return differs("the time includes the work that `matrix` is the result of", hint)
+    return differs(f"where one product takes 1 second, it says {told:g}")
+
+
+def waiting_steps(matrix: Any, double: Any) -> list[Any]:
+    """The stub of 01.3."""
+    numbers = []
+    for _ in range(10):
+        matrix = matrix @ double
+        numbers.append(matrix[0, 0].item())
+    return numbers
+
+
+def judge_ten_steps(ten_steps: Callable[..., Any]) -> Verdict:
+    """01.3: the numbers must be right, still Arrays, and not waited for."""
+    ones, double = ts.device_put((torch.ones(4, 4), 2 * torch.eye(4)), ts.devices()[0])
+    waits: list[Any] = []
+    with watched_waits(waits.append):
+        numbers = ten_steps(ones, double)
+    if waits:
+        return differs(
+            f"it waits {len(waits)} {'time' if len(waits) == 1 else 'times'} before it returns",
+            "Which call needs a number, or asks for the result? The left column of the table in section 6 lists them.",
+        )
+    wrong = difference(numbers, [2.0 ** (step + 1) for step in range(10)], "what it returns")
+    if wrong:
+        return differs(wrong)
+    if not all(isinstance(number, ts.Array) for number in numbers):
+        return differs("the numbers are not futures", "The devices are to compute them: an element of an Array is one.")
+    return PASSED
 
 
 def judge_has_failed(has_failed: Callable[..., Any]) -> Verdict:
-    """Of five lookups three fail; the caller must be told, and not be struck by the error."""
+    """01.4: of five lookups three fail; the caller must be told, and not be stopped by the error."""
     results = []
     for number, device in enumerate(ts.devices()[:5]):
         squares = ts.device_put(torch.arange(10.0) ** 2, device)
@@ -122,39 +133,50 @@ EXERCISES = (
         "01.1",
         judge_ready,
         (
-            "Draw the two queues. Which of the three orders stand in the same one?",
-            "A device works through its queue in order, and the two devices do not wait for each other.",
-            "`b` was waited for. `a` still computes, and `c` stands behind it.",
+            "Draw the two queues, one for CPU 0 and one for CPU 1. Which orders are in which, and in which order?",
+            "When `c` is there, CPU 0 has done what is before `c` in its queue. CPU 1 has been waited for by nothing.",
         ),
-        stub=[None, None, None],
+        stub=[None, None, None, None],
+        why="CPU 0 takes its orders as they came, so `a` was done before `c`. CPU 1 was not waited for: three "
+        "products take "
+        "about three times as long as one, and `d` comes after them.",
     ),
     Exercise(
         "01.2",
-        judge_ten_steps,
+        judge_benchmark,
         (
-            "In which line does the loop stand still?",
-            "An element of an Array, `matrix[0, 0]`, is an Array itself: a future.",
-            "Leave out `.item()`, and return the list of futures.",
+            "Which of the three rules in section 4 does it break? It breaks two of them.",
+            "Four steps: empty the queue, start the watch, order the product and wait for it, read the watch.",
+            "The queue is empty when `matrix` is ready; give the product a name, so that you can wait for it, too.",
         ),
-        stub=waiting_steps,
+        stub=dispatch_watch,
+        why="The watch starts when nothing is left to do for `matrix`, and stops when the product is there. So "
+        "it measures "
+        "one product, whatever was ordered before.",
     ),
     Exercise(
         "01.3",
-        judge_benchmark,
+        judge_ten_steps,
         (
-            "Which of the three rules in section 4 does it break? Repeating is done for you.",
-            "Give the product a name, so that you can wait for it.",
-            "`(matrix @ matrix).block_until_ready()`, then look at the watch.",
+            "In which line does the loop wait?",
+            "An element of an Array, `matrix[0, 0]`, is an Array itself: a future.",
+            "Keep the ten elements as they are, and let the caller ask for their values.",
         ),
-        stub=dispatch_watch,
+        stub=waiting_steps,
+        why="An element of an Array is a future as well. The loop only writes ten orders into the queue, and "
+        "the device never "
+        "waits for Python between two steps.",
     ),
     Exercise(
         "01.4",
         judge_has_failed,
         (
             "When does the error of a lookup reach you?",
-            "Put the shortest thing that waits into a `try`, and look at section 6 for the class of the error.",
-            "In the `try`: `array.block_until_ready()`, then `return False`. After `except RuntimeError:` the other.",
+            "Put the shortest thing that waits into a `try`, and look at section 7 for the class of the error.",
+            "What is left to decide: which of True and False follows the wait, and which the `except`.",
         ),
+        why="An error arrives in the first line that waits. `block_until_ready` waits and does nothing else, so "
+        "the `try` around "
+        "it catches what happened on the device, and not another error.",
     ),
 )

@@ -9,7 +9,7 @@ __all__ = ["ANSWERS"]
 
 
 def ten_steps(matrix: Any, double: Any) -> list[Any]:
-    """01.2."""
+    """01.3."""
     numbers = []
     for _ in range(10):
         matrix = matrix @ double
@@ -42,7 +42,15 @@ def ten_matrices(matrix: Any, double: Any) -> list[Any]:
 
 
 def benchmark(matrix: Any) -> float:
-    """01.3."""
+    """01.2."""
+    matrix.block_until_ready()
+    start = time.perf_counter()
+    (matrix @ matrix).block_until_ready()
+    return time.perf_counter() - start
+
+
+def benchmark_with_queue(matrix: Any) -> float:
+    """Wrong: the watch starts while `matrix` is still in the queue."""
     start = time.perf_counter()
     (matrix @ matrix).block_until_ready()
     return time.perf_counter() - start
@@ -101,35 +109,37 @@ def has_succeeded(array: Any) -> bool:
 
 
 def has_failed_uncaught(array: Any) -> bool:
-    """Wrong: the error strikes the caller."""
+    """Wrong: the error reaches the caller."""
     array.block_until_ready()
     return False
 
 
 ANSWERS = {
     "01.1": Answers(
-        solution=[False, True, False],
+        solution=[True, False, True, False],
         wrong=(
-            Wrong([False, True, True], "Tiny work is not early work"),
-            Wrong([True, True, True], "nothing else"),
-            Wrong([False, False, False], "Draw the two queues"),
+            Wrong([True, True, True, True], "nothing else"),
+            Wrong([False, False, True, False], "Small work is not done first"),
+            Wrong([True, False, True, True], "which array is it taken from"),
+            Wrong([False, True, False, True], "Draw the two queues"),
         ),
     ),
     "01.2": Answers(
+        solution=benchmark,
+        wrong=(
+            Wrong(benchmark_with_queue, "what is still in the queue"),
+            Wrong(benchmark_waits_after, "Start, product, wait, stop"),
+            Wrong(benchmark_waits_for_operand, "Which array is the result"),
+            Wrong(benchmark_asks, "What has happened when"),
+        ),
+    ),
+    "01.3": Answers(
         solution=ten_steps,
         wrong=(
             Wrong(ten_steps_blocking, "asks for the result"),
             Wrong(ten_steps_float, "Which call needs a number"),
             Wrong(ten_steps_in_python, "The devices are to compute them"),
             Wrong(ten_matrices, "In which line"),
-        ),
-    ),
-    "01.3": Answers(
-        solution=benchmark,
-        wrong=(
-            Wrong(benchmark_waits_after, "in this order"),
-            Wrong(benchmark_waits_for_operand, "Which array is the result"),
-            Wrong(benchmark_asks, "What has happened when"),
         ),
     ),
     "01.4": Answers(
