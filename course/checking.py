@@ -100,4 +100,4 @@ def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> str:
 
 
 def _filled(label: str, text: str) -> str:
-    return textwrap.fill(f"{label}{text}", WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return textwrap.fill(f"{label}{text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)

@@ -153,4 +153,6 @@ def _explained(prediction: Prediction, chosen: str | None) -> list[str]:
 
 
 def _filled(label: str, text: str, indent: str) -> str:
-    return textwrap.fill(" ".join(text.split()), WIDTH, initial_indent=label, subsequent_indent=indent)
+    return textwrap.fill(
+        " ".join(text.split()), WIDTH, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False
+    )

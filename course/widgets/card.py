@@ -167,7 +167,7 @@ def error_card(title: str, words: str) -> str:
     """
     lines = [part for line in words.splitlines() for part in _folded(line)]
     heading = paragraph(["The library refuses this:"], fill=MUTED)
-    return card(f"{title}: {words.splitlines()[0]}", stack([heading, paragraph(lines, is_code=True)]))
+    return card(f"{title}: {words.splitlines()[0]}", stack([heading, paragraph(lines, is_code=True)]), heading=title)
 
 
 def _bold(words: str) -> Piece:

@@ -129,7 +129,8 @@ def test_an_error_of_the_library_is_drawn_and_the_next_choice_draws_again():
     found = Explorer("numbers", [Step("count", "count", 2)], look, lambda n: card("n", paragraph([str(n)])), str)
     found.choose(count=1)
     assert found.text == "it does not fit\n  got:  <1>\n  rule: not 1"
-    assert words_of(found.svg)[1:] == found.text.splitlines()
+    heading, said, *lines = words_of(found.svg)
+    assert (heading, said, lines) == ("numbers", "The library refuses this:", found.text.splitlines())
     assert words_of(found.choose(count=2).svg) == ["2"]
 
 
@@ -155,6 +156,6 @@ def test_a_card_has_a_title_for_screen_readers_and_ink_and_paper_for_any_page():
 
 def test_a_long_line_of_an_error_is_folded_at_a_blank():
     line = "  try:  " + "word " * 30
-    drawn = words_of(error_card("a picture", line))[1:]
+    drawn = words_of(error_card("a picture", line))[2:]
     assert max(map(len, drawn)) <= 92
     assert " ".join(" ".join(drawn).split()) == " ".join(line.split())

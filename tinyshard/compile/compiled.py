@@ -128,7 +128,7 @@ class Compiled:
             if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
                 raise ShardingError(
                     message(
-                        f"{self._name} was compiled for arguments that lie otherwise",
+                        f"{self._name} was compiled for arguments with other shardings",
                         got=f"{name} with {x.sharding!r}",
                         rule=f"it was compiled for {express(layout, self._assignment.mesh)!r}",
                         try_=f"ts.device_put the argument there; or ts.jit({self._name}), which compiles again",
