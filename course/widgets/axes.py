@@ -27,7 +27,7 @@ Values = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """A tensor and the dim along which its examples stand.
+    """A tensor and the dim that counts its examples.
 
     Args:
         name: "x", "w" or "result".
@@ -57,7 +57,7 @@ class Mapped:
         seen: the shapes of x and w inside the function.
         out_axes: as given.
         count: number of examples.
-        example: the one that stands out.
+        example: the marked one.
     """
 
     batches: tuple[Batch, Batch, Batch]
@@ -82,12 +82,12 @@ def axis_picker() -> Explorer[Mapped]:
     shapes = [("three, in rows", "rows"), ("three, in columns", "columns"), ("one", "one")]
     axes: list[tuple[str, Any]] = [("0", 0), ("1", 1), ("None", None)]
     controls: list[Control] = [
-        Choice("x", "x", shapes),
+        Choice("x", "examples of x", shapes),
         Choice("x_axis", "in_axes of x", axes),
-        Choice("w", "w", [*shapes, ("two, in rows", "two")]),
+        Choice("w", "examples of w", [*shapes, ("two, in rows", "two")]),
         Choice("w_axis", "in_axes of w", axes),
         Choice("out_axes", "out_axes", axes[:2]),
-        Step("example", "example", most=4),
+        Step("example", "marked example", most=4),
     ]
     return Explorer(HEADING, controls, look, draw, describe)
 
@@ -96,15 +96,15 @@ def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, 
     """Call `vmap`.
 
     Args:
-        x: how many, and how they lie: "rows", "columns", "one".
+        x: how many examples, and along which dim: "rows", "columns", "one".
         x_axis: the entry of in_axes.
         w: likewise, or "two".
         w_axis: the entry of in_axes.
-        out_axes: where the examples stand in the result.
-        example: the one that stands out; the last one, if there are not as many.
+        out_axes: the dim of the result that counts the examples.
+        example: the marked one; the last one, if there are not as many.
 
     Raises:
-        MappingError: the axes do not fit, or the function cannot do with the examples that they make.
+        MappingError: the axes do not fit, or the function fails on the examples that they make.
 
     Communication: none.
     """
@@ -118,10 +118,12 @@ def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, 
 
     try:
         result = vmap(convolve, in_axes=in_axes, out_axes=out_axes)(*operands)
-    except RuntimeError as error:
+    except MappingError:
+        raise
+    except (RuntimeError, TypeError) as error:  # of torch: from the shapes that convolve sees
         raise MappingError(
             message(
-                "the function cannot do with such an example",
+                "the function fails on such an example",
                 got=f"inside it, x has shape {seen[0]} and w has shape {seen[1]}",
                 rule=f"torch says: {str(error).splitlines()[0]}",
                 try_="other in_axes; an example of x is a vector of 5, an example of w a vector of 3",
@@ -137,7 +139,7 @@ def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, 
 def draw(mapped: Mapped) -> str:
     """x, w and the result; a colour for each example, a thick border around the chosen one's numbers."""
     pieces = [_drawn(batch, mapped) for batch in mapped.batches]
-    legend = "each colour is an example; paper with a band of all colours is shared; "
+    legend = "each colour is one example; numbers with a band of all colours are shared by all examples; "
     note = paragraph([f"{legend}a thick border marks example {mapped.example}"], size=11, fill=MUTED)
     inside, outside = paragraph(_lines(mapped)), paragraph([_code(mapped)], is_code=True)
     return card(
@@ -179,7 +181,7 @@ def _lines(mapped: Mapped) -> list[str]:
 
 
 def _where(batch: Batch, example: int) -> str:
-    """How one writes the example's part: "x[0]", "x[:, 0]", "x" where it is shared."""
+    """The expression for the example's part: "x[0]", "x[:, 0]", "x" where it is shared."""
     return batch.name if batch.axis is None else f"{batch.name}[{':, ' * batch.axis}{example}]"
 
 
@@ -199,6 +201,6 @@ def _drawn(batch: Batch, mapped: Mapped) -> Piece:
         return Entry(f"{value:g}", tuple(owners), f"{value:g}, of {words}", example in (None, mapped.example))
 
     rows = [[entry(i, j, value) for j, value in enumerate(row)] for i, row in enumerate(batch.rows)]
-    axis = "shared by all" if batch.axis is None else f"examples along dim {batch.axis}"
+    axis = "shared by all examples" if batch.axis is None else f"examples along dim {batch.axis}"
     heading = paragraph([f"{batch.name}: shape {batch.shape}"])
     return stack([heading, grid(rows), paragraph([axis], size=11, fill=MUTED)], 4)

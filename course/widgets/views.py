@@ -1,4 +1,4 @@
-"""Lesson 04: the view of the whole beside the view of one device, for pmap and shard_map."""
+"""Lesson 04: the view of the whole beside the view of one device, for shard_map and pmap."""
 
 from __future__ import annotations
 
@@ -52,6 +52,14 @@ _MAP_BLOCKS = 'ts.shard_map({}, mesh=mesh, in_specs=P("a", "b"), out_specs={})(x
 
 # code of the call, the function, how it is mapped, its argument
 CALLS: tuple[tuple[str, Function, Callable[[Function], Any], Tensor], ...] = (
+    (_MAP_BLOCKS.format("lambda v: 2 * v", 'P("a", "b")'), lambda v: 2 * v, _blocks(P("a", "b")), MATRIX),
+    (_MAP_BLOCKS.format("lambda v: v.sum(1)", 'P("a")'), lambda v: v.sum(1), _blocks(P("a")), MATRIX),
+    (
+        _MAP_BLOCKS.format('lambda v: ts.lax.psum(v.sum(1), "b")', 'P("a")'),
+        lambda v: lax.psum(v.sum(1), "b"),
+        _blocks(P("a")),
+        MATRIX,
+    ),
     ("ts.pmap(lambda v: 2 * v)(x)", lambda v: 2 * v, _by_rows, MATRIX),
     ("ts.pmap(lambda v: v.sum())(x)", lambda v: v.sum(), _by_rows, MATRIX),
     (
@@ -67,14 +75,6 @@ CALLS: tuple[tuple[str, Function, Callable[[Function], Any], Tensor], ...] = (
         MATRIX,
     ),
     ("ts.pmap(ts.vmap(lambda v: v.sum()))(x)", lambda v: v.sum(), _stacks, MATRIX.reshape(4, 2, 2)),
-    (_MAP_BLOCKS.format("lambda v: 2 * v", 'P("a", "b")'), lambda v: 2 * v, _blocks(P("a", "b")), MATRIX),
-    (_MAP_BLOCKS.format("lambda v: v.sum(1)", 'P("a")'), lambda v: v.sum(1), _blocks(P("a")), MATRIX),
-    (
-        _MAP_BLOCKS.format('lambda v: ts.lax.psum(v.sum(1), "b")', 'P("a")'),
-        lambda v: lax.psum(v.sum(1), "b"),
-        _blocks(P("a")),
-        MATRIX,
-    ),
 )
 
 
@@ -106,7 +106,7 @@ class Views:
         before: the argument.
         after: the result.
         inside: the shapes of argument and result inside the function.
-        nbytes: what one device sends.
+        nbytes: what the busiest device sends at least, by the cost model.
         device: the one whose view is shown.
     """
 
@@ -129,8 +129,8 @@ def two_views() -> Explorer[Views]:
     Example:
         >>> import tinyshard as ts
         >>> ts.init(devices=4, runtime="local")
-        >>> print(two_views().choose(call=1, device=2).text.splitlines()[3])
-        CPU 2 holds (1, 4) of x: 8 9 10 11; its function gets shape (4,) and returns shape ()
+        >>> print(two_views().choose(call=4, device=2).text.splitlines()[3])
+        CPU 2 has a (1, 4) block of x: 8 9 10 11; the function gets shape (4,) and returns shape ()
     """
     made: dict[int, Views] = {}
 
@@ -141,7 +141,7 @@ def two_views() -> Explorer[Views]:
 
     controls: list[Control] = [
         Choice("call", "call", [(code, number) for number, (code, _, _, _) in enumerate(CALLS)]),
-        Step("device", "device", most=COUNT - 1, start=1),
+        Step("device", "look at device", most=COUNT - 1, start=1),
     ]
     return Explorer(HEADING, controls, seen_from, draw, describe)
 
@@ -178,14 +178,16 @@ def draw(views: Views) -> str:
     """Above the whole, below what the one device gets and returns."""
     heading = paragraph([views.code], is_code=True)
     whole = beside([_whole("x", views.before, views.device), _whole("result", views.after, views.device)], 40)
-    own = beside([_own("x", views.before, views.device), _own("result", views.after, views.device)], 40)
+    own = beside([_own("x", views.before, views.device), _own("the result", views.after, views.device)], 40)
     pieces = [
         heading,
-        paragraph(["the view of the whole"], fill=MUTED),
+        paragraph(
+            [f"the whole arrays; a colour is a device, a thick border marks what CPU {views.device} has"], fill=MUTED
+        ),
         whole,
-        paragraph([f"the view of CPU {views.device}"], fill=MUTED),
+        paragraph([f"what CPU {views.device} has"], fill=MUTED),
         own,
-        paragraph([*_told(views), _talk(views)]),
+        paragraph([*_told(views), _sent(views)]),
     ]
     return card(f"{views.code}, as a whole and on CPU {views.device}", stack(pieces, 8), heading=HEADING)
 
@@ -196,7 +198,7 @@ def describe(views: Views) -> str:
         f"{name} as a whole, shape {spread.shape}: {_numbers(spread.values)}"
         for name, spread in (("x", views.before), ("result", views.after))
     ]
-    return "\n".join([views.code, *wholes, *_told(views), _talk(views)])
+    return "\n".join([views.code, *wholes, *_told(views), _sent(views)])
 
 
 def _spread(values: Tensor, layout: Layout) -> Spread:
@@ -218,17 +220,21 @@ def _flat(values: Tensor) -> tuple[float, ...]:
 def _told(views: Views) -> list[str]:
     before, after, device = views.before, views.after, views.device
     lines = [
-        f"CPU {device} holds {before.shard_shape} of x: {_numbers(before.held[device])}; its function gets shape "
+        f"CPU {device} has a {before.shard_shape} block of x: {_numbers(before.held[device])}; the function gets shape "
         f"{views.inside[0]} and returns shape {views.inside[1]}",
-        f"CPU {device} holds {after.shard_shape} of the result: {_numbers(after.held[device])}",
+        f"CPU {device} has a {after.shard_shape} block of the result: {_numbers(after.held[device])}",
     ]
     if after.held[device] != tuple(after.values[place] for place in after.places[device]):
-        lines.append("That is not what the whole says: out_specs promised equal copies, and they are not equal.")
+        lines.append(
+            "The whole shows other numbers there: out_specs promised equal values along b, and they are not equal."
+        )
     return lines
 
 
-def _talk(views: Views) -> str:
-    return f"{views.nbytes} bytes sent by each device" if views.nbytes else "no device sends anything"
+def _sent(views: Views) -> str:
+    if not views.nbytes:
+        return "no device sends anything"
+    return f"the busiest device sends at least {views.nbytes} bytes, by the model of lesson 05"
 
 
 def _numbers(values: tuple[float, ...]) -> str:
@@ -236,7 +242,7 @@ def _numbers(values: tuple[float, ...]) -> str:
 
 
 def _whole(name: str, spread: Spread, device: int) -> Piece:
-    """All numbers, in the colours of those who hold them; a thick border around the device's own."""
+    """All numbers, in the colours of the devices that have them; a thick border around those of the chosen device."""
     entries = []
     for place, value in enumerate(spread.values):
         owners = tuple(owner for owner, places in enumerate(spread.places) if place in places)
@@ -250,7 +256,7 @@ def _own(name: str, spread: Spread, device: int) -> Piece:
         Entry(f"{value:g}", (device,), f"place {place} of the whole")
         for place, value in zip(spread.places[device], spread.held[device], strict=True)
     ]
-    return _titled(f"its part of {name}: shape {spread.shard_shape}", entries, spread.shard_shape)
+    return _titled(f"its block of {name}: shape {spread.shard_shape}", entries, spread.shard_shape)
 
 
 def _titled(title: str, entries: list[Entry], shape: tuple[int, ...]) -> Piece:

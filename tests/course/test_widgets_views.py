@@ -13,40 +13,40 @@ def four_devices():
 
 
 def test_a_row_each_and_its_sum():
-    assert two_views().choose(call=1, device=2).text == (
+    assert two_views().choose(call=4, device=2).text == (
         "ts.pmap(lambda v: v.sum())(x)\n"
         "x as a whole, shape (4, 4): 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15\n"
         "result as a whole, shape (4,): 6 22 38 54\n"
-        "CPU 2 holds (1, 4) of x: 8 9 10 11; its function gets shape (4,) and returns shape ()\n"
-        "CPU 2 holds (1,) of the result: 38\n"
+        "CPU 2 has a (1, 4) block of x: 8 9 10 11; the function gets shape (4,) and returns shape ()\n"
+        "CPU 2 has a (1,) block of the result: 38\n"
         "no device sends anything"
     )
 
 
 def test_a_block_keeps_all_its_dims_under_shard_map():
-    lines = two_views().choose(call=5, device=1).text.splitlines()
+    lines = two_views().choose(call=0, device=1).text.splitlines()
     assert lines[3:] == [
-        "CPU 1 holds (2, 2) of x: 2 3 6 7; its function gets shape (2, 2) and returns shape (2, 2)",
-        "CPU 1 holds (2, 2) of the result: 4 6 12 14",
+        "CPU 1 has a (2, 2) block of x: 2 3 6 7; the function gets shape (2, 2) and returns shape (2, 2)",
+        "CPU 1 has a (2, 2) block of the result: 4 6 12 14",
         "no device sends anything",
     ]
 
 
 def test_a_broken_promise_of_out_specs_is_seen_on_the_device_and_not_in_the_whole():
     # CPU 1 has the right half of rows 0 and 1: 2 + 3 and 6 + 7; the whole says what CPU 0 has
-    lines = two_views().choose(call=6, device=1).text.splitlines()
+    lines = two_views().choose(call=1, device=1).text.splitlines()
     assert lines[2] == "result as a whole, shape (4,): 1 9 17 25"
-    assert lines[4] == "CPU 1 holds (2,) of the result: 5 13"
-    assert "not what the whole says" in lines[5]
-    assert "not what the whole says" not in two_views().choose(call=6, device=0).text
+    assert lines[4] == "CPU 1 has a (2,) block of the result: 5 13"
+    assert "other numbers there" in lines[5]
+    assert "other numbers there" not in two_views().choose(call=1, device=0).text
 
 
 def test_a_psum_keeps_the_promise():
-    lines = two_views().choose(call=7, device=1).text.splitlines()
+    lines = two_views().choose(call=2, device=1).text.splitlines()
     assert lines[2] == "result as a whole, shape (4,): 6 22 38 54"
-    assert lines[4] == "CPU 1 holds (2,) of the result: 6 22"
+    assert lines[4] == "CPU 1 has a (2,) block of the result: 6 22"
     # two float32, over two devices: 2 · 8 · 1/2 bytes
-    assert lines[5] == "8 bytes sent by each device"
+    assert lines[5] == "the busiest device sends at least 8 bytes, by the model of lesson 05"
 
 
 def test_the_picture_marks_what_the_device_holds_of_both():

@@ -1,0 +1,124 @@
+"""Lesson 04: predictions."""
+
+from course.predictions.prediction import Choice, Prediction
+
+__all__ = ["PREDICTIONS"]
+
+PREDICTIONS = (
+    Prediction(
+        "04.a",
+        question="vmap(telling) gets 1000 examples of shape (5,). How often does `telling` print, and which shape?",
+        choices=(
+            Choice(
+                "1000 times, (5,)",
+                misconception="vmap is a loop over examples",
+                answer="A loop in Python would call the function for each example. vmap calls it once.",
+            ),
+            Choice(
+                "once, (1000, 5)",
+                misconception="the function sees the batch",
+                answer="The batch is carried along unseen: `x.shape` inside is that of one example.",
+            ),
+            Choice("once, (5,)"),
+            Choice(
+                "8 times, (125, 5)",
+                misconception="vmap uses the eight devices",
+                answer="No device takes part in a vmap of plain tensors.",
+            ),
+        ),
+        why="The function runs once, on a tensor that looks like one example. Each operation in it is replaced by its "
+        "batched form.",
+    ),
+    Prediction(
+        "04.b",
+        question="An 8 x 4 matrix on a 4 x 2 mesh, in_specs=P('a', 'b'). Which shape does the function see?",
+        choices=(
+            Choice(
+                "(4,), one row",
+                misconception="shard_map takes a dim away, as vmap does",
+                answer="vmap takes the mapped dim away. shard_map keeps all dims, and makes them shorter.",
+            ),
+            Choice("(2, 2)"),
+            Choice(
+                "(8, 4)",
+                misconception="the function sees the whole",
+                answer="The whole has this shape. The function is what one device runs, on the block that it has.",
+            ),
+            Choice(
+                "(1, 4)",
+                misconception="eight devices, eight rows",
+                answer="Dim 0 is cut by axis `a` alone, in 4 parts of 2 rows; axis `b` cuts dim 1.",
+            ),
+        ),
+        why="8 rows over the 4 devices along a, 4 columns over the 2 along b: blocks of 2 x 2.",
+    ),
+    Prediction(
+        "04.c",
+        question="`half_row_sums` forgets the psum, with out_specs=P('a'). What do you get?",
+        choices=(
+            Choice(
+                "an error when it is called",
+                misconception="out_specs is checked",
+                answer="By default no check is made here: you say that the devices along b hold the same.",
+            ),
+            Choice(
+                "the right sums",
+                misconception="out_specs adds up what is missing",
+                answer="`out_specs` communicates nothing, so it cannot add the halves.",
+            ),
+            Choice(
+                "16 numbers, two for each row",
+                misconception="all results are put together",
+                answer="`b` is not in `out_specs`: along it, the value of one device stands for all.",
+            ),
+            Choice("8 numbers, each the sum of half a row"),
+        ),
+        why="Along b the devices hold different half sums, and the value of one of them is taken for the row.",
+    ),
+    Prediction(
+        "04.d",
+        question="`matrix` is distributed as P('b', 'a'), and in_specs says P('a', 'b'). What happens?",
+        choices=(
+            Choice("it is resharded first; right sums, more bytes"),
+            Choice(
+                "an error: the shardings differ",
+                misconception="in_specs describes the argument",
+                answer="In JAX with Explicit axes it is. Here `in_specs` is an instruction.",
+            ),
+            Choice(
+                "wrong sums",
+                misconception="the devices take the blocks that they have",
+                answer="Each device gets the block that `in_specs` names, even if another device has it now.",
+            ),
+            Choice(
+                "the same, with the same bytes",
+                misconception="blocks are free to move",
+                answer="The blocks are on other devices than the function needs them: they are sent.",
+            ),
+        ),
+        why="in_specs is an instruction: an argument with another sharding is resharded, and that is communication.",
+    ),
+    Prediction(
+        "04.e",
+        question="24 examples on 8 devices, w whole on each. What is sent, so that each has the mean loss's gradient?",
+        choices=(
+            Choice(
+                "the examples: one all_gather",
+                misconception="a device needs all examples",
+                answer="A device needs what the other examples say about `w`, not the examples.",
+            ),
+            Choice(
+                "nothing",
+                misconception="w is whole on each device, and so is its gradient",
+                answer="Each device has seen 3 examples, and has their gradient only.",
+            ),
+            Choice("gradients, of the size of w: one all_reduce"),
+            Choice(
+                "the 24 losses: one all_gather",
+                misconception="a loss is enough to get its gradient",
+                answer="A loss is one number; its gradient is computed where the example is.",
+            ),
+        ),
+        why="The gradient of a mean is the mean of the gradients: 3 numbers a device, 2 * 12 * 7/8 = 21 bytes.",
+    ),
+)
