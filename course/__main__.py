@@ -10,9 +10,10 @@ from course.commands.lab import LAB
 from course.commands.listing import LIST
 from course.commands.progress import PROGRESS
 from course.commands.resetting import RESET
+from course.commands.room import ROOM
 from course.errors import CourseError
 
-COMMANDS = (LAB, LIST, PROGRESS, RESET, DOCTOR, HANDOUT)
+COMMANDS = (LAB, LIST, PROGRESS, RESET, DOCTOR, HANDOUT, ROOM)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,13 @@
 """What the commands of the workshop kit raise on purpose: the message is for the learner, and no traceback is shown."""
 
-__all__ = ["CourseError", "HandoutError", "MissingLabError", "MissingLessonsError", "UnknownLessonError"]
+__all__ = [
+    "CourseError",
+    "HandoutError",
+    "MissingLabError",
+    "MissingLessonsError",
+    "MissingRoomError",
+    "UnknownLessonError",
+]
 
 
 class CourseError(Exception):
@@ -13,6 +20,10 @@ class MissingLabError(CourseError, RuntimeError):
 
 class MissingLessonsError(CourseError, FileNotFoundError):
     """There is no folder of lessons, as in an installation from a wheel."""
+
+
+class MissingRoomError(CourseError, FileNotFoundError):
+    """There is no folder in which a room's predictions could be."""
 
 
 class UnknownLessonError(CourseError, LookupError):

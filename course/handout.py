@@ -16,7 +16,7 @@ __all__ = ["hand_out", "without_outputs"]
 
 # What stays behind of the package `course`: answers, the instructor's pages, and commands that need a clone.
 STAYS_BEHIND = ("solutions", "instructor", "commands", "doctor", "jupyter", "pictures", "__pycache__")
-STAYING_FILES = ("__main__.py", "handout.py", "lab.py")
+STAYING_FILES = ("__main__.py", "handout.py", "lab.py", "room.py")
 # The hub brings JupyterLab; the kernel's side of widgets is the lessons' need.
 OF_THE_HUB = ("jupyterlab",)
 
@@ -28,7 +28,8 @@ Open the lessons below in this folder: they import the packages `tinyshard` and 
     pip install -r requirements.txt
 
 JupyterLab needs `jupyterlab_widgets` in its own environment, to show controls. Two cores and 1.5 GB of memory serve
-one learner. A learner's progress is kept in `.progress.json` in this folder: each learner needs a copy.
+one learner. A learner's answers are kept in `.progress-2.json` and `.predictions.json` in this folder: each learner
+needs a copy.
 
 {lessons}
 """

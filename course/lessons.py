@@ -2,18 +2,21 @@
 
 A lesson is copied when the learner has none, or has one that was never edited. What a learner edited is never
 written over: the new version is put beside it, as `01-… (new).ipynb`; and where the learner asks for the shipped
-lesson back, the edited one is kept as `01-… (mine).ipynb`.
+lesson back, the edited one is kept as `01-… (mine).ipynb`. A lesson of the first edition that is shipped no longer
+goes, unless it was edited.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from course import jsonfile
 from course.errors import MissingLessonsError, UnknownLessonError
 
 __all__ = ["Lesson", "find_lesson", "find_lessons", "put_back", "refresh", "shipped_folder", "working_folder"]
@@ -21,6 +24,7 @@ __all__ = ["Lesson", "find_lesson", "find_lessons", "put_back", "refresh", "ship
 PROJECT_ROOT = Path(__file__).resolve().parent.parent
 # In the working copy: for each file, the hash of the version that it was copied from. Same hash = not edited.
 MANIFEST = ".shipped.json"
+BESIDE = re.compile(r" \((?:new|mine)(?: \d+)?\)\.ipynb$")
 
 
 @dataclass(frozen=True)
@@ -135,7 +139,27 @@ def refresh(shipped: Path, working: Path) -> list[str]:
             lines.append(f"{name}: {'new version' if mine.exists() else 'copied'}")
             _copy(lesson.path, mine)
         known[name] = now
+    lines += _clear_first_edition(shipped, working, known)
     _write_manifest(working, known)
+    return lines
+
+
+def _clear_first_edition(shipped: Path, working: Path, known: dict[str, str]) -> list[str]:
+    """Remove copies of lessons that are shipped no longer, except edited ones, and forget both.
+
+    Versions put beside an edited lesson, `… (new).ipynb`, stay: they may be all that the learner has of it.
+    """
+    lines = []
+    for name in sorted(known.keys() - {lesson.path.name for lesson in find_lessons(shipped)}):
+        mine = working / name
+        if BESIDE.search(name):
+            continue
+        if _is_edited(mine, known):
+            lines.append(f"{name}: kept: of the first edition, and you edited it")
+        elif mine.exists():
+            mine.unlink()
+            lines.append(f"{name}: removed: of the first edition, and you did not edit it")
+        del known[name]
     return lines
 
 
@@ -172,14 +196,8 @@ def _copy(source: Path, target: Path) -> None:
 
 def _read_manifest(working: Path) -> dict[str, str]:
     """File name → hash. One that is lost or damaged counts as empty: then every copy passes for edited."""
-    try:
-        known = json.loads((working / MANIFEST).read_text("utf-8"))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
+    return jsonfile.read_dict(working / MANIFEST)
 
 
 def _write_manifest(working: Path, known: dict[str, str]) -> None:
-    partial = working / f"{MANIFEST}.partial"
-    partial.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", "utf-8")
-    os.replace(partial, working / MANIFEST)
+    jsonfile.write(working / MANIFEST, dict(sorted(known.items())))

@@ -1,13 +1,15 @@
 """What a learner has predicted: a small file in the folder where the lessons are opened; it holds no name."""
 
+import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from course import jsonfile
 
-__all__ = ["PREDICTED", "Guess", "note_choice", "note_explained", "read_guesses"]
+__all__ = ["PREDICTED", "Guess", "guesses_in", "learner_in", "note_choice", "note_explained", "read_guesses"]
 
 PREDICTED = ".predictions.json"
 
@@ -30,13 +32,24 @@ def read_guesses(folder: Path) -> dict[str, Guess]:
     Args:
         folder: The folder of the learner's lessons.
     """
-    found = jsonfile.read_dict(folder / PREDICTED).get("predictions")
+    return guesses_in(jsonfile.read_dict(folder / PREDICTED))
+
+
+def guesses_in(kept: Mapping[str, Any]) -> dict[str, Guess]:
+    """The same from what such a file holds."""
+    found = kept.get("predictions")
     entries = found.items() if isinstance(found, dict) else ()
     return {
         id: Guess(each["choice"], each.get("explained") is True)
         for id, each in entries
         if isinstance(each, dict) and isinstance(each.get("choice"), str)
     }
+
+
+def learner_in(kept: Mapping[str, Any]) -> str | None:
+    """The random name of the learner in what such a file holds; None where there is none."""
+    learner = kept.get("learner")
+    return learner if isinstance(learner, str) and re.fullmatch("[0-9a-f]{16}", learner) else None
 
 
 def note_choice(folder: Path, id: str, choice: str) -> bool:
@@ -74,8 +87,7 @@ def note_explained(folder: Path, id: str) -> Guess | None:
 
 
 def _write(folder: Path, guesses: dict[str, Guess]) -> None:
-    before = jsonfile.read_dict(folder / PREDICTED).get("learner")
-    learner = before if isinstance(before, str) and before else secrets.token_hex(8)
+    learner = learner_in(jsonfile.read_dict(folder / PREDICTED)) or secrets.token_hex(8)
     lines: dict[str, Any] = {
         id: {"choice": guess.choice, "explained": guess.is_explained} for id, guess in sorted(guesses.items())
     }

@@ -8,6 +8,7 @@ from typing import Any
 from course.predicted import note_choice, note_explained, read_guesses
 from course.predictions import prediction_of
 from course.predictions.prediction import Prediction
+from course.sharing import share
 
 __all__ = ["Buttons", "explain", "predict"]
 
@@ -17,7 +18,8 @@ WIDTH = 100
 def predict(id: str, choice: str | None = None) -> None:
     """Print the question with its choices and show a button for each; or write down the choice that is given.
 
-    The choice is kept in `.predictions.json` in the working folder. It may be changed until `explain` has settled it.
+    The choice is kept in `.predictions.json` in the working folder, and shared where `TINYSHARD_ROOM` names a folder
+    (sharing.py). It may be changed until `explain` has settled it.
 
     Args:
         id: lesson and letter of the prediction, such as "05.a".
@@ -127,7 +129,8 @@ def _noted(prediction: Prediction, letter: str) -> str:
     id = prediction.id
     try:
         if note_choice(Path.cwd(), id, letter):
-            return f'{id}: {letter} is noted. You may change it until explain("{id}") has run.'
+            noted = f'{id}: {letter} is noted. You may change it until explain("{id}") has run.'
+            return f"{noted} {share(Path.cwd())}".strip()
     except OSError as error:
         return f"{id}: {letter} is not kept: {error.strerror}"
     guess = read_guesses(Path.cwd()).get(id)

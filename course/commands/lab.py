@@ -2,16 +2,20 @@
 
 import argparse
 import os
+from pathlib import Path
 
 from course.commands.command import Command
 from course.lab import lab_command, offer_settings
 from course.lessons import refresh, shipped_folder, working_folder
+from course.sharing import ROOM
 
 __all__ = ["LAB"]
 
 
 def open_lab(arguments: argparse.Namespace) -> int:
     """Bring the working copy up to date, then become JupyterLab on it; `arguments.others` are handed on.
+
+    What is predicted there goes to the folder `arguments.room` as well, where there is one.
 
     Raises:
         MissingLessonsError: there is no folder of lessons to copy.
@@ -24,7 +28,19 @@ def open_lab(arguments: argparse.Namespace) -> int:
     print(f"opening JupyterLab on {working}", flush=True)
     # JupyterLab takes this process's place, so that Ctrl-C and signals reach it alone.
     offer_settings(os.environ)
+    if arguments.room is not None:
+        os.environ[ROOM] = str(Path(arguments.room).resolve())
     os.execv(command[0], command)
 
 
-LAB = Command("lab", "open JupyterLab on a working copy; other arguments go to JupyterLab", open_lab, hands_on=True)
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--room", metavar="FOLDER", help="share predictions, without a name, in a folder for all")
+
+
+LAB = Command(
+    "lab",
+    "open JupyterLab on a working copy; other arguments go to JupyterLab",
+    open_lab,
+    _add_arguments,
+    hands_on=True,
+)

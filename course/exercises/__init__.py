@@ -1,7 +1,12 @@
 """The exercises: `lesson_NN.py` holds those of lesson NN as `EXERCISES`, and is found by its name alone.
 
-An exercise is an `Exercise` (exercise.py); its solution, and wrong answers with the hints that they must get, stand in
-`course/solutions/lesson_NN.py`.
+An exercise is an `Exercise` (exercise.py). To it belong
+
+    a judge    says what differs; it asks for the means that the task names, not for the values alone (means.py)
+    hints      two or three; the last one leads to the answer, and none shows half of it (tests/course/test_hints.py)
+    why        why the answer is right: printed to whoever passes
+    answers    in `course/solutions/lesson_NN.py`: the solution, and two or more wrong ones, each with the hint that it
+               must get
 """
 
 import importlib

@@ -90,13 +90,13 @@ class NotebookPage:
             if any(is_visualizer(output) for output in cell.get("outputs", []))
         ]
 
-    def output_of(self, cell: int) -> ElementHandle:
-        """Scroll to a cell, and give its outputs as they are on the page."""
+    def output_of(self, cell: int, awaited: str = "svg") -> ElementHandle:
+        """Scroll to a cell, and give its outputs as they are on the page, once this element is among them."""
         self.page.evaluate(f"cell => {PANEL}.content.scrollToItem(cell, 'start').then(() => null)", cell)
         handle = self.page.evaluate_handle(f"cell => {PANEL}.content.widgets[cell].outputArea.node", cell)
         element = handle.as_element()
         assert element is not None
-        element.wait_for_selector("svg", timeout=ANSWER_MS)
+        element.wait_for_selector(awaited, timeout=ANSWER_MS)
         return element
 
     def change_theme(self, is_dark: bool) -> None:

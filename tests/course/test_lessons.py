@@ -7,6 +7,7 @@ import pytest
 
 from course.errors import MissingLessonsError, UnknownLessonError
 from course.lessons import find_lesson, find_lessons, put_back, refresh, shipped_folder, working_folder
+from course.progress import Record, note, read_progress
 
 NAME = "01-when-is-the-result-there.ipynb"
 BESIDE = "01-when-is-the-result-there (new).ipynb"
@@ -78,6 +79,93 @@ def test_a_version_beside_is_replaced_unless_it_was_edited_too(shipped: Path, wo
     refresh(shipped, working)
     assert (working / BESIDE).read_text() == "mine too"
     assert (working / BESIDE_2).read_text() == notebook("# fourth")
+
+
+FIRST_EDITION = (
+    "00-one-laptop-eight-devices.ipynb",
+    "01-when-is-the-result-there.ipynb",
+    "02-one-example-at-a-time.ipynb",
+    "03-where-does-the-array-live.ipynb",
+    "04-talking-to-the-others.ipynb",
+    "11-capstone.ipynb",
+)
+SECOND_EDITION = (
+    "00-one-laptop-eight-devices.ipynb",
+    "01-when-is-the-result-there.ipynb",
+    "02-where-does-the-array-live.ipynb",
+    "03-who-holds-which-shard.ipynb",
+    "04-one-function-many-examples-many-devices.ipynb",
+    "A-positional-sharding.ipynb",
+)
+
+
+@pytest.fixture
+def learner_of_the_first_edition(tmp_path: Path) -> tuple[Path, Path]:
+    """The second edition, and a working copy of the first, in which 01 and 03 were edited and 04 was deleted."""
+    first, second, working = (tmp_path / name for name in ("first", "second", "my-lessons"))
+    for folder, names in ((first, FIRST_EDITION), (second, SECOND_EDITION)):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(notebook(f"# {folder.name}: {name}"))
+    refresh(first, working)
+    for name in (FIRST_EDITION[1], FIRST_EDITION[3]):
+        (working / name).write_text(notebook("# my answers"))
+    (working / FIRST_EDITION[4]).unlink()
+    (working / ".progress.json").write_text('{"03.1": {"wrong": 1, "passed": true}}')
+    return second, working
+
+
+def test_of_the_first_edition_only_what_the_learner_edited_stays(
+    learner_of_the_first_edition: tuple[Path, Path],
+) -> None:
+    second, working = learner_of_the_first_edition
+    lines = refresh(second, working)
+    assert lines[-3:] == [
+        "02-one-example-at-a-time.ipynb: removed: of the first edition, and you did not edit it",
+        "03-where-does-the-array-live.ipynb: kept: of the first edition, and you edited it",
+        "11-capstone.ipynb: removed: of the first edition, and you did not edit it",
+    ]
+    assert "00-one-laptop-eight-devices.ipynb: new version" in lines
+    assert "02-where-does-the-array-live.ipynb: copied" in lines
+    assert {path.name for path in working.glob("*.ipynb")} == {*SECOND_EDITION, BESIDE, FIRST_EDITION[3]}
+    assert (working / FIRST_EDITION[3]).read_text() == notebook("# my answers")
+    assert (working / NAME).read_text() == notebook("# my answers")
+    assert refresh(second, working) == []
+
+
+def test_what_was_put_beside_or_kept_by_hand_survives_the_second_edition(
+    learner_of_the_first_edition: tuple[Path, Path],
+) -> None:
+    second, working = learner_of_the_first_edition
+    first = second.with_name("first")
+    (first / FIRST_EDITION[3]).write_text(notebook("# a later version"))
+    refresh(first, working)
+    put_back(find_lesson(first, "03"), working)
+    refresh(second, working)
+    assert (working / FIRST_EDITION[3]).exists() is False
+    for beside in ("03-where-does-the-array-live (new).ipynb", "03-where-does-the-array-live (mine).ipynb"):
+        assert (working / beside).exists()
+    assert refresh(second, working) == []
+
+
+def test_only_shipped_lessons_are_put_back(learner_of_the_first_edition: tuple[Path, Path]) -> None:
+    second, working = learner_of_the_first_edition
+    refresh(second, working)
+    for name in ("03-where", FIRST_EDITION[3], "11"):
+        with pytest.raises(UnknownLessonError):
+            find_lesson(second, name)
+    put_back(find_lesson(second, "3"), working)
+    assert (working / FIRST_EDITION[3]).read_text() == notebook("# my answers")
+
+
+def test_the_first_editions_progress_stays_and_is_not_read(learner_of_the_first_edition: tuple[Path, Path]) -> None:
+    second, working = learner_of_the_first_edition
+    before = (working / ".progress.json").read_text()
+    refresh(second, working)
+    assert read_progress(working) == {}
+    note(working, "03.1", is_passed=False)
+    assert (working / ".progress.json").read_text() == before
+    assert read_progress(working) == {"03.1": Record(wrong=1)}
 
 
 @pytest.mark.parametrize("damage", [None, "", "{", "[]"])

@@ -23,6 +23,7 @@ def prediction(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(predicting, "prediction_of", lambda id: BYTES)
     monkeypatch.setattr(predicted, "_explained", set())
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TINYSHARD_ROOM", raising=False)
 
 
 def explained(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from course.exercises import exercises_of, lesson_numbers
 from course.predictions import predictions_of
 from tests.course.lesson_cells import (
     APPENDIX,
@@ -37,6 +38,11 @@ def test_a_lesson_is_not_longer_than_its_reader(lesson: str) -> None:
 @pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
 def test_a_lesson_has_three_to_five_exercises(lesson: str) -> None:
     assert 3 <= len(exercising(cells_of(LESSONS[lesson]))) <= 5
+
+
+@pytest.mark.parametrize("lesson", lesson_numbers())
+def test_every_exercise_says_why_its_answer_is_right(lesson: str) -> None:
+    assert [id for id, exercise in exercises_of(lesson).items() if not exercise.why.strip()] == []
 
 
 @pytest.mark.parametrize("lesson", TAUGHT)

@@ -1,0 +1,78 @@
+"""`python -m course room FOLDER`: what the room has predicted, on the teacher's screen."""
+
+import argparse
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from course.commands.command import Command
+from course.errors import UnknownLessonError
+from course.predictions import lesson_numbers, predictions_of
+from course.predictions.prediction import Prediction
+from course.room import choices_in, poll
+
+__all__ = ["ROOM", "room_lines"]
+
+EVERY_S = 3.0
+CLEAR = "\033[H\033[2J"  # the cursor to the corner, then nothing on the screen
+
+
+def show_room(arguments: argparse.Namespace) -> int:
+    """Print how many chose which answer; with `arguments.watch` again and again, until Ctrl-C.
+
+    Raises:
+        MissingRoomError: there is no such folder.
+        UnknownLessonError: the lesson has no predictions.
+    """
+    folder = Path(arguments.folder)
+    if not arguments.watch:
+        print(*room_lines(folder, arguments.lesson), sep="\n")
+        return 0
+    try:
+        while True:
+            print(CLEAR, *(f"{line}\n" for line in room_lines(folder, arguments.lesson)), sep="", flush=True)
+            time.sleep(EVERY_S)
+    except KeyboardInterrupt:
+        return 0
+
+
+def room_lines(folder: Path, lesson: str | None) -> list[str]:
+    """The lines to print: all predictions of one lesson; or of all lessons those that somebody has answered.
+
+    Args:
+        folder: The room's.
+        lesson: Such as "5", "05" or "A"; None for all.
+    """
+    counts = choices_in(folder)
+    if lesson is not None:
+        return list(poll(list(predictions_of(_number(lesson)).values()), counts))
+    answered = [each for each in _all_predictions() if each.id in counts]
+    if not answered:
+        return [f"nobody has predicted anything yet; looked in {folder}"]
+    return list(poll(answered, counts))
+
+
+def _all_predictions() -> Iterator[Prediction]:
+    for number in lesson_numbers():
+        yield from predictions_of(number).values()
+
+
+def _number(lesson: str) -> str:
+    number = lesson.zfill(2) if lesson.isdigit() else lesson.upper()
+    if number not in lesson_numbers():
+        raise UnknownLessonError(
+            f"there are no predictions of lesson {lesson!r}\n"
+            f"  got:  {lesson!r}\n"
+            "  rule: a lesson is called by its number\n"
+            f"  try:  one of {' '.join(lesson_numbers())}"
+        )
+    return number
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="the folder that all can write to, or one with collected working folders")
+    parser.add_argument("lesson", nargs="?", help="its number, such as 5; without it all that was answered is shown")
+    parser.add_argument("--watch", action="store_true", help="look again every few seconds, until Ctrl-C")
+
+
+ROOM = Command("room", "show what the room has predicted", show_room, _add_arguments)
