@@ -1,4 +1,4 @@
-"""Lesson 05: talking to the others."""
+"""Lesson 05: who sends what to whom."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,134 +8,207 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from tinyshard import P
 
 __all__ = ["EXERCISES"]
 
+ROWS, CUT_ROWS = P("i"), P(None, "i")
 TABLE = torch.arange(64.0).reshape(8, 8) ** 2
-# What the busiest of 4 devices sends for a row of 256 bytes, by the table in the key points.
-SENT = {"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256}
 
 
-def _mapped(function: Callable[..., Any]) -> Any:
-    """The learner's function on eight devices, a row each, along the axis `i`."""
-    return ts.pmap(function, axis_name="i")
+def _mapped(function: Callable[..., Any], count: int = 1, out_specs: Any = ROWS) -> Any:
+    """The learner's function on eight devices, each argument cut in eight along dim 0."""
+    mesh = ts.make_mesh((8,), ("i",))
+    return ts.jit(ts.shard_map(function, mesh=mesh, in_specs=(ROWS,) * count, out_specs=out_specs))
 
 
-def judge_difference(to_the_left: Callable[..., Any]) -> Verdict:
-    """Each device's number less that of its left neighbour, around the ring."""
-    numbers = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
-    got = _mapped(to_the_left)(numbers)
-    want = numbers - numbers.roll(1)
-    told = difference(got, want, "the result for 3, 1, 4, 1, 5, 9, 2, 6")
-    if not told:
-        return PASSED
-    if not difference(got, torch.cat([numbers[:1], want[1:]])):
-        return differs(told, "Only device 0 is wrong: it got zeros. Who sends to it, around a ring?")
-    if not difference(got, numbers - numbers.roll(-1)):
-        return differs(
-            told, "That is the neighbour on the right. In a pair the first number sends, the second receives."
-        )
-    if not difference(got, -want):
-        return differs(told, "Right in size, but the sign is turned: own number less the neighbour's.")
-    return differs(told)
+def _nbytes(mapped: Any, *args: torch.Tensor) -> int:
+    """What the busiest device sends, by the model."""
+    return int(mapped.lower(*args).compile().cost_analysis().nbytes)
 
 
-def judge_two_halves(all_reduce: Callable[..., Any]) -> Verdict:
-    """The sum of all rows on each device, out of two collectives, for 56 bytes."""
-    mapped = _mapped(all_reduce)
-    cost = mapped.lower(TABLE).compile().cost_analysis()
-    if cost.count("all_reduce"):
-        return differs("its program has an all_reduce", "`psum` is what you are to build. Which two halves has it?")
-    got = mapped(TABLE)
-    told = difference(got, TABLE.sum(0).expand(8, 8), "the result")
-    if told and tuple(got.shape) == (8,):
-        return differs(told, "Each device has one number of the sum, complete. The second half of the job is missing.")
+def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
+    """The mean of the real losses on each device; device 6 has two of them and device 7 none."""
+    is_real = torch.arange(64) < 50
+    losses = torch.where(is_real, torch.arange(64.0) ** 2, 900.0)
+    parts, masks = losses.reshape(8, 8), is_real.reshape(8, 8)
+
+    def one(values: Any, mask: Any) -> Any:
+        return mean_of_all(values, mask).reshape(1)
+
+    mapped = _mapped(one, count=2)
+    got = mapped(losses, is_real)
+    told = difference(got, losses[is_real].mean().expand(8), "the result on the eight devices")
+    local = torch.nan_to_num((parts * masks).sum(1) / masks.sum(1))
     if told:
+        values = torch.nan_to_num(ts.device_get(got))
+        seen = (
+            (local, "Each device returns the mean of its own losses. Which sums must be added over the devices?"),
+            (
+                torch.full((8,), float(losses.mean())),
+                "The padding is counted too. Which devices have fewer than eight real losses?",
+            ),
+            (
+                parts.mean(1),
+                "Each device returns the mean of its own eight places, the padding included.",
+            ),
+            (
+                (losses * is_real).sum().expand(8) / 64,
+                "The sum is right, but it is divided by 64 places. How many losses are real?",
+            ),
+        )
+        for wrong, hint in seen:
+            if values.shape == wrong.shape and not difference(values, wrong):
+                return differs(told, hint)
+        if values.shape == (8,) and bool((values == values[0]).all()):
+            hint = "A mean of means counts each device once. But device 6 has two real losses, and device 7 none."
+            return differs(told, hint)
         return differs(told)
-    if cost.nbytes > 56:
-        hint = "Right, but dear: whole rows travel. Let each device add up only *one* piece of the sum."
-        return differs(f"the busiest device sends {cost.nbytes} bytes, not 56", hint)
+    nbytes = _nbytes(mapped, losses, is_real)
+    if nbytes > 21:
+        hint = "Right, but all losses travel. Which two numbers of each device are enough?"
+        return differs(f"the busiest device sends {nbytes} bytes, not 21", hint)
     return PASSED
-
-
-def judge_envelope(sent: Any) -> Verdict:
-    """Four numbers from the table of the key points."""
-    if not isinstance(sent, dict) or sent.keys() != SENT.keys():
-        return differs(f"it is not a dict of {', '.join(SENT)}")
-    wrong = [name for name, nbytes in SENT.items() if sent[name] != nbytes]
-    told = f"{len(wrong)} of 4 are wrong: {', '.join(wrong)}"
-    if sent == {"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}:
-        return differs(told, "That is for eight devices. Here n is 4.")
-    if sent["psum"] == 192 and "psum" in wrong:
-        return differs(told, "An all-reduce has two halves: adding up, and telling everybody. You have counted one.")
-    if sent["all_gather"] == 1024 or sent["all_to_all"] == 256:
-        return differs(told, "Nobody sends to himself: of n pieces or copies, n - 1 travel.")
-    return differs(told) if wrong else PASSED
 
 
 def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
     """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
+    rows = TABLE.flatten()
     try:
         mapped = _mapped(from_three)
-        got = mapped(TABLE)
+        got = mapped(rows)
     except ts.errors.MappingError as error:
-        hint = "A permutation has one receiver for each sender. Which collective lets everybody get the same?"
+        hint = "A permutation has one receiver for each sender. Which collective gives the same to all devices?"
         return differs(str(error).splitlines()[0], hint)
-    told = difference(got, TABLE[3].expand(8, 8), "the result")
-    if told and not difference(got, TABLE.sum(0).expand(8, 8)):
-        return differs(told, "That is the sum of all. What must the others hold, so that only device 3 counts?")
+    told = difference(got, TABLE[3].repeat(8), "the result")
+    if told and not difference(got, TABLE.sum(0).repeat(8)):
+        return differs(told, "That is the sum of all rows. What must the others hold, so that only device 3 counts?")
     if told:
         return differs(told)
-    cost = mapped.lower(TABLE).compile().cost_analysis()
-    nbytes = cost.nbytes
-    if nbytes > 56 and cost.count("collective_permute"):
+    counts = mapped.lower(rows).compile().cost_analysis()
+    if counts.nbytes > 56 and counts.count("collective_permute"):
         hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
-        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
-    if nbytes > 56:
-        hint = "Right, but all eight rows travel to everybody, and seven are thrown away. Which way needs fewer bytes?"
-        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+        return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
+    if counts.nbytes > 56:
+        hint = "Right, but every device gets all eight rows, and seven are thrown away. Which way needs fewer bytes?"
+        return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
+    return PASSED
+
+
+def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
+    """The device's piece of the weights after a step by the mean gradient, for the bytes of a reduce-scatter."""
+    weights, gradients = torch.arange(64.0) ** 2, torch.arange(512.0).flip(0)
+    table = gradients.reshape(8, 64)
+    mapped = _mapped(new_piece, count=2)
+    try:
+        got = mapped(weights, gradients)
+    except ts.errors.MappingError as error:
+        hint = "The gradient has 64 numbers for 8 devices: `tiled=True` allows pieces of more than one number."
+        return differs(str(error).splitlines()[0], hint)
+    want = weights - 0.5 * table.mean(0)
+    told = difference(got, want, "the weights")
+    if told and not difference(got, weights - 0.5 * table.sum(0)):
+        return differs(told, "That is a step by the *sum* of the gradients. The task says their mean.")
+    if told and not difference(got, weights + 0.5 * table.mean(0)):
+        return differs(told, "The step goes uphill: the sign is wrong.")
+    if told and tuple(got.shape) == (512,):
+        return differs(told, "Each device returns all 64 weights. It keeps, and updates, only its own piece of 8.")
+    if told:
+        return differs(told)
+    nbytes = _nbytes(mapped, weights, gradients)
+    if nbytes > 224:
+        hint = (
+            "Right, but every device gets all of the mean gradient, and uses an eighth. Which collective stops there?"
+        )
+        return differs(f"the busiest device sends {nbytes} bytes, not 224", hint)
+    return PASSED
+
+
+def judge_to_heads(to_heads: Callable[..., Any]) -> Verdict:
+    """All tokens of one head on each device, for the bytes of an all-to-all."""
+    words = torch.arange(512.0).reshape(32, 8, 2) ** 2
+    mapped = _mapped(to_heads, out_specs=CUT_ROWS)
+    try:
+        got = mapped(words)
+    except ts.errors.MappingError as error:
+        hint = "The dim that a device cuts in eight is the one of its 8 heads. Which dim is that?"
+        return differs(str(error).splitlines()[0], hint)
+    told = difference(got, words, "the array")
+    if told and tuple(got.shape) == (4, 64, 2):
+        hint = "A device still has 4 tokens. The heads are to be cut, and the tokens are to be joined."
+        return differs(told, hint)
+    if told and tuple(got.shape) == (8, 32, 2):
+        hint = (
+            "The pieces of the eight devices are stacked in a new dim. `tiled=True` joins them along the dim of "
+            "the tokens."
+        )
+        return differs(told, hint)
+    if told:
+        return differs(told)
+    nbytes = _nbytes(mapped, words)
+    if nbytes > 224:
+        hint = (
+            "Right, but every device gets all heads, and keeps one. Which collective sends each device only its piece?"
+        )
+        return differs(f"the busiest device sends {nbytes} bytes, not 224", hint)
     return PASSED
 
 
 EXERCISES = (
     Exercise(
         "05.1",
-        judge_difference,
+        judge_mean,
         (
-            "Whom must each device send its number to, so that everybody has the number of the left neighbour?",
-            "Section 7 has the pairs of a ring, also the one from device 7 to device 0.",
-            "`v - ts.lax.ppermute(v, 'i', ring)`",
+            "A mean is a sum divided by a count. Which of the two differ from device to device?",
+            "Both the sum and the count of the real losses must be added over all devices, before one is divided by "
+            "the other.",
+            "`psum` of `(losses * is_real).sum()` is the upper half of the fraction. Build the lower half in the "
+            "same way.",
         ),
-        stub=lambda v: v,
+        stub=lambda losses, is_real: losses.mean(),
+        why="A sum and a count are enough, whatever the devices hold: two all-reduces of one number, 4 or 8 bytes "
+        "each. "
+        "Data parallel training with padded or uneven batches needs just this.",
     ),
     Exercise(
         "05.2",
-        judge_two_halves,
+        judge_from_three,
         (
-            "What does each device hold after a reduce-scatter, and what does it lack?",
-            "`psum_scatter` gives everyone one complete piece. Which collective hands the pieces round?",
-            "`ts.lax.all_gather` of the result of `ts.lax.psum_scatter`, both along `'i'`.",
+            "All devices are to get the same value. Which collectives end like that?",
+            "A sum to which all devices but one contribute zeros is the value of that one.",
+            "`torch.where(condition, row, 0.0)` chooses; the condition compares a device's own number with 3. What "
+            "is still to do?",
         ),
         stub=lambda row: row,
+        why="A sum with seven rows of zeros is a broadcast, and a ring all-reduce sends at most two rows however many "
+        "devices there are: 2 · 7/8 · 32 = 56 bytes. An all-gather sends seven.",
     ),
     Exercise(
         "05.3",
-        judge_envelope,
+        judge_new_piece,
         (
-            "What are n and k here, in the table of the key points?",
-            "n is 4 and k is 256 bytes. (n − 1)/n is 3/4.",
-            "psum: 2 · 256 · 3/4. all_gather: 256 · 3. And so on down the table.",
+            "Which numbers of the mean gradient does a device need?",
+            "Section 5 has the collective that adds up, and gives each device only its piece. It adds: how does a "
+            "sum become a mean?",
+            "`psum_scatter` of the gradient with `tiled=True` has 8 numbers, the *sum* for this piece. Now take the "
+            "step.",
         ),
-        stub=dict.fromkeys(SENT),
+        stub=lambda piece, gradient: piece,
+        why="A reduce-scatter gives each device the sum for its piece: 256 · 7/8 = 224 bytes. The other half of an "
+        "all-reduce would bring numbers that the device does not use. This is the gradient of FSDP and ZeRO.",
     ),
     Exercise(
         "05.4",
-        judge_from_three,
+        judge_to_heads,
         (
-            "Everybody is to get the same value. Which collectives end like that?",
-            "A sum, in which all but one device have zero, is the value of this one.",
-            "`torch.where(ts.lax.axis_index('i') == 3, row, 0)` is what to add up with `psum`.",
+            "Piece j of a device's block goes to device j. Along which dim are these pieces cut, and along which are "
+            "they joined?",
+            "The 8 heads, dim 1, are cut; the tokens, dim 0, are joined.",
+            "`all_to_all` takes the axis, then `split_axis` and `concat_axis`; `tiled=True` joins along a dim that "
+            "is there.",
         ),
-        stub=lambda row: row,
+        stub=lambda block: block,
+        why="One all-to-all changes the dim that is cut: each device sends 7/8 of its 256 bytes, and keeps the rest. "
+        "An all-gather sends the whole block seven times.",
     ),
 )

@@ -9,7 +9,21 @@ from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-RING = [(i, (i + 1) % 8) for i in range(8)]
+
+def mean_of_all(losses: Any, is_real: Any) -> Any:
+    """The sum of the real losses by their number, both added over all devices."""
+    return ts.lax.psum((losses * is_real).sum(), "i") / ts.lax.psum(is_real.sum(), "i")
+
+
+def mean_by_gathering(losses: Any, is_real: Any) -> Any:
+    """All losses on all devices."""
+    every, mask = ts.lax.all_gather(losses, "i"), ts.lax.all_gather(is_real, "i")
+    return (every * mask).sum() / mask.sum()
+
+
+def mean_of_means(losses: Any, is_real: Any) -> Any:
+    """Each device counts once; one without a real loss counts as 0."""
+    return ts.lax.pmean((losses * is_real).sum() / is_real.sum().clamp(min=1), "i")
 
 
 def only_three(row: Any) -> Any:
@@ -35,35 +49,40 @@ def doubled_from_three(row: Any) -> Any:
     return heard
 
 
+def new_piece(piece: Any, gradient: Any) -> Any:
+    """A step by the piece of the mean gradient."""
+    return piece - 0.5 * ts.lax.psum_scatter(gradient, "i", tiled=True) / 8
+
+
+def piece_of_all(piece: Any, gradient: Any) -> Any:
+    """The whole mean gradient, of which a piece is used."""
+    mean = ts.lax.pmean(gradient, "i")
+    return piece - 0.5 * mean.reshape(8, 8)[ts.lax.axis_index("i")]
+
+
+def all_weights(piece: Any, gradient: Any) -> Any:
+    """All new weights on each device."""
+    return ts.lax.all_gather(piece, "i", tiled=True) - 0.5 * ts.lax.pmean(gradient, "i")
+
+
+def heads_by_gathering(block: Any) -> Any:
+    """All tokens of all heads, of which one head is kept."""
+    every = ts.lax.all_gather(block, "i", tiled=True)
+    return every.index_select(1, ts.lax.axis_index("i").reshape(1))
+
+
 ANSWERS = {
     "05.1": Answers(
-        solution=lambda v: v - ts.lax.ppermute(v, "i", RING),
+        solution=mean_of_all,
         wrong=(
-            Wrong(lambda v: v - ts.lax.ppermute(v, "i", RING[:-1]), "Who sends to it"),
-            Wrong(lambda v: v - ts.lax.ppermute(v, "i", [(b, a) for a, b in RING]), "the neighbour on the right"),
-            Wrong(lambda v: ts.lax.ppermute(v, "i", RING) - v, "the sign is turned"),
-            Wrong(lambda v: ts.lax.ppermute(v, "i", RING), "Whom must each device"),
+            Wrong(mean_of_means, "A mean of means"),
+            Wrong(lambda losses, is_real: ts.lax.pmean(losses.mean(), "i"), "The padding is counted too"),
+            Wrong(lambda losses, is_real: (losses * is_real).sum() / is_real.sum(), "mean of its own losses"),
+            Wrong(lambda losses, is_real: ts.lax.psum((losses * is_real).sum(), "i") / 64, "How many losses are real"),
+            Wrong(mean_by_gathering, "Which two numbers of each device"),
         ),
     ),
     "05.2": Answers(
-        solution=lambda row: ts.lax.all_gather(ts.lax.psum_scatter(row, "i"), "i"),
-        wrong=(
-            Wrong(lambda row: ts.lax.psum(row, "i"), "Which two halves"),
-            Wrong(lambda row: ts.lax.psum_scatter(row, "i"), "The second half"),
-            Wrong(lambda row: ts.lax.all_gather(row, "i").sum(0), "whole rows travel"),
-            Wrong(lambda row: ts.lax.all_gather(row, "i"), "what does it lack"),
-        ),
-    ),
-    "05.3": Answers(
-        solution={"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256},
-        wrong=(
-            Wrong({"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}, "Here n is 4"),
-            Wrong({"psum": 192, "all_gather": 768, "all_to_all": 192, "ppermute": 256}, "counted one"),
-            Wrong({"psum": 384, "all_gather": 1024, "all_to_all": 192, "ppermute": 256}, "Nobody sends to himself"),
-            Wrong({"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": None}, "What are n and k"),
-        ),
-    ),
-    "05.4": Answers(
         solution=lambda row: ts.lax.psum(only_three(row), "i"),
         wrong=(
             Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
@@ -72,6 +91,29 @@ ANSWERS = {
             Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
             Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
             Wrong(only_three, "Which collectives end like that"),
+        ),
+    ),
+    "05.3": Answers(
+        solution=new_piece,
+        wrong=(
+            Wrong(piece_of_all, "Which collective stops there"),
+            Wrong(
+                lambda piece, gradient: piece - 0.5 * ts.lax.psum_scatter(gradient, "i", tiled=True),
+                "The task says their mean",
+            ),
+            Wrong(lambda piece, gradient: piece - 0.5 * ts.lax.psum_scatter(gradient, "i") / 8, "`tiled=True` allows"),
+            Wrong(all_weights, "only its own piece of 8"),
+            Wrong(lambda piece, gradient: piece - 0.5 * gradient[:8], "Which numbers of the mean gradient"),
+        ),
+    ),
+    "05.4": Answers(
+        solution=lambda block: ts.lax.all_to_all(block, "i", 1, 0, tiled=True),
+        wrong=(
+            Wrong(heads_by_gathering, "Which collective sends each device only its piece"),
+            Wrong(lambda block: ts.lax.all_to_all(block, "i", 0, 1, tiled=True), "the one of its 8 heads"),
+            Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 1, tiled=True), "the tokens are to be joined"),
+            Wrong(lambda block: ts.lax.all_to_all(block, "i", 1, 0), "stacked in a new dim"),
+            Wrong(lambda block: block.reshape(32, 1, 2), "Piece j of a device's block"),
         ),
     ),
 }

@@ -9,7 +9,7 @@
     recorded_spans  the times that it draws until then; record_spans is the command that took them
     axes          lesson 04: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 02: choose mesh, array and spec; who holds what, and how many bytes
-    stepper       lesson 05: step through a collective; who sends what to whom
+    stepper       lessons 05 and 06: step through a collective; who sends what to whom
     views         lesson 04: the whole beside one device, under pmap and shard_map
     layouts       lesson 07: layouts of the operands in; program, layout of the result, bytes and work out
     costs         lesson 08: memory, traffic and work of a training step under a layout

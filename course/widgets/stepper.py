@@ -82,8 +82,8 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
     """Step through a collective on a small table of numbers, a row on each device.
 
     Args:
-        **functions: functions of your own, by name: each takes a row, float32[n] for n devices, and talks along the
-            axis "i". They stand in the list of patterns before the built-in ones. The origins of the numbers are
+        **functions: functions of your own, by name: each takes a row, float32[n] for n devices, and communicates along
+            the axis "i". They come before the built-in ones in the list of patterns. The origins of the numbers are
             told for functions that copy, cut and add.
 
     Returns:
@@ -173,7 +173,7 @@ def _sent(scene: Scene) -> list[str]:
     targets = ", ".join(str(message.target) for message in out)
     to = f"sends {out[0].nbytes:g} bytes to {targets}: {_bytes(tuple(out))} bytes" if out else "sends nothing"
     sources = ", ".join(str(message.source) for message in scene.now.messages if message.target == scene.follow)
-    return [f"CPU {scene.follow} {to}; it gets from {sources or 'nobody'}", total]
+    return [f"CPU {scene.follow} {to}; it gets from {sources or 'no device'}", total]
 
 
 def _bytes(messages: tuple[Message, ...]) -> str:
@@ -192,7 +192,7 @@ def _all_held(every: tuple[tuple[Held, ...], ...]) -> Piece:
     for device, held in enumerate(every):
         for k, one in enumerate(held):
             names = ", ".join(map(str, one.origins))
-            tip = f"{one.words}, from CPU {names}" if names else f"{one.words}, sent by nobody"
+            tip = f"{one.words}, from CPU {names}" if names else f"{one.words}, sent by no device"
             drawn.append(band((k * size, device * ROW + 3, size, ROW - 6), Entry(one.words, one.origins, tip)))
     return Piece("".join(drawn), max(map(len, every)) * size, ROW * len(every))
 

@@ -187,7 +187,7 @@ def _moments(
         pairs = tuple(Message(i, j, float(nbytes)) for i, j in params["pairs"] if i != j)
         return [Moment(op, "each sender has one receiver", held, gets, pairs)]
     if op == "all_gather":
-        return [Moment(op, "everyone sends all it has to everyone", held, gets, to_others(1))]
+        return [Moment(op, "each device sends all that it holds to all others", held, gets, to_others(1))]
     if op == "all_to_all":
         return [Moment(op, "piece j goes to device j", held, gets, to_others(1 / count))]
     if op == "reduce_scatter":
@@ -203,13 +203,13 @@ def _moments(
             Moment(op, "first half: piece j goes to device j, which adds up", held, middle, to_others(1 / count)),
             Moment(
                 op,
-                "second half: everyone sends its finished piece to everyone",
+                "second half: each device sends its finished piece to all others",
                 middle,
                 held_by(zip(*whole, strict=True)),
                 to_others(1 / count),
             ),
         ]
-    return [Moment(op, "everyone's values are combined", held, gets, to_others(2 / count))]
+    return [Moment(op, "the values of all devices are combined", held, gets, to_others(2 / count))]
 
 
 def held_by(shards: Iterable[Pair | None]) -> tuple[tuple[Held, ...], ...]:

@@ -95,7 +95,7 @@ def test_a_scatter_in_words():
         "CPU 2: nothing → 8 9 10 11\n"
         "CPU 3: nothing → 12 13 14 15\n"
         "\n"
-        "CPU 0 sends 16 bytes to 1, 2, 3: 48 bytes; it gets from nobody\n"
+        "CPU 0 sends 16 bytes to 1, 2, 3: 48 bytes; it gets from no device\n"
         "the whole call: 0 to 48 bytes sent by a device"
     )
 
