@@ -1,4 +1,4 @@
-"""Lesson 06: talking to the others."""
+"""Lesson 06: a ring by hand."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,134 +8,202 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from tinyshard import P
 
 __all__ = ["EXERCISES"]
 
 TABLE = torch.arange(64.0).reshape(8, 8) ** 2
-# What the busiest of 4 devices sends for a row of 256 bytes, by the table in the key points.
-SENT = {"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256}
+ROWS = TABLE.flatten()
+CROSSING_NBYTES = 8_800_000  # 11 steps more, 11 · 10 µs, against 1.25 k bytes less at 100 GB/s
 
 
 def _mapped(function: Callable[..., Any]) -> Any:
     """The learner's function on eight devices, a row each, along the axis `i`."""
-    return ts.pmap(function, axis_name="i")
+    mesh = ts.make_mesh((8,), ("i",))
+    return ts.jit(ts.shard_map(function, mesh=mesh, in_specs=P("i"), out_specs=P("i")))
 
 
-def judge_difference(to_the_left: Callable[..., Any]) -> Verdict:
-    """Each device's number less that of its left neighbour, around the ring."""
-    numbers = torch.tensor([3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0])
-    got = _mapped(to_the_left)(numbers)
-    want = numbers - numbers.roll(1)
-    told = difference(got, want, "the result for 3, 1, 4, 1, 5, 9, 2, 6")
-    if not told:
-        return PASSED
-    if not difference(got, torch.cat([numbers[:1], want[1:]])):
-        return differs(told, "Only device 0 is wrong: it got zeros. Who sends to it, around a ring?")
-    if not difference(got, numbers - numbers.roll(-1)):
-        return differs(
-            told, "That is the neighbour on the right. In a pair the first number sends, the second receives."
-        )
-    if not difference(got, -want):
-        return differs(told, "Right in size, but the sign is turned: own number less the neighbour's.")
-    return differs(told)
+def _costs(mapped: Any, steps: int, nbytes: int) -> tuple[str, int, int]:
+    """What is wrong with the collectives of the program, in words; how many there are, and how many bytes they send."""
+    found = ts.collectives_in(mapped.lower(ROWS).compile())
+    others = [each.kind for each in found if each.kind != "collective_permute"]
+    counted, sent = sum(each.count for each in found), sum(each.nbytes for each in found)
+    if others:
+        return f"its program has {' and '.join(others)}", counted, sent
+    if counted > steps or sent > nbytes:
+        told = f"{counted} collective_permutes and {sent} bytes, not {steps} and {nbytes}"
+        return told, counted, sent
+    return "", counted, sent
 
 
-def judge_two_halves(all_reduce: Callable[..., Any]) -> Verdict:
-    """The sum of all rows on each device, out of two collectives, for 56 bytes."""
-    mapped = _mapped(all_reduce)
-    cost = mapped.lower(TABLE).compile().cost_analysis()
-    if cost.count("all_reduce"):
-        return differs("its program has an all_reduce", "`psum` is what you are to build. Which two halves has it?")
-    got = mapped(TABLE)
-    told = difference(got, TABLE.sum(0).expand(8, 8), "the result")
-    if told and tuple(got.shape) == (8,):
-        return differs(told, "Each device has one number of the sum, complete. The second half of the job is missing.")
+def judge_halo(with_halo: Callable[..., Any]) -> Verdict:
+    """The row between the last number of the left neighbour's and the first of the right neighbour's."""
+    left, right = TABLE.roll(1, 0)[:, -1:], TABLE.roll(-1, 0)[:, :1]
+    mapped = _mapped(with_halo)
+    got = mapped(ROWS)
+    told = difference(got, torch.cat([left, TABLE, right], 1).flatten(), "the result")
+    open_left, open_right = left.clone(), right.clone()
+    open_left[0], open_right[7] = 0, 0
+    seen = (
+        (
+            torch.cat([open_left, TABLE, open_right], 1),
+            "At the ends there are zeros: no device sends there. In a ring device 7 sends to device 0, and 0 to 7.",
+        ),
+        (
+            torch.cat([TABLE.roll(-1, 0)[:, -1:], TABLE, TABLE.roll(1, 0)[:, :1]], 1),
+            "Left and right are exchanged. In a pair the first number sends, the second receives.",
+        ),
+        (
+            torch.cat([TABLE.roll(1, 0)[:, :1], TABLE, TABLE.roll(-1, 0)[:, -1:]], 1),
+            "The right neighbours, but their far ends. Which number of the left neighbour is next to your first?",
+        ),
+        (
+            torch.cat([TABLE.roll(1, 0), TABLE, TABLE.roll(-1, 0)], 1),
+            "Three whole rows. Only one number of each neighbour is wanted.",
+        ),
+    )
+    for wrong, hint in seen:
+        if told and not difference(got, wrong.flatten()):
+            return differs(told, hint)
     if told:
         return differs(told)
-    if cost.nbytes > 56:
-        hint = "Right, but dear: whole rows travel. Let each device add up only *one* piece of the sum."
-        return differs(f"the busiest device sends {cost.nbytes} bytes, not 56", hint)
+    told, _, sent = _costs(mapped, steps=2, nbytes=8)
+    if told and sent <= 64:
+        return differs(told, "Right, but whole rows travel. Cut the edge off *before* it is sent.")
+    if told:
+        return differs(told, "Right, but every device gets all rows. Which two devices have what is needed?")
     return PASSED
 
 
-def judge_envelope(sent: Any) -> Verdict:
-    """Four numbers from the table of the key points."""
-    if not isinstance(sent, dict) or sent.keys() != SENT.keys():
-        return differs(f"it is not a dict of {', '.join(SENT)}")
-    wrong = [name for name, nbytes in SENT.items() if sent[name] != nbytes]
-    told = f"{len(wrong)} of 4 are wrong: {', '.join(wrong)}"
-    if sent == {"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}:
-        return differs(told, "That is for eight devices. Here n is 4.")
-    if sent["psum"] == 192 and "psum" in wrong:
-        return differs(told, "An all-reduce has two halves: adding up, and telling everybody. You have counted one.")
-    if sent["all_gather"] == 1024 or sent["all_to_all"] == 256:
-        return differs(told, "Nobody sends to himself: of n pieces or copies, n - 1 travel.")
-    return differs(told) if wrong else PASSED
-
-
-def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
-    """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
-    try:
-        mapped = _mapped(from_three)
-        got = mapped(TABLE)
-    except ts.errors.MappingError as error:
-        hint = "A permutation has one receiver for each sender. Which collective lets everybody get the same?"
-        return differs(str(error).splitlines()[0], hint)
-    told = difference(got, TABLE[3].expand(8, 8), "the result")
-    if told and not difference(got, TABLE.sum(0).expand(8, 8)):
-        return differs(told, "That is the sum of all. What must the others hold, so that only device 3 counts?")
+def judge_sum_so_far(sum_so_far: Callable[..., Any]) -> Verdict:
+    """The sum of the rows of all devices up to this one, in three steps."""
+    mapped = _mapped(sum_so_far)
+    got = mapped(ROWS)
+    want = TABLE.cumsum(0)
+    told = difference(got, want.flatten(), "the result")
+    if told and not difference(got, TABLE.sum(0).repeat(8)):
+        return differs(
+            told, "Every device has the sum of all rows: they go all the way around. Which pairs must be missing?"
+        )
+    if told and not difference(got, (want - TABLE).flatten()):
+        return differs(told, "The device's own row is missing in its sum.")
+    if told and not difference(got, TABLE.flip(0).cumsum(0).flip(0).flatten()):
+        return differs(
+            told, "That is the sum of this device's row and of those *after* it. In a pair the first number sends."
+        )
     if told:
         return differs(told)
-    cost = mapped.lower(TABLE).compile().cost_analysis()
-    nbytes = cost.nbytes
-    if nbytes > 56 and cost.count("collective_permute"):
-        hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
-        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
-    if nbytes > 56:
-        hint = "Right, but all eight rows travel to everybody, and seven are thrown away. Which way needs fewer bytes?"
-        return differs(f"the busiest device sends {nbytes} bytes, not 56", hint)
+    told, counted, _ = _costs(mapped, steps=3, nbytes=96)
+    if told and "permutes" not in told:
+        return differs(told, "`ppermute` alone is allowed: no row may travel to a device that does not add it.")
+    if told:
+        hint = f"Right, in {counted} steps. After one a device holds the sum of two rows: send *that* on, farther away."
+        return differs(told, hint)
+    return PASSED
+
+
+def judge_crossing(nbytes: Any) -> Verdict:
+    """The size of a row for which both ways take the same time."""
+    if not isinstance(nbytes, int | float):
+        return differs(f"it is of type {type(nbytes).__name__}, not a number")
+    ring_us, doubling_us = 140 + 1.75e-5 * nbytes, 30 + 3e-5 * nbytes
+    if abs(ring_us - doubling_us) <= 0.01 * ring_us:
+        return PASSED
+    told = f"for {nbytes:,.0f} bytes the ring takes {ring_us:,.1f} µs, doubling {doubling_us:,.1f} µs"
+    if 0 < nbytes < 1000:
+        return differs(told, "In bytes, please: a megabyte has a million.")
+    if abs(nbytes - 11_000_000) < 110_000:
+        return differs(told, "You let the ring send two whole rows. With 8 devices it is 2 · 7/8.")
+    if abs(nbytes - 110e-6 / 2.125 * 100e9) < 52_000:
+        return differs(told, "You counted one half of the ring's bytes: reduce-scatter *and* all-gather send 7/8 each.")
+    if abs(nbytes - 40e-6 / 1.25 * 100e9) < 32_000:
+        return differs(told, "You counted one half of the ring's steps: it has 7 and 7.")
+    return differs(told)
+
+
+def judge_gather_in_three(gather_in_three: Callable[..., Any]) -> Verdict:
+    """All rows, in order, on each device, in three steps."""
+    mapped = _mapped(gather_in_three)
+    got = mapped(ROWS)
+    told = difference(got, TABLE.repeat(8, 1), "the result")
+    if told and tuple(got.shape) == (512,):
+        return differs(told, "All in one dim: the target is a table, f32[8, 8], on each device.")
+    if told and tuple(got.shape) == (64, 8):
+        tables = ts.device_get(got).reshape(8, 8, 8)
+        if all(torch.equal(table.sort(0).values, TABLE) for table in tables):
+            hint = (
+                "All rows are there, but in another order on each device. Which device's row is in line 0 of "
+                "device `me`?"
+            )
+            return differs(told, hint)
+    if told:
+        return differs(told)
+    told, counted, _ = _costs(mapped, steps=3, nbytes=224)
+    if told and "permutes" not in told:
+        return differs(told, "Build it from `ppermute` alone.")
+    if told:
+        hint = f"Right, in {counted} steps. Send all that you hold, not only the row that arrived last."
+        return differs(told, hint)
     return PASSED
 
 
 EXERCISES = (
     Exercise(
         "06.1",
-        judge_difference,
+        judge_halo,
         (
-            "Whom must each device send its number to, so that everybody has the number of the left neighbour?",
-            "Section 7 has the pairs of a ring, also the one from device 7 to device 0.",
-            "`v - ts.lax.ppermute(v, 'i', ring)`",
+            "Two permutations: one in which every device sends to the right, one in which it sends to the left. "
+            "Which number goes which way?",
+            "To the right goes the last number, `row[-1:]`: it becomes the left edge of the next device. What goes "
+            "to the left?",
+            "`ppermute` of `row[-1:]` along `ring` gives the left edge. Build the right edge with reversed pairs, "
+            "then `torch.cat` the three.",
         ),
-        stub=lambda v: v,
+        stub=lambda row: row,
+        why="Only the two edges travel, 4 bytes each way, however long the rows are. An all-gather would send every "
+        "row to every "
+        "device, 224 bytes.",
     ),
     Exercise(
         "06.2",
-        judge_two_halves,
+        judge_sum_so_far,
         (
-            "What does each device hold after a reduce-scatter, and what does it lack?",
-            "`psum_scatter` gives everyone one complete piece. Which collective hands the pieces round?",
-            "`ts.lax.all_gather` of the result of `ts.lax.psum_scatter`, both along `'i'`.",
+            "After a step with distance 1 device 5 knows rows 4 and 5. From which device does it get rows 2 and 3 "
+            "together?",
+            "Distances 1, 2 and 4, as in doubling; but every device only gets from devices *before* it.",
+            "The pairs for a distance are `(j, j + distance)`, as long as both are devices. A device without a "
+            "sender adds zeros.",
         ),
         stub=lambda row: row,
+        why="After distances 1, 2 and 4 a device has the sums of the 2, 4 and 8 rows up to its own; where there are "
+        "fewer, "
+        "zeros arrive. 3 steps of 32 bytes.",
     ),
     Exercise(
         "06.3",
-        judge_envelope,
+        judge_crossing,
         (
-            "What are n and k here, in the table of the key points?",
-            "n is 4 and k is 256 bytes. (n − 1)/n is 3/4.",
-            "psum: 2 · 256 · 3/4. all_gather: 256 · 3. And so on down the table.",
+            "How many steps more has the ring, and how many bytes fewer does it send?",
+            "11 steps more cost 110 µs. The ring sends 3 k − 1.75 k bytes fewer. When do these bytes take 110 µs?",
+            "1.25 k bytes at 100 GB/s are to take 110 µs. Solve for k, in bytes.",
         ),
-        stub=dict.fromkeys(SENT),
+        why="The ring loses 11 steps of 10 µs and saves 1.25 k bytes: equal at 1.25 k / 100 GB/s = 110 µs. Below "
+        "that, few "
+        "steps win; above it, few bytes.",
     ),
     Exercise(
         "06.4",
-        judge_from_three,
+        judge_gather_in_three,
         (
-            "Everybody is to get the same value. Which collectives end like that?",
-            "A sum, in which all but one device have zero, is the value of this one.",
-            "`torch.where(ts.lax.axis_index('i') == 3, row, 0)` is what to add up with `psum`.",
+            "A device holds one row, then two, then four. From how far away do the next ones come?",
+            "If device `me` gets from `me + distance`, for distances 1, 2 and 4, it holds the rows me, me + 1, me + "
+            "2 and so on, in this order.",
+            "With `held[s]` the row of device me + s, row j is `held[(j - me) % 8]`: one indexing by a tensor, as in "
+            "section 4.",
         ),
         stub=lambda row: row,
+        why="Every row still travels to seven devices, so the bytes are the same; but what is sent doubles in each "
+        "step, so 3 steps "
+        "are enough for 8 devices, and 10 for 1,024.",
     ),
 )

@@ -9,69 +9,145 @@ from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
-RING = [(i, (i + 1) % 8) for i in range(8)]
+RIGHT = [(j, (j + 1) % 8) for j in range(8)]
+LEFT = [(j, (j - 1) % 8) for j in range(8)]
 
 
-def only_three(row: Any) -> Any:
-    """Device 3 holds its row, the others zeros."""
-    return torch.where(ts.lax.axis_index("i") == 3, row, 0.0)
+def with_halo(row: Any) -> Any:
+    """The edges of both neighbours around the row."""
+    left, right = ts.lax.ppermute(row[-1:], "i", RIGHT), ts.lax.ppermute(row[:1], "i", LEFT)
+    return torch.cat([left, row, right])
 
 
-def letters_from_three(row: Any) -> Any:
-    """Device 3 sends its row to each of the others, one after the other."""
-    me, heard = ts.lax.axis_index("i"), row
-    for other in (0, 1, 2, 4, 5, 6, 7):
-        heard = torch.where(me == other, ts.lax.ppermute(row, "i", [(3, other)]), heard)
-    return heard
+def halo_of_rows(row: Any) -> Any:
+    """Whole rows travel, and are cut afterwards."""
+    left, right = ts.lax.ppermute(row, "i", RIGHT), ts.lax.ppermute(row, "i", LEFT)
+    return torch.cat([left[-1:], row, right[:1]])
 
 
-def doubled_from_three(row: Any) -> Any:
-    """Those who have the row already pass it on: three steps, in each of which device 3 sends it."""
-    me, heard = ts.lax.axis_index("i"), row
-    for pairs in ([(3, 7)], [(3, 1), (7, 5)], [(3, 2), (7, 6), (1, 0), (5, 4)]):
-        came = ts.lax.ppermute(heard, "i", pairs)
-        for _, target in pairs:
-            heard = torch.where(me == target, came, heard)
-    return heard
+def halo_of_all(row: Any) -> Any:
+    """All rows on each device."""
+    rows, me = ts.lax.all_gather(row, "i"), ts.lax.axis_index("i")
+    return torch.cat([rows[(me - 1) % 8][-1:], row, rows[(me + 1) % 8][:1]])
+
+
+def halo_of_a_chain(row: Any) -> Any:
+    """The ring is open."""
+    left, right = ts.lax.ppermute(row[-1:], "i", RIGHT[:-1]), ts.lax.ppermute(row[:1], "i", LEFT[1:])
+    return torch.cat([left, row, right])
+
+
+def exchanged_halo(row: Any) -> Any:
+    """To the wrong side."""
+    left, right = ts.lax.ppermute(row[-1:], "i", LEFT), ts.lax.ppermute(row[:1], "i", RIGHT)
+    return torch.cat([left, row, right])
+
+
+def far_halo(row: Any) -> Any:
+    """The far end of each neighbour."""
+    left, right = ts.lax.ppermute(row[:1], "i", RIGHT), ts.lax.ppermute(row[-1:], "i", LEFT)
+    return torch.cat([left, row, right])
+
+
+def sum_so_far(row: Any) -> Any:
+    """Sums of 2, 4 and 8 rows; zeros from where no device is."""
+    for distance in (1, 2, 4):
+        row = row + ts.lax.ppermute(row, "i", [(j, j + distance) for j in range(8 - distance)])
+    return row
+
+
+def sum_along_a_chain(row: Any) -> Any:
+    """Row by row, in seven steps."""
+    total = row
+    for _ in range(7):
+        row = ts.lax.ppermute(row, "i", RIGHT[:-1])
+        total = total + row
+    return total
+
+
+def sum_around_a_ring(row: Any) -> Any:
+    """Doubling that goes all the way around."""
+    for distance in (1, 2, 4):
+        row = row + ts.lax.ppermute(row, "i", [(j, (j + distance) % 8) for j in range(8)])
+    return row
+
+
+def sum_from_here_on(row: Any) -> Any:
+    """The devices after this one, not those before it."""
+    for distance in (1, 2, 4):
+        row = row + ts.lax.ppermute(row, "i", [(j + distance, j) for j in range(8 - distance)])
+    return row
+
+
+def masked_sum(row: Any) -> Any:
+    """All rows on each device, of which the first ones are added."""
+    is_before = torch.arange(8) <= ts.lax.axis_index("i")
+    return torch.where(is_before.reshape(8, 1), ts.lax.all_gather(row, "i"), 0.0).sum(0)
+
+
+def unordered_gather(row: Any) -> Any:
+    """The rows of me, me + 1, me + 2 and so on."""
+    held = row.reshape(1, 8)
+    for distance in (1, 2, 4):
+        pairs = [(j, (j - distance) % 8) for j in range(8)]
+        held = torch.cat([held, ts.lax.ppermute(held, "i", pairs)])
+    return held
+
+
+def gather_in_three(row: Any) -> Any:
+    """The rows of me, me + 1, me + 2 and so on, put in order."""
+    return unordered_gather(row)[(torch.arange(8) - ts.lax.axis_index("i")) % 8]
+
+
+def gather_in_seven(row: Any) -> Any:
+    """Row by row around the ring."""
+    arrived = [row]
+    for _ in range(7):
+        arrived.append(ts.lax.ppermute(arrived[-1], "i", RIGHT))
+    return torch.stack(arrived)[(ts.lax.axis_index("i") - torch.arange(8)) % 8]
 
 
 ANSWERS = {
     "06.1": Answers(
-        solution=lambda v: v - ts.lax.ppermute(v, "i", RING),
+        solution=with_halo,
         wrong=(
-            Wrong(lambda v: v - ts.lax.ppermute(v, "i", RING[:-1]), "Who sends to it"),
-            Wrong(lambda v: v - ts.lax.ppermute(v, "i", [(b, a) for a, b in RING]), "the neighbour on the right"),
-            Wrong(lambda v: ts.lax.ppermute(v, "i", RING) - v, "the sign is turned"),
-            Wrong(lambda v: ts.lax.ppermute(v, "i", RING), "Whom must each device"),
+            Wrong(halo_of_rows, "Cut the edge off *before* it is sent"),
+            Wrong(halo_of_all, "Which two devices have what is needed"),
+            Wrong(halo_of_a_chain, "In a ring device 7 sends to device 0"),
+            Wrong(exchanged_halo, "Left and right are exchanged"),
+            Wrong(far_halo, "Which number of the left neighbour is next to your first"),
+            Wrong(lambda row: torch.cat([row[-1:], row, row[:1]]), "Two permutations"),
         ),
     ),
     "06.2": Answers(
-        solution=lambda row: ts.lax.all_gather(ts.lax.psum_scatter(row, "i"), "i"),
+        solution=sum_so_far,
         wrong=(
-            Wrong(lambda row: ts.lax.psum(row, "i"), "Which two halves"),
-            Wrong(lambda row: ts.lax.psum_scatter(row, "i"), "The second half"),
-            Wrong(lambda row: ts.lax.all_gather(row, "i").sum(0), "whole rows travel"),
-            Wrong(lambda row: ts.lax.all_gather(row, "i"), "what does it lack"),
+            Wrong(sum_along_a_chain, "Right, in 7 steps"),
+            Wrong(sum_around_a_ring, "Which pairs must be missing"),
+            Wrong(lambda row: ts.lax.psum(row, "i"), "Which pairs must be missing"),
+            Wrong(lambda row: sum_so_far(row) - row, "own row is missing"),
+            Wrong(sum_from_here_on, "those *after* it"),
+            Wrong(masked_sum, "`ppermute` alone is allowed"),
         ),
     ),
     "06.3": Answers(
-        solution={"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": 256},
+        solution=8_800_000,
         wrong=(
-            Wrong({"psum": 448, "all_gather": 1792, "all_to_all": 224, "ppermute": 256}, "Here n is 4"),
-            Wrong({"psum": 192, "all_gather": 768, "all_to_all": 192, "ppermute": 256}, "counted one"),
-            Wrong({"psum": 384, "all_gather": 1024, "all_to_all": 192, "ppermute": 256}, "Nobody sends to himself"),
-            Wrong({"psum": 384, "all_gather": 768, "all_to_all": 192, "ppermute": None}, "What are n and k"),
+            Wrong(8.8, "In bytes, please"),
+            Wrong(11_000_000, "With 8 devices it is 2 · 7/8"),
+            Wrong(5_176_470, "one half of the ring's bytes"),
+            Wrong(3_200_000, "one half of the ring's steps"),
+            Wrong(1_000_000, "How many steps more"),
         ),
     ),
     "06.4": Answers(
-        solution=lambda row: ts.lax.psum(only_three(row), "i"),
+        solution=gather_in_three,
         wrong=(
-            Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
-            Wrong(letters_from_three, "sends its row several times"),
-            Wrong(doubled_from_three, "sends its row several times"),
-            Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
-            Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
-            Wrong(only_three, "Which collectives end like that"),
+            Wrong(gather_in_seven, "Right, in 7 steps"),
+            Wrong(unordered_gather, "in another order on each device"),
+            Wrong(lambda row: ts.lax.all_gather(row, "i"), "Build it from `ppermute` alone"),
+            Wrong(lambda row: gather_in_three(row).flatten(), "All in one dim"),
+            Wrong(lambda row: row.reshape(1, 8).expand(8, 8), "From how far away"),
         ),
     ),
 }
