@@ -20,7 +20,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
 
     Raises:
         AxisNameError: a name that is not bound.
-        MappingError: a name that stands there twice, or something that is no name.
+        MappingError: a name that appears twice, or something that is no name.
     """
     axes = tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
     for axis in axes:

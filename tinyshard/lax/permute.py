@@ -28,7 +28,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a source or target that stands there twice, or is no position of the axis.
+        MappingError: a source or target that appears twice, or is no position of the axis.
 
     Communication: over devices one collective_permute; over names of both kinds an all_gather for each such axis.
 
@@ -62,7 +62,7 @@ def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:
     for what, ends in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
         twice = sorted({i for i in ends if ends.count(i) > 1})
         if twice:
-            problem = f"{what} {', '.join(map(str, twice))} stands there twice; sources and targets must be unique"
+            problem = f"{what} {', '.join(map(str, twice))} appears twice; sources and targets must be unique"
         beyond = sorted({i for i in ends if not 0 <= i < size})
         if beyond:
             problem = f"{what} {', '.join(map(str, beyond))} is no position of an axis of size {size}"
