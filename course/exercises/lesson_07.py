@@ -12,103 +12,128 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 __all__ = ["EXERCISES"]
 
 P = ts.P
+MIB = 2**20
 
 
-def _operand(spec: Any) -> ts.ShapeDtypeStruct:
-    """A matrix of 64 x 64, laid out by `spec` on the lesson's mesh: programs need no more."""
+def _operand(spec: Any, shape: tuple[int, ...] = (64, 64)) -> ts.ShapeDtypeStruct:
+    """A matrix laid out by `spec` on the lesson's mesh: programs need no more."""
     mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=ts.NamedSharding(mesh, spec))
+    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
 
 
-def _program(function: Callable[..., Any], *specs: Any) -> Any:
-    return ts.jit(function).lower(*map(_operand, specs)).compile()
+def _compiled(function: Callable[..., Any], *operands: ts.ShapeDtypeStruct) -> Any:
+    return ts.jit(function).lower(*operands).compile()
 
 
-def _talk(compiled: Any) -> str:
-    """The collectives of a program: "all_gather over a, all_reduce over b"."""
-    found = [f"{each.kind} over {' and '.join(each.axes)}" for each in compiled.cost_analysis().traffic]
-    return ", ".join(found) or "no collective"
+def _told(compiled: Any) -> str:
+    """The collectives of a program in one line."""
+    return ", ".join(map(str, ts.collectives_in(compiled))) or "no collectives"
 
 
 def judge_silent_sum(spec: Any) -> Verdict:
-    """The sum of each column without talk, an eighth of the matrix on each device."""
+    """The sum of each column without communication, an eighth of the matrix on each device."""
     if not isinstance(spec, P):
         return differs(f"it is a {type(spec).__name__}, not a P(...)")
-    compiled = _program(lambda v: v.sum(0), spec)
+    compiled = _compiled(lambda v: v.sum(0), _operand(spec))
     held, nbytes = compiled.program.metas[0], compiled.cost_analysis().nbytes
     told = f"each device holds {held} and sends {nbytes} bytes"
     is_eighth = held.nbytes == 64 * 64 * 4 // 8
     if not is_eighth and nbytes == 0:
-        return differs(told, "Silent, but there are copies: both axes have to cut something.")
+        return differs(told, "No communication, but there are copies: both axes have to shard something.")
     if is_eighth and nbytes:
-        return differs(told, "A column that lies on several devices must be added up by talking. Whole columns do not.")
+        return differs(told, "A column that is spread over several devices must be added up by communication.")
     return PASSED if is_eighth else differs(told)
 
 
-def judge_two_products(specs: Any) -> Verdict:
-    """w1 by columns, w2 by rows."""
-    if not isinstance(specs, list | tuple) or not all(isinstance(spec, P) for spec in specs):
+def _dot(left: Any, right: Any) -> Any:
+    return left @ right
+
+
+def judge_layouts_of_a_program(specs: Any) -> Verdict:
+    """The layouts of which `left @ right` gathers 6,144 bytes along `a`, and is P('a', 'b')."""
+    if not isinstance(specs, list | tuple) or len(specs) != 2 or not all(isinstance(spec, P) for spec in specs):
         return differs("it is not a pair of P(...)")
-    compiled = _program(lambda v, w1, w2: (v @ w1) @ w2, P("a"), *specs)
-    halves = [meta.nbytes == 64 * 64 * 4 // 2 for meta in compiled.program.metas[1:3]]
-    if not all(halves):
-        name = "w1" if not halves[0] else "w2"
-        return differs(
-            f"a device does not hold half of {name}", "Only one axis cuts into halves: the one of 2 devices."
-        )
-    told = f"the program has {_talk(compiled)}"
-    talk = [each.kind for each in compiled.cost_analysis().traffic]
-    if talk == ["all_reduce"]:
+    compiled = _compiled(_dot, *map(_operand, specs))
+    result, found = compiled.output_shardings.spec, ts.collectives_in(compiled)
+    told = f"the result has {result}; {_told(compiled)}"
+    kinds = [(each.kind, each.axes, each.nbytes) for each in found]
+    if result == P("a", "b") and kinds == [("all_gather", ("a",), 6144)]:
         return PASSED
-    if specs[0] == P(None, "b"):
-        return differs(told, "The first product is free now, its columns cut by `b`. Which dim of `w2` meets them?")
-    return differs(told, "One collective is spent on the first product already. Which cut of `w1` makes it free?")
-
-
-def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
-    """Divided by the largest where that is more than 1."""
-    values = ts.device_put(torch.tensor([1.0, 2.0, 3.0, 4.0]), ts.NamedSharding(ts.make_mesh((4,), ("a",)), P("a")))
-    jitted = ts.jit(shrunk)
-    try:
-        large, small = jitted(values), jitted(values / 8)
-    except TypeError as error:
-        hint = "A trace has no values to choose a branch by. The three ways out stand in section 8."
-        return differs(f"jit says: {str(error).splitlines()[0]}", hint)
-    told = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
-    if told and not difference(large, [1.0, 0.5, 0.75, 1.0]):
+    if result == P("a", "b") and not found:
         return differs(
-            told, "Each element decided for itself: 1 was left as it is. The condition is about the largest."
+            told, "The result is right, but nothing is missing. Which operand must be in more parts than that?"
         )
-    if told:
-        return differs(told)
-    told = difference(small, [0.125, 0.25, 0.375, 0.5], "shrunk of 1/8, 2/8, 3/8, 4/8")
-    return (
-        differs(told, "Here the largest is not more than 1. By what may one divide without a change?")
-        if told
-        else PASSED
-    )
+    if result == P("a", "b"):
+        hint = "The result is right. All shards that differ along `a` are gathered: 3 pieces of 2,048 bytes arrive."
+        return differs(told, hint)
+    if [each.kind for each in found] == ["all_gather"]:
+        return differs(told, "A gather, but `b` shards nothing of the result. Which operand has the result's columns?")
+    return differs(told)
+
+
+def _layer(x: Any, up: Any, down: Any) -> Any:
+    return torch.relu(x @ up) @ down
+
+
+def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
+    """The layer with at most 16 MiB of weights on a device, and at most 196,608 bytes sent."""
+    if not isinstance(specs, list | tuple) or len(specs) != 3 or not all(isinstance(spec, P) for spec in specs):
+        return differs("it is not three P(...)")
+    operands = [
+        _operand(spec, shape) for spec, shape in zip(specs, ((64, 1024), (1024, 8192), (8192, 1024)), strict=True)
+    ]
+    compiled = _compiled(_layer, *operands)
+    held = sum(meta.nbytes for meta in compiled.program.metas[1:3]) / MIB
+    nbytes = compiled.cost_analysis().nbytes
+    told = f"{held:g} MiB of weights on a device; {_told(compiled)}"
+    if held > 16:
+        return differs(told, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
+    if nbytes <= 196_608:
+        return PASSED
+    kinds = [each.kind for each in ts.collectives_in(compiled)]
+    if "all_gather" in kinds:
+        return differs(told, "Something is gathered first. Does one axis shard two dims that do not match?")
+    if kinds == ["all_reduce"] and nbytes <= 458_752:
+        hint = (
+            "One all_reduce, of all 64 rows and 1024 columns. Let one axis do the sum, and the other one "
+            "share out what is summed."
+        )
+        return differs(told, hint)
+    return differs(told)
 
 
 def unconstrained(left: Any, right: Any) -> Any:
     """The stub of 07.4."""
-    return left @ right
+    return torch.relu(left @ right).sum(0)
 
 
-def judge_halved(halved: Callable[..., Any]) -> Verdict:
-    """The product, its columns cut by `b`, by one reduce_scatter."""
-    compiled = _program(halved, P(None, "b"), P("b"))
+def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
+    """The sums on every device, by a reduce_scatter along the columns and an all_gather."""
+    compiled = _compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
     spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
-    told = f"the result has {spec}, and each device sends {nbytes:,} bytes: {_talk(compiled)}"
-    if spec == P("b"):
-        return differs(told, "Those are the rows. Columns are the second entry of P.")
-    if spec != P(None, "b"):
+    told = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(compiled)}"
+    if spec != P():
+        return differs(told, "In the end every device is to have all 64 sums: constrain the result, too.")
+    if nbytes > 8320:
+        kinds = [each.kind for each in ts.collectives_in(compiled)]
+        if kinds == ["reduce_scatter", "all_reduce"]:
+            hint = (
+                "With rows on each device, a column's sum is a partial sum again, and reduced again. "
+                "Which cut keeps columns whole?"
+            )
+            return differs(told, hint)
+        if kinds[:1] == ["all_reduce"]:
+            return differs(
+                told,
+                "The whole product is still reduced to every device. Constrain it before `relu` uses "
+                "it, along the axis that holds the parts of its sums.",
+            )
         return differs(told)
-    if nbytes != 8192:
-        return differs(told, "The right place, by a detour. Constrain the product, and nothing before it.")
-    numbers = torch.arange(4096.0).reshape(64, 64) / 4096
+    numbers = torch.arange(4096.0).reshape(64, 64) / 4096 - 0.5
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
-    wrong = difference(halved(left, right), numbers @ numbers, "the product", tolerance=1e-3)
+    wanted = torch.relu(numbers @ numbers).sum(0)
+    wrong = difference(ts.jit(column_sums)(left, right), wanted, "the sums", tolerance=1e-3)
     return differs(wrong) if wrong else PASSED
 
 
@@ -117,40 +142,55 @@ EXERCISES = (
         "07.1",
         judge_silent_sum,
         (
-            "To add up a column, which elements must be in one place?",
-            "Rows stay whole, columns are dealt out: over how many devices, if each holds an eighth?",
-            "One dim may be cut by both axes: `P(None, (..., ...))`.",
+            "To add up a column, which elements must be on one device?",
+            "Columns stay whole and are distributed: over how many devices, if each holds an eighth?",
+            "One dim may be sharded by both axes: its entry in `P` is a tuple of names. Which of the two dims is it?",
         ),
         stub=P("a", "b"),
+        why="Each device has 8 whole columns, so each sum is complete where it is computed. Shard what "
+        "you do not sum over.",
     ),
     Exercise(
         "07.2",
-        judge_two_products,
+        judge_layouts_of_a_program,
         (
-            "Which cut of `w1` makes `v @ w1` free (section 3)?",
-            "Rows by columns: `w1` has its columns cut. They become the contracted dim of the second product.",
-            "`w1` by columns, `w2` by rows, both over `b`.",
+            "From which operand does the result have its rows by `a`, and from which its columns by `b`?",
+            "6,144 bytes along 4 devices: three times 2,048, a shard of 16 x 32. Which operand had such shards?",
+            "Before the gather an operand is sharded by both axes, after it by `b` alone. `left` has "
+            "nothing to do with `b`.",
         ),
-        stub=(P("b", None), P("b", None)),
+        stub=(P("a"), P(None, "b")),
+        why="`right` gives the result its columns by b, and its rows, which are the contracted dim, are "
+        "gathered along a: so FSDP and "
+        "tensor parallelism are combined in practice.",
     ),
     Exercise(
         "07.3",
-        judge_shrunk,
+        judge_weights_in_sixteen_mib,
         (
-            "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
-            "`v.max()` is a tensor; `torch.where` or `torch.clamp` makes the divisor of it.",
-            "`v / torch.clamp(v.max(), min=1)`",
+            "The all_reduce sends the shard of y that a device has to complete. What makes that shard smaller?",
+            "Sum along one axis only. Which axis leaves at most 8 MiB of each matrix on a device?",
+            "`up` by columns and `down` by rows, by the axis of 4 devices. The axis of 2 is left for "
+            "another dim of `x` or of `down`.",
         ),
-        stub=lambda v: v,
+        stub=(P(), P(None, ("a", "b")), P(("a", "b"))),
+        why="The sum runs over the four devices of a, and b halves what is summed: a smaller matrix and a "
+        "smaller group. "
+        "In practice: tensor parallelism along one axis, data parallelism along the other.",
     ),
     Exercise(
         "07.4",
-        judge_halved,
+        judge_column_sums,
         (
-            "Who decides where a result lives, and how do you overrule it (section 10)?",
-            "`ts.lax.with_sharding_constraint(value, sharding)`: which value, which sharding?",
-            "The value is `left @ right`; the sharding is `ts.NamedSharding(mesh, P(None, 'b'))`.",
+            "What do the sums of one column need: all of the product, or some columns of it?",
+            "`ts.lax.with_sharding_constraint(value, sharding)`: the value is the product, and one of "
+            "its dims is sharded by `b`.",
+            "Product by columns: 8,192 bytes, and the sums are complete. A second constraint on the "
+            "sums brings all 64 to every device, for 128.",
         ),
         stub=unconstrained,
+        why="A reduce_scatter is the first half of an all_reduce. With whole columns on a device the "
+        "second half is an all_gather of "
+        "64 sums, not of 64 x 64 numbers.",
     ),
 )

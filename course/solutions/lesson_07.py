@@ -1,5 +1,6 @@
 """Lesson 07: answers."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,48 +19,56 @@ def constrained(value: Any, spec: ts.P) -> Any:
     return ts.lax.with_sharding_constraint(value, ts.NamedSharding(mesh, spec))
 
 
-def shrunk_by_if(v: Any) -> Any:
-    """Wrong: an `if` on a traced value."""
-    if v.max() > 1:
-        return v / v.max()
-    return v
+def column_sums(product: ts.P, result: ts.P | None) -> Callable[..., Any]:
+    """The sums, with the product and the result constrained to these specs."""
+
+    def of(left: Any, right: Any) -> Any:
+        sums = torch.relu(constrained(left @ right, product)).sum(0)
+        return sums if result is None else constrained(sums, result)
+
+    return of
+
+
+def late(left: Any, right: Any) -> Any:
+    """Wrong: the product is complete before the constraint is met."""
+    return constrained(constrained(torch.relu(left @ right), P(None, "b")).sum(0), P())
 
 
 ANSWERS = {
     "07.1": Answers(
         solution=P(None, ("a", "b")),
         wrong=(
-            Wrong(P(None, "a"), "both axes have to cut"),
-            Wrong(P(("a", "b")), "Whole columns do not"),
-            Wrong(P("b", "a"), "Whole columns do not"),
-            Wrong(P("a"), "which elements must be in one place"),
+            Wrong(P(None, "a"), "both axes have to shard"),
+            Wrong(P(("a", "b")), "must be added up by communication"),
+            Wrong(P("b", "a"), "must be added up by communication"),
+            Wrong(P("a"), "which elements must be on one device"),
         ),
     ),
     "07.2": Answers(
-        solution=(P(None, "b"), P("b", None)),
+        solution=(P("a"), P("a", "b")),
         wrong=(
-            Wrong((P(None, "b"), P(None, "b")), "Which dim of `w2` meets them"),
-            Wrong((P("b"), P(None, "b")), "Which cut of `w1`"),
-            Wrong((P(None, "b"), P()), "the one of 2 devices"),
-            Wrong((P(None, "a"), P("a")), "the one of 2 devices"),
+            Wrong((P("a"), P("a")), "`b` shards nothing of the result"),
+            Wrong((P("a", "b"), P(None, "b")), "3 pieces of 2,048 bytes"),
+            Wrong((P(("a", "b")), P(None, "b")), "3 pieces of 2,048 bytes"),
+            Wrong((P("a", "b"), P("b")), "From which operand"),
         ),
     ),
     "07.3": Answers(
-        solution=ts.jit(lambda v: v / torch.clamp(v.max(), min=1)),
+        solution=(P("b"), P(None, "a"), P("a")),
         wrong=(
-            Wrong(ts.jit(shrunk_by_if), "no values to choose a branch by"),
-            Wrong(ts.jit(lambda v: v / v.max()), "By what may one divide"),
-            Wrong(ts.jit(lambda v: torch.where(v > 1, v / v.max(), v)), "Each element decided for itself"),
-            Wrong(ts.jit(lambda v: torch.clamp(v, max=1)), "By what do you divide"),
+            Wrong((P("a"), P(None, "b"), P("b")), "leaves half of a matrix"),
+            Wrong((P(), P(None, "a"), P("a")), "the other one share out what is summed"),
+            Wrong((P("a"), P(None, ("a", "b")), P(("a", "b"))), "one axis shard two dims that do not match"),
+            Wrong((P(), P(("a", "b")), P(None, ("a", "b"))), "What makes that shard smaller"),
         ),
     ),
     "07.4": Answers(
-        solution=lambda left, right: constrained(left @ right, P(None, "b")),
+        solution=column_sums(P(None, "b"), P()),
         wrong=(
-            Wrong(lambda left, right: constrained(left @ right, P("b")), "Those are the rows"),
-            Wrong(lambda left, right: left @ constrained(right, P(None, "b")), "by a detour"),
-            Wrong(lambda left, right: constrained(left, P(None, "b")) @ right, "Who decides where"),
-            Wrong(lambda left, right: constrained(left @ right, P()), "Who decides where"),
+            Wrong(column_sums(P("b"), P()), "Which cut keeps columns whole"),
+            Wrong(column_sums(P(None, "b"), None), "constrain the result, too"),
+            Wrong(late, "before `relu` uses it"),
+            Wrong(column_sums(P(None, "a"), P()), "along the axis that holds the parts"),
         ),
     ),
 }

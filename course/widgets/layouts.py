@@ -52,7 +52,7 @@ class Planned:
         specs: of left, right and the result.
         layouts: likewise.
         program: its text.
-        nbytes: what one device sends.
+        nbytes: what the busiest device sends, by the model of lesson 05.
         flops: what one device computes.
         traffic: the collectives, as "all_reduce over b, once".
     """
@@ -138,7 +138,7 @@ def draw(planned: Planned) -> str:
     ]
     program = paragraph(planned.program.splitlines(), size=12, is_code=True)
     heading = paragraph(["the program that each device runs:"], fill=MUTED)
-    cost = paragraph([_cost(planned), *(planned.traffic or ["nobody talks to anybody"])])
+    cost = paragraph([_cost(planned), *(planned.traffic or ["no collectives"])])
     return card(
         f"{planned.function}: {_cost(planned)}",
         stack([beside(boxes), cost, stack([heading, program], 2)]),
@@ -151,8 +151,8 @@ def describe(planned: Planned) -> str:
     left, right, result = planned.specs
     sign = "@" if "@" in planned.function else "+"
     turned = ".T" if planned.function.endswith(".T") else ""
-    talk = "; ".join(planned.traffic) or "nobody talks"
-    return f"{left} {sign} {right}{turned} -> {result}: {_cost(planned)}; {talk}\n{planned.program}"
+    found = "; ".join(planned.traffic) or "no collectives"
+    return f"{left} {sign} {right}{turned} -> {result}: {_cost(planned)}; {found}\n{planned.program}"
 
 
 def _cost(planned: Planned) -> str:

@@ -10,10 +10,10 @@ def first_line(**choices):
     return layout_table().choose(**choices).text.splitlines()[0]
 
 
-def test_rows_by_columns_need_no_talk_and_share_the_work_by_eight():
+def test_rows_by_columns_need_no_communication_and_share_the_work_by_eight():
     # 2 · 64³ = 524,288 operations in all
     assert layout_table().text == (
-        "P('a') @ P(None, 'b') -> P('a', 'b'): 0 bytes sent, 65,536 flops by each device; nobody talks\n"
+        "P('a') @ P(None, 'b') -> P('a', 'b'): 0 bytes sent, 65,536 flops by each device; no collectives\n"
         "program on 8 devices, axes a=4 x b=2\n"
         "  %0: f32[16, 64] = input\n"
         "  %1: f32[64, 32] = input\n"
