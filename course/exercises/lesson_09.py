@@ -1,6 +1,9 @@
-"""Lesson 09: computation follows the data."""
+"""Lesson 09: what jit remembers."""
 
-from collections.abc import Callable
+import contextlib
+import io
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -12,57 +15,103 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 __all__ = ["EXERCISES"]
 
 P = ts.P
+WINDOWS, RATES = (2, 4), (1, 0.5, 2, 0.25, 3, 0.125, 4, 0.75, 5, 1.5)
+LENGTHS = range(1, 65)
+
+_numbers = itertools.count()
 
 
-def _operand(spec: Any) -> ts.ShapeDtypeStruct:
-    """A matrix of 64 x 64, laid out by `spec` on the lesson's mesh: programs need no more."""
+class Traces:
+    """How many there are in a `counted_traces`."""
+
+    count = 0
+
+
+@contextlib.contextmanager
+def counted_traces() -> Iterator[Traces]:
+    """Inside, jit finds no older trace, since another mesh is set; afterwards `count` says how many were made."""
+    traces, told = Traces(), io.StringIO()
+    mesh = ts.make_mesh((1,), (f"judged{next(_numbers)}",))
+    ts.config.update("explain_cache_misses", True)
+    try:
+        with ts.set_mesh(mesh), contextlib.redirect_stderr(told):
+            yield traces
+    finally:
+        ts.config.update("explain_cache_misses", False)
+        traces.count = sum(" is traced" in line for line in told.getvalue().splitlines())
+
+
+def _traces(number: int) -> str:
+    return "1 trace" if number == 1 else f"{number} traces"
+
+
+def judge_calls(calls: Any) -> Verdict:
+    """Five calls that need two traces and four programs."""
+    if not isinstance(calls, list | tuple) or not all(
+        isinstance(call, list | tuple) and len(call) == 2 for call in calls
+    ):
+        return differs("it is not a list of pairs (shape, spec)")
+    if len(calls) != 5:
+        return differs(f"there are {len(calls)} calls, not 5")
     mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=ts.NamedSharding(mesh, spec))
+    traced = 0
 
+    def noted(x: torch.Tensor) -> torch.Tensor:
+        nonlocal traced
+        traced += 1
+        return torch.sin(x)
 
-def _program(function: Callable[..., Any], *specs: Any) -> Any:
-    return ts.jit(function).lower(*map(_operand, specs)).compile()
-
-
-def _talk(compiled: Any) -> str:
-    """The collectives of a program: "all_gather over a, all_reduce over b"."""
-    found = [f"{each.kind} over {' and '.join(each.axes)}" for each in compiled.cost_analysis().traffic]
-    return ", ".join(found) or "no collective"
-
-
-def judge_silent_sum(spec: Any) -> Verdict:
-    """The sum of each column without talk, an eighth of the matrix on each device."""
-    if not isinstance(spec, P):
-        return differs(f"it is a {type(spec).__name__}, not a P(...)")
-    compiled = _program(lambda v: v.sum(0), spec)
-    held, nbytes = compiled.program.metas[0], compiled.cost_analysis().nbytes
-    told = f"each device holds {held} and sends {nbytes} bytes"
-    is_eighth = held.nbytes == 64 * 64 * 4 // 8
-    if not is_eighth and nbytes == 0:
-        return differs(told, "Silent, but there are copies: both axes have to cut something.")
-    if is_eighth and nbytes:
-        return differs(told, "A column that lies on several devices must be added up by talking. Whole columns do not.")
-    return PASSED if is_eighth else differs(told)
-
-
-def judge_two_products(specs: Any) -> Verdict:
-    """w1 by columns, w2 by rows."""
-    if not isinstance(specs, list | tuple) or not all(isinstance(spec, P) for spec in specs):
-        return differs("it is not a pair of P(...)")
-    compiled = _program(lambda v, w1, w2: (v @ w1) @ w2, P("a"), *specs)
-    halves = [meta.nbytes == 64 * 64 * 4 // 2 for meta in compiled.program.metas[1:3]]
-    if not all(halves):
-        name = "w1" if not halves[0] else "w2"
-        return differs(
-            f"a device does not hold half of {name}", "Only one axis cuts into halves: the one of 2 devices."
-        )
-    told = f"the program has {_talk(compiled)}"
-    talk = [each.kind for each in compiled.cost_analysis().traffic]
-    if talk == ["all_reduce"]:
+    made = []
+    for shape, spec in calls:
+        described = ts.ShapeDtypeStruct(tuple(shape), torch.float32, sharding=ts.NamedSharding(mesh, spec))
+        made.append(ts.jit(noted).lower(described).compile())
+    programs = len({id(each.program) for each in made})
+    told = f"5 calls need {_traces(traced)} and {programs} program{'s' if programs > 1 else ''}"
+    if (traced, programs) == (2, 4):
         return PASSED
-    if specs[0] == P(None, "b"):
-        return differs(told, "The first product is free now, its columns cut by `b`. Which dim of `w2` meets them?")
-    return differs(told, "One collective is spent on the first product already. Which cut of `w1` makes it free?")
+    if traced > 2:
+        return differs(told, "Each new shape is a new trace. A new layout of an old shape is not.")
+    if programs == 5:
+        return differs(told, "No call finds its program. When is a call's program there already?")
+    if traced == 1:
+        return differs(told, "One trace serves all layouts. What must be different, so that a second trace is made?")
+    return differs(told)
+
+
+def window_means(v: Any, window: int, rate: float) -> Any:
+    """The lesson's function."""
+    return v.reshape(-1, window).mean(1) * rate
+
+
+def all_static(v: Any, window: int, rate: float) -> Any:
+    """The stub of 09.2."""
+    return ts.jit(window_means, static_argnames=("window", "rate"))(v, window, rate)
+
+
+def judge_means(means: Callable[..., Any]) -> Verdict:
+    """Right for two windows and ten rates, by two traces."""
+    v = torch.arange(24.0)
+    with counted_traces() as traces:
+        for window in WINDOWS:
+            for rate in RATES:
+                want = v.reshape(-1, window).mean(1) * rate
+                wrong = difference(means(v, window, rate), want, f"means(v, {window}, {rate})")
+                if wrong:
+                    return differs(wrong)
+    told = f"the values are right; {_traces(traces.count)} for 20 calls"
+    if traces.count == 2:
+        return PASSED
+    if traces.count == 0:
+        return differs(told, "Nothing was traced: the means are to be computed by a jitted function.")
+    if traces.count == 4:
+        return differs(told, "Two for each window. Among the rates are ints and floats: which dtype has 2, which 0.5?")
+    if traces.count == 20:
+        hint = (
+            "A trace for each call: a static value, or a new function, is another key. Which of the three "
+            "arguments must be a Python value?"
+        )
+        return differs(told, hint)
+    return differs(told)
 
 
 def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
@@ -72,7 +121,7 @@ def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
     try:
         large, small = jitted(values), jitted(values / 8)
     except TypeError as error:
-        hint = "A trace has no values to choose a branch by. The three ways out stand in section 8."
+        hint = "A trace has no values to choose a branch by. Section 6 has the ways out."
         return differs(f"jit says: {str(error).splitlines()[0]}", hint)
     told = difference(large, [0.25, 0.5, 0.75, 1.0], "shrunk of 1, 2, 3, 4")
     if told and not difference(large, [1.0, 0.5, 0.75, 1.0]):
@@ -89,49 +138,61 @@ def judge_shrunk(shrunk: Callable[..., Any]) -> Verdict:
     )
 
 
-def unconstrained(left: Any, right: Any) -> Any:
+def mean_jit(v: Any) -> Any:
+    """The lesson's jitted function."""
+    return ts.jit(torch.mean)(v)
+
+
+def unpadded(v: Any) -> Any:
     """The stub of 09.4."""
-    return left @ right
+    return mean_jit(v)
 
 
-def judge_halved(halved: Callable[..., Any]) -> Verdict:
-    """The product, its columns cut by `b`, by one reduce_scatter."""
-    compiled = _program(halved, P(None, "b"), P("b"))
-    spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
-    told = f"the result has {spec}, and each device sends {nbytes:,} bytes: {_talk(compiled)}"
-    if spec == P("b"):
-        return differs(told, "Those are the rows. Columns are the second entry of P.")
-    if spec != P(None, "b"):
-        return differs(told)
-    if nbytes != 8192:
-        return differs(told, "The right place, by a detour. Constrain the product, and nothing before it.")
-    numbers = torch.arange(4096.0).reshape(64, 64) / 4096
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
-    wrong = difference(halved(left, right), numbers @ numbers, "the product", tolerance=1e-3)
-    return differs(wrong) if wrong else PASSED
+def judge_bucketed_mean(bucketed_mean: Callable[..., Any]) -> Verdict:
+    """The mean for all lengths, by at most seven traces."""
+    with counted_traces() as traces:
+        for length in LENGTHS:
+            wrong = difference(
+                bucketed_mean(torch.arange(float(length)) + 1), (length + 1) / 2, f"the mean of 1 to {length}"
+            )
+            if wrong and length == 3:
+                return differs(wrong, "What was filled in counts as well. By which number must the sum be divided?")
+            if wrong:
+                return differs(wrong)
+    told = f"the means are right; {_traces(traces.count)} for 64 lengths"
+    if traces.count == 0:
+        return differs(told, "Nothing was traced: the sum is to be computed by a jitted function.")
+    if traces.count > 7:
+        hint = "Which lengths do the padded vectors have? And is the jitted function the same one at each call?"
+        return differs(told, hint)
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "09.1",
-        judge_silent_sum,
+        judge_calls,
         (
-            "To add up a column, which elements must be in one place?",
-            "Rows stay whole, columns are dealt out: over how many devices, if each holds an eighth?",
-            "One dim may be cut by both axes: `P(None, (..., ...))`.",
+            "Which of shape and spec decides about the trace? About what does the other one decide?",
+            "Two shapes give two traces. Four programs are four different pairs; what is the fifth call?",
+            "Three layouts of one shape, one of another shape, and one call that finds all that it needs.",
         ),
-        stub=P("a", "b"),
+        stub=[((64, 64), P("a"))] * 5,
+        why="The key of a trace has the shape, the key of a program the layout as well; the fifth call found both.",
     ),
     Exercise(
         "09.2",
-        judge_two_products,
+        judge_means,
         (
-            "Which cut of `w1` makes `v @ w1` free (section 3)?",
-            "Rows by columns: `w1` has its columns cut. They become the contracted dim of the second product.",
-            "`w1` by columns, `w2` by rows, both over `b`.",
+            "Which argument does `reshape` need as a Python number?",
+            "The other number may be traced: it only multiplies. What is its dtype for 2, and what for 0.5?",
+            "One name is left in `static_argnames`; and the rate is made a float before it comes to "
+            "the jitted function.",
         ),
-        stub=(P("b", None), P("b", None)),
+        stub=all_static,
+        why="`window` decides about shapes, so it must be static: two values, two traces. `rate` is a "
+        "number to compute with, "
+        "and always an f32 now.",
     ),
     Exercise(
         "09.3",
@@ -139,18 +200,23 @@ EXERCISES = (
         (
             "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
             "`v.max()` is a tensor; `torch.where` or `torch.clamp` makes the divisor of it.",
-            "`v / torch.clamp(v.max(), min=1)`",
+            "The divisor is the largest element, but never less than 1: `torch.clamp` has an argument for that.",
         ),
         stub=lambda v: v,
+        why="The choice is now a value, the divisor, and not a branch of Python. One graph serves both cases.",
     ),
     Exercise(
         "09.4",
-        judge_halved,
+        judge_bucketed_mean,
         (
-            "Who decides where a result lives, and how do you overrule it (section 10)?",
-            "`ts.lax.with_sharding_constraint(value, sharding)`: which value, which sharding?",
-            "The value is `left @ right`; the sharding is `ts.NamedSharding(mesh, P(None, 'b'))`.",
+            "Seven lengths from 1 to 64, each twice the one before: which ones?",
+            "`torch.nn.functional.pad(v, (0, missing))` fills up with zeros. Zeros do not change a "
+            "sum. Do they change a mean?",
+            "Jit a sum, once, outside. Inside: find the next power of two, pad to it, add up, and "
+            "divide by the true length.",
         ),
-        stub=unconstrained,
+        stub=unpadded,
+        why="1, 2, 4, … 64 are seven shapes, and zeros do not change a sum. At most half of a padded "
+        "vector is filling.",
     ),
 )

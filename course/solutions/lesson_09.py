@@ -10,12 +10,33 @@ from course.solutions.answers import Answers, Wrong
 __all__ = ["ANSWERS"]
 
 P = ts.P
+SHAPE = (64, 64)
+OTHER = (32, 64)
 
 
-def constrained(value: Any, spec: ts.P) -> Any:
-    """`value` by `spec`, on the lesson's mesh."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    return ts.lax.with_sharding_constraint(value, ts.NamedSharding(mesh, spec))
+def window_means(v: Any, window: int, rate: float) -> Any:
+    """The lesson's function."""
+    return v.reshape(-1, window).mean(1) * rate
+
+
+def means(v: Any, window: int, rate: float) -> Any:
+    """A trace for each window."""
+    return ts.jit(window_means, static_argnames="window")(v, window, float(rate))
+
+
+def means_of_both_dtypes(v: Any, window: int, rate: float) -> Any:
+    """Wrong: ints and floats have a trace each."""
+    return ts.jit(window_means, static_argnames="window")(v, window, rate)
+
+
+def means_by_new_functions(v: Any, window: int, rate: float) -> Any:
+    """Wrong: a new function at each call."""
+    return ts.jit(lambda x: window_means(x, window, rate))(v)
+
+
+def means_of_the_first_rate(v: Any, window: int, rate: float) -> Any:
+    """Wrong: the rate is left out."""
+    return ts.jit(window_means, static_argnames="window")(v, window, 1.0)
 
 
 def shrunk_by_if(v: Any) -> Any:
@@ -25,23 +46,63 @@ def shrunk_by_if(v: Any) -> Any:
     return v
 
 
+def padded(v: Any) -> Any:
+    """With zeros, to the next power of two."""
+    size = 1
+    while size < len(v):
+        size *= 2
+    return torch.nn.functional.pad(v, (0, size - len(v)))
+
+
+def total(v: Any) -> Any:
+    """To be jitted once."""
+    return v.sum()
+
+
+def average(v: Any) -> Any:
+    """To be jitted once."""
+    return v.mean()
+
+
+total_jit = ts.jit(total)
+average_jit = ts.jit(average)
+
+
+def bucketed_mean(v: Any) -> Any:
+    """Seven traces."""
+    return total_jit(padded(v)) / len(v)
+
+
+def mean_of_the_padded(v: Any) -> Any:
+    """Wrong: the zeros count."""
+    return average_jit(padded(v))
+
+
+def bucketed_by_new_functions(v: Any) -> Any:
+    """Wrong: a new function at each call."""
+    return ts.jit(lambda x: x.sum())(padded(v)) / len(v)
+
+
 ANSWERS = {
     "09.1": Answers(
-        solution=P(None, ("a", "b")),
+        solution=[(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (OTHER, P("a")), (SHAPE, P("a"))],
         wrong=(
-            Wrong(P(None, "a"), "both axes have to cut"),
-            Wrong(P(("a", "b")), "Whole columns do not"),
-            Wrong(P("b", "a"), "Whole columns do not"),
-            Wrong(P("a"), "which elements must be in one place"),
+            Wrong([(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (OTHER, P("a")), ((16, 64), P())], "is a new trace"),
+            Wrong([(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (OTHER, P("a")), (OTHER, P())], "No call finds"),
+            Wrong(
+                [(SHAPE, P("a")), (SHAPE, P("b")), (SHAPE, P()), (SHAPE, P("a", "b")), (SHAPE, P())],
+                "a second trace",
+            ),
+            Wrong([(SHAPE, P("a")), (OTHER, P("a"))] + [(SHAPE, P("a"))] * 3, "Which of shape and spec"),
         ),
     ),
     "09.2": Answers(
-        solution=(P(None, "b"), P("b", None)),
+        solution=means,
         wrong=(
-            Wrong((P(None, "b"), P(None, "b")), "Which dim of `w2` meets them"),
-            Wrong((P("b"), P(None, "b")), "Which cut of `w1`"),
-            Wrong((P(None, "b"), P()), "the one of 2 devices"),
-            Wrong((P(None, "a"), P("a")), "the one of 2 devices"),
+            Wrong(means_of_both_dtypes, "Among the rates are ints and floats"),
+            Wrong(means_by_new_functions, "a new function, is another key"),
+            Wrong(window_means, "Nothing was traced"),
+            Wrong(means_of_the_first_rate, "Which argument does `reshape` need"),
         ),
     ),
     "09.3": Answers(
@@ -54,12 +115,12 @@ ANSWERS = {
         ),
     ),
     "09.4": Answers(
-        solution=lambda left, right: constrained(left @ right, P(None, "b")),
+        solution=bucketed_mean,
         wrong=(
-            Wrong(lambda left, right: constrained(left @ right, P("b")), "Those are the rows"),
-            Wrong(lambda left, right: left @ constrained(right, P(None, "b")), "by a detour"),
-            Wrong(lambda left, right: constrained(left, P(None, "b")) @ right, "Who decides where"),
-            Wrong(lambda left, right: constrained(left @ right, P()), "Who decides where"),
+            Wrong(mean_of_the_padded, "By which number must the sum be divided"),
+            Wrong(bucketed_by_new_functions, "is the jitted function the same one"),
+            Wrong(lambda v: v.mean(), "Nothing was traced"),
+            Wrong(lambda v: average_jit(v), "Which lengths do the padded vectors have"),
         ),
     ),
 }

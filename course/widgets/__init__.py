@@ -13,6 +13,7 @@
     views         lesson 04: the whole beside one device, under pmap and shard_map
     layouts       lesson 07: layouts of the operands in; program, layout of the result, bytes and work out
     costs         lesson 08: memory, traffic and work of a training step under a layout
+    cache         lesson 09: a function is called again; what jit finds in its caches, what is made anew
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 11: who waits for whom
     planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
@@ -24,6 +25,7 @@ A lesson says `from course import widgets`, and then for example `widgets.shardi
 """
 
 from course.widgets.axes import axis_picker
+from course.widgets.cache import cache_explorer
 from course.widgets.costs import layout_costs
 from course.widgets.counters import counter_map
 from course.widgets.device_panel import device_panel
@@ -38,6 +40,7 @@ from course.widgets.waiting import who_waits
 
 __all__ = [
     "axis_picker",
+    "cache_explorer",
     "collective_stepper",
     "counter_map",
     "device_panel",

@@ -1,0 +1,62 @@
+"""What jit finds at a second call, of lesson 09: every rule, one change at a time."""
+
+import pytest
+import torch
+
+from course.widgets import cache_explorer
+from tinyshard import P
+
+# what is different at the second call -> whether the trace is found, and whether the program is
+RULES = [
+    ({}, "found", "found"),
+    ({"spec": P(None, "b")}, "found", "made anew"),
+    ({"shape": (32, 64)}, "made anew", "made anew"),
+    ({"dtype": torch.float64}, "made anew", "made anew"),
+    ({"times": 3}, "made anew", "made anew"),
+    ({"scale": "10.0"}, "found", "found"),
+    ({"scale": "64 numbers"}, "made anew", "made anew"),
+    ({"offset": 100.0}, "found", "found"),
+    ({"function": "written again"}, "made anew", "made anew"),
+    ({"shape": (32, 64), "spec": P()}, "made anew", "made anew"),
+]
+
+
+@pytest.mark.parametrize("choices, trace, program", RULES)
+def test_shape_dtype_and_static_value_decide_on_the_trace_the_layout_on_the_program(choices, trace, program):
+    line = cache_explorer().choose(**choices).text.splitlines()[0]
+    assert line == f"trace: {trace}; program: {program}"
+
+
+def test_a_number_outside_is_stale_until_the_function_is_traced_again():
+    stale = cache_explorer().choose(offset=100.0)
+    assert "stale: the trace holds the offset of the first call" in stale.text
+    assert "aten.add.Tensor(%3, 1.0)" in stale.text
+    fresh = stale.choose(shape=(32, 64))
+    assert "stale" not in fresh.text
+    assert "aten.add.Tensor(%3, 100.0)" in fresh.text
+
+
+def test_a_static_value_is_unrolled_in_the_trace():
+    assert cache_explorer().choose(times=3).text.count("aten.mul.Tensor") == 3
+
+
+def test_the_words_say_what_is_different_and_what_it_decides_about():
+    text = cache_explorer().choose(spec=P(), offset=100.0).text
+    assert "  layout of x: P('a'), now P() (decides about the program)\n" in text
+    assert "  offset (a number outside): 1.0, now 100.0 (decides about nothing)\n" in text
+    assert "  nothing is different\n" in cache_explorer().text
+
+
+def test_the_picture_has_the_facts_and_the_verdict():
+    svg = cache_explorer().choose(dtype=torch.float64).svg
+    for words in ("dtype of x", "float64", "trace: made anew", "the function runs again", "≠"):
+        assert words in svg
+    assert "found in the cache" in cache_explorer().svg
+
+
+@pytest.mark.parametrize("choices", [choices for choices, _, _ in RULES if len(choices) == 1])
+def test_every_control_changes_picture_and_words(choices):
+    before = cache_explorer()
+    after = cache_explorer().choose(**choices)
+    assert after.svg != before.svg
+    assert after.text != before.text
