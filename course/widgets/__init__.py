@@ -9,6 +9,7 @@
     recorded_spans  the times that it draws until then; record_spans is the command that took them
     axes          lesson 04: choose in_axes and out_axes; which numbers make up an example
     sharding      lesson 02: choose mesh, array and spec; who holds what, and how many bytes
+    array_moves   lesson 03: choose where an array is and where it goes; every step of the move on every device
     stepper       lessons 05 and 06: step through a collective; who sends what to whom
     views         lesson 04: the whole beside one device, under pmap and shard_map
     layouts       lesson 07: layouts of the operands in; program, layout of the result, bytes and work out
@@ -19,11 +20,13 @@
     planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 13: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
-    moves         what is sent in a device_put, likewise
+    moves         what is sent in a device_put from one device to all or back, likewise
+    journey       what each device holds after every step of a device_put
 
 A lesson says `from course import widgets`, and then for example `widgets.sharding_explorer()`.
 """
 
+from course.widgets.array_moves import array_moves
 from course.widgets.axes import axis_picker
 from course.widgets.cache import cache_explorer
 from course.widgets.costs import layout_costs
@@ -39,6 +42,7 @@ from course.widgets.views import two_views
 from course.widgets.waiting import who_waits
 
 __all__ = [
+    "array_moves",
     "axis_picker",
     "cache_explorer",
     "collective_stepper",
