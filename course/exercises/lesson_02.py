@@ -3,167 +3,176 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 import tinyshard as ts
-from course.exercises.compare import plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.watching import names_in
 
 __all__ = ["EXERCISES"]
 
 P = ts.P
-SCORES = torch.arange(60.0).reshape(10, 6)
-
-
-def _sharding(spec: Any) -> ts.NamedSharding | None:
-    """The spec on the lesson's mesh of 4 x 2, of which only shape and names matter; None for what is no spec."""
-    return ts.NamedSharding(ts.AbstractMesh((4, 2), ("a", "b")), spec) if isinstance(spec, P) else None
+NAMES = ("a", "b", "c")
+LAYER = {"up": (1024, 8192), "down": (8192, 1024)}
+AWKWARD = (6, 20, 7)
+# what would let the library compute the bytes
+LIBRARYS = {"NamedSharding", "shard_shape", "device_put", "addressable_shards", "make_mesh", "AbstractMesh"}
 
 
 def _is_no_spec(spec: Any) -> Verdict:
     return differs(f"it is a {type(spec).__name__}, not a P(...)")
 
 
-def judge_four_mebibytes(spec: Any) -> Verdict:
-    """A quarter of the columns on each device."""
-    sharding = _sharding(spec)
-    if sharding is None:
+def judge_picture(spec: Any) -> Verdict:
+    """Rows in four parts by c and then a, copies along b."""
+    if not isinstance(spec, P):
         return _is_no_spec(spec)
-    shape = sharding.shard_shape((2048, 2048))
-    told = f"a shard is {shape[0]} x {shape[1]}, {shape[0] * shape[1] * 4 / 2**20:g} MiB"
-    if shape == (512, 2048):
-        return differs(told, "The size is right, but rows are cut. Which entry of P stands for the columns?")
-    if shape == (2048, 1024):
-        return differs(told, "Columns are cut, but in two. Which axis of the mesh has 4 devices?")
-    if shape == (2048, 256):
-        return differs(told, "Both axes cut the columns. Devices along an axis that is not named hold copies.")
-    return PASSED if shape == (2048, 512) else differs(told)
-
-
-def judge_order(spec: Any) -> Verdict:
-    """Rows in eight parts, `b` cutting first."""
-    sharding = _sharding(spec)
-    if sharding is None:
-        return _is_no_spec(spec)
+    sharding = ts.NamedSharding(ts.AbstractMesh((2, 2, 2), NAMES), spec)
     parts = sharding.devices_indices_map((8, 8))
-    order = [device.id for device in sorted(parts, key=lambda device: parts[device][0].start or 0)]
-    shape = sharding.shard_shape((8, 8))
-    if shape[1] != 8:
+    holders: dict[int, list[int]] = {}
+    for device, (rows, _) in parts.items():
+        holders.setdefault(rows.start or 0, []).append(device.id)
+    told = " ".join(str(holders[start]) for start in sorted(holders))
+    if sharding.shard_shape((8, 8))[1] != 8:
         return differs("the columns are cut as well", "All columns are to stay together: the second entry is None.")
-    if shape[0] != 1:
+    if len(holders) != 4:
         return differs(
-            f"there are {8 // shape[0]} parts, not 8", "Eight parts need both axes at dim 0: a tuple of names."
+            f"there are {len(holders)} different blocks, not 4: {told}",
+            "Four different blocks need two axes of 2 at dim 0, in a tuple. The third axis holds copies.",
         )
-    told = " ".join(map(str, order))
-    return PASSED if order == [0, 2, 4, 6, 1, 3, 5, 7] else differs(f"the order is {told}")
+    if holders[0] != [0, 2]:
+        return differs(
+            told, "CPU 0 and CPU 2 share a block: a step of 2 is one along which axis? Do not name that one."
+        )
+    return PASSED if told == "[0, 2] [4, 6] [1, 3] [5, 7]" else differs(told)
 
 
-def judge_holders(holders: Callable[..., Any]) -> Verdict:
-    """First on the lesson's board, then on one whose columns are cut, too."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    numbers = torch.arange(32.0).reshape(8, 4)
-    board = ts.device_put(numbers, ts.NamedSharding(mesh, P("a")))
-    for (row, column), want in {(0, 0): [0, 1], (5, 3): [4, 5], (7, 0): [6, 7]}.items():
-        got = holders(board, row, column)
-        told = f"holders(board, {row}, {column}) is {got}, not {want}"
-        if got == want[:1]:
-            return differs(told, "Two devices hold this row. Do not stop at the first one that you find.")
+def judge_bytes(nbytes_on_a_device: Callable[..., Any]) -> Verdict:
+    """On shapes, meshes and specs that the lesson does not show."""
+    cases: tuple[tuple[tuple[int, ...], int, dict[str, int], tuple[Any, ...]], ...] = (
+        ((2048, 2048), 4, {"a": 4, "b": 2}, ("a", "b")),
+        ((2048, 2048), 4, {"a": 4, "b": 2}, (None, "b")),
+        ((2048, 2048), 4, {"a": 4, "b": 2}, (("b", "a"),)),
+        ((2048, 2048), 4, {"a": 4, "b": 2}, ()),
+        ((32, 3, 64, 64), 2, {"n": 4, "h": 2, "w": 8}, ("n", None, ("h", "w"))),
+        ((24,), 8, {"i": 3, "j": 5}, ("i",)),
+    )
+    for shape, itemsize, axes, spec in cases:
+        sharding = ts.NamedSharding(ts.AbstractMesh(tuple(axes.values()), tuple(axes)), P(*spec))
+        want = itemsize
+        for size in sharding.shard_shape(shape):
+            want *= size
+        got = nbytes_on_a_device(shape, itemsize, axes, spec)
+        told = f"of {shape}, {itemsize} bytes each, cut by {spec} on {axes}: {got} bytes, not {want}"
+        whole = want
+        for parts, size in zip(sharding.shard_shape(shape), shape, strict=True):
+            whole = whole // parts * size
+        everything = whole
+        for size in axes.values():
+            everything //= size
+        if got != want and got == everything:
+            return differs(told, "Only the axes that the spec names divide. Along the others there are copies.")
+        if got != want and got * itemsize == want:
+            return differs(told, "These are elements. How many bytes does one of them have?")
         if got != want:
             return differs(told)
-    both = ts.device_put(numbers, ts.NamedSharding(mesh, P("b", "a")))
-    for (row, column), want in {(0, 0): [0], (0, 3): [6], (5, 2): [5]}.items():
-        got = holders(both, row, column)
-        if got != want:
-            return differs(
-                f"right for the board, but cut by P('b', 'a') ({row}, {column}) is held by {want}, not {got}",
-                "`index` has two slices: the element must lie in both of them.",
-            )
-    return PASSED
-
-
-def judge_padded(padded: Any) -> Verdict:
-    """Twelve rows, the scores all there, zeros beside them."""
-    values = plain(padded)
-    shape = tuple(values.shape)
-    told = f"the shape is {shape}"
-    if len(shape) != 2 or shape[0] % 4 or shape[1] % 2:
-        hint = "`pad` counts from the last dim: left, right, then top, bottom." if shape != (10, 6) else ""
-        return differs(f"{told}, which P('a', 'b') does not fit", hint if len(shape) == 2 else "")
-    if shape != (12, 6):
-        wanted = "Which axis cuts the rows, and of what is 10 then to be made a multiple? 6 columns: do they need any?"
-        return differs(f"{told}: it fits, but with more zeros than needed", wanted)
-    if not torch.equal(values.flatten().sort().values, torch.cat([torch.zeros(12), SCORES.flatten()]).sort().values):
+    if names_in(nbytes_on_a_device) & LIBRARYS:
         return differs(
-            f"the sum is {values.sum().item():g}, not 1770", "Pad with zeros, and leave the scores as they are."
+            "the numbers are right, but the library computed them", "Multiply and divide: no sharding is needed."
         )
     return PASSED
 
 
-def judge_pictures(spec: Any) -> Verdict:
-    """32 pictures: eight on each device, half of the columns."""
-    sharding = _sharding(spec)
-    if sharding is None:
+def judge_mesh(answer: Any) -> Verdict:
+    """Eight different blocks of an array whose dims are multiples of 2, of 4 and of nothing."""
+    mesh_shape, spec = answer
+    if not isinstance(spec, P):
         return _is_no_spec(spec)
+    mesh_shape = tuple(mesh_shape)
+    mesh = ts.AbstractMesh(mesh_shape, NAMES[: len(mesh_shape)])
+    if mesh.size != 8:
+        return differs(f"a mesh of {mesh_shape} has {mesh.size} devices, not 8")
     try:
-        shape = sharding.shard_shape((32, 3, 64, 64))
+        shape = ts.NamedSharding(mesh, spec).shard_shape(AWKWARD)
     except ts.errors.ShardingError as error:
-        return differs(str(error).splitlines()[0], "Dim 1 are the three colours, which all are to stay together: None.")
-    told = f"a shard has the shape {shape}"
-    if shape == (8, 3, 32, 64):
-        return differs(told, "Half of the *rows*. Number, colour, row, column: which entry is the last dim's?")
-    if shape == (16, 3, 64, 16):
-        return differs(told, "Both dims are right. Which axis has 4 devices, and which 2?")
-    return PASSED if shape == (8, 3, 64, 32) else differs(told)
+        hint = "8 divides none of 6, 20 and 7. Cut two dims: which numbers divide each?" if len(mesh_shape) == 1 else ""
+        return differs(str(error).splitlines()[0] + ", " + str(error).splitlines()[2].strip(), hint)
+    blocks = 6 * 20 * 7 // (shape[0] * shape[1] * shape[2])
+    if blocks < 8:
+        return differs(
+            f"there are {blocks} different blocks of shape {shape}",
+            "Fewer different blocks than devices: some axis is not named, and along it are copies.",
+        )
+    return PASSED
+
+
+def judge_layer(answer: Any) -> Verdict:
+    """Sixteen MiB with gradients, whole columns of `up`, and blocks of `down` that meet those of `up`."""
+    for spec in answer:
+        if not isinstance(spec, P):
+            return _is_no_spec(spec)
+    mesh = ts.AbstractMesh((4, 2), ("data", "model"))
+    shardings = {name: ts.NamedSharding(mesh, spec) for name, spec in zip(LAYER, answer, strict=True)}
+    shapes = {name: shardings[name].shard_shape(LAYER[name]) for name in LAYER}
+    mebibytes = 2 * sum(rows * columns for rows, columns in shapes.values()) * 4 / 2**20
+    told = f"shards {shapes['up']} and {shapes['down']}, {mebibytes} MiB with the gradients"
+    if shapes["up"][0] != 1024:
+        return differs(
+            told, "The rows of `up` are cut. A device needs whole columns of it to make its part of `hidden`."
+        )
+    if mebibytes > 16:
+        return differs(told, "Half of the devices hold what others hold, too. Which axis of the mesh cuts nothing?")
+    cuts = {name: shardings[name].devices_indices_map(LAYER[name]) for name in LAYER}
+    if any(cuts["up"][device][1] != cuts["down"][device][0] for device in cuts["up"]):
+        return differs(
+            told, "Compare a device's columns of `up` with its rows of `down`: they must be the same numbers."
+        )
+    return PASSED if mebibytes == 16 else differs(told)
 
 
 EXERCISES = (
     Exercise(
         "02.1",
-        judge_four_mebibytes,
+        judge_picture,
         (
-            "16 MiB, 4 on each device: into how many different blocks is the array cut?",
-            "The mesh has an axis of 4 devices. Which dim is it to cut?",
-            "None for the rows, then the name of the axis with 4 devices.",
+            "Four different blocks, two devices in each. Which axis holds the copies?",
+            "From the first block to the second the numbers grow by 4: one step along which axis? It changes fastest.",
+            "A tuple for dim 0: first the axis that makes the two halves, then the one that changes fastest.",
         ),
-        stub=P(),
+        stub=P("a"),
+        why="c makes the halves (even and odd numbers), a cuts each half in two, and b is not named: copies along b.",
     ),
     Exercise(
         "02.2",
-        judge_order,
+        judge_bytes,
         (
-            "Going down by one box, the id grows by 2: that is one step along which axis?",
-            "This axis changes fastest; the other one cuts first, into an upper and a lower half.",
-            'Turn the names round: `("b", "a")`.',
+            "Bytes of the whole array first. By which numbers is it then divided?",
+            "Go through the entries of the spec: None divides by nothing, a name by the size of its axis. And a tuple?",
+            "Make a tuple of each entry first: of None an empty one, of a name one with one member.",
         ),
-        stub=P(("a", "b"), None),
+        why="The named axes count the different blocks, and a device holds one of them. An axis that is not named "
+        "adds copies, which divide nothing.",
     ),
     Exercise(
         "02.3",
-        judge_holders,
+        judge_mesh,
         (
-            "Which of the shards' `index` contain the element?",
-            "Go through `array.addressable_shards`; `row in range(array.shape[0])[shard.index[0]]`, and the column?",
-            "Collect `shard.device.id` of each shard for which both hold, and sort.",
+            "Which of 2, 4 and 8 divide 6? Which divide 20, which 7?",
+            "One dim can be cut in 2, another one in 4. Eight different blocks: which shape has the mesh?",
+            "A mesh of two axes, one of 2 devices and one of 4. Each cuts the dim that is a multiple of its size.",
         ),
+        stub=((8,), P()),
+        why="A dim can be cut into as many parts as divide it: 6 into 2, 20 into 4, 7 into none. The mesh has to offer "
+        "these numbers as axes, or as products of axes.",
     ),
     Exercise(
         "02.4",
-        judge_padded,
+        judge_layer,
         (
-            "10 rows, cut by an axis of 4: what is the next multiple?",
-            "Two rows of zeros below. `torch.cat`, or `torch.nn.functional.pad`.",
-            "`torch.nn.functional.pad(scores, (0, 0, 0, 2))`: left, right, top, bottom.",
+            "Two matrices of 32 MiB and two gradients are 128 MiB. Into how many different blocks must each be cut?",
+            "Eight different blocks of the columns of `up`: so both axes of the mesh cut the same dim.",
+            "A tuple of both names for the columns of `up`, and the same tuple for the dim of `down` that meets them.",
         ),
-        stub=SCORES,
-    ),
-    Exercise(
-        "02.5",
-        judge_pictures,
-        (
-            "There are four dims. Which two are to be cut, and into how many parts each?",
-            "8 of 32 pictures are a quarter: the axis of 4 devices. Half of the columns: the axis of 2.",
-            "Four entries: the axis of 4, None, None, the axis of 2.",
-        ),
-        stub=P(),
+        stub=(P(None, "model"), P("model", None)),
+        why="Both axes cut, so no device holds copies. The same tuple in both specs gives each device the rows of "
+        "`down` that belong to its columns of `up`.",
     ),
 )

@@ -2,86 +2,86 @@
 
 from typing import Any
 
-import torch
-
 import tinyshard as ts
-from course.exercises.lesson_03 import SCORES
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
 P = ts.P
-pad = torch.nn.functional.pad
 
 
-def holders(array: Any, row: int, column: int) -> list[int]:
-    """02.3."""
-    rows, columns = (range(size) for size in array.shape)
-    return sorted(
-        shard.device.id
-        for shard in array.addressable_shards
-        if row in rows[shard.index[0]] and column in columns[shard.index[1]]
-    )
+def nbytes_on_a_device(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], spec: tuple[Any, ...]) -> int:
+    """02.2."""
+    nbytes = itemsize
+    for size in shape:
+        nbytes *= size
+    for entry in spec:
+        if entry is None:
+            continue
+        names = (entry,) if isinstance(entry, str) else entry
+        for name in names:
+            nbytes //= axes[name]
+    return nbytes
 
 
-def first_holder(array: Any, row: int, column: int) -> list[int]:
-    """Wrong: stops at the first copy."""
-    return holders(array, row, column)[:1]
+def divided_by_all(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], spec: tuple[Any, ...]) -> int:
+    """Wrong: forgets that there are copies."""
+    nbytes = itemsize
+    for size in shape:
+        nbytes *= size
+    for size in axes.values():
+        nbytes //= size
+    return nbytes
 
 
-def holders_of_row(array: Any, row: int, column: int) -> list[int]:
-    """Wrong: forgets that columns may be cut."""
-    rows = range(array.shape[0])
-    return [shard.device.id for shard in array.addressable_shards if row in rows[shard.index[0]]]
+def elements(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], spec: tuple[Any, ...]) -> int:
+    """Wrong: elements, not bytes."""
+    return nbytes_on_a_device(shape, 1, axes, spec)
 
 
-def everybody(array: Any, row: int, column: int) -> list[int]:
-    """Wrong: where the array lives, not the element."""
-    return sorted(device.id for device in array.devices())
+def by_the_library(shape: tuple[int, ...], itemsize: int, axes: dict[str, int], spec: tuple[Any, ...]) -> int:
+    """Wrong: asks the library."""
+    sharding = ts.NamedSharding(ts.AbstractMesh(tuple(axes.values()), tuple(axes)), P(*spec))
+    nbytes = itemsize
+    for size in sharding.shard_shape(shape):
+        nbytes *= size
+    return nbytes
 
 
 ANSWERS = {
     "02.1": Answers(
-        solution=P(None, "a"),
+        solution=P(("c", "a"), None),
         wrong=(
-            Wrong(P("a"), "Which entry of P stands for the columns"),
-            Wrong(P(None, "b"), "Which axis of the mesh has 4 devices"),
-            Wrong(P(None, ("a", "b")), "hold copies"),
-            Wrong(P("a", "b"), "how many different blocks"),
+            Wrong(P("c", "a"), "the second entry is None"),
+            Wrong(P("c"), "in a tuple"),
+            Wrong(P(("a", "b")), "share a block"),
+            Wrong(P(("a", "c")), "Which axis holds the copies"),
         ),
     ),
     "02.2": Answers(
-        solution=P(("b", "a"), None),
+        solution=nbytes_on_a_device,
         wrong=(
-            Wrong(P("b", "a"), "the second entry is None"),
-            Wrong(P("b"), "a tuple of names"),
-            Wrong(P(("a", "b")), "one step along which axis"),
+            Wrong(divided_by_all, "Only the axes that the spec names divide"),
+            Wrong(elements, "How many bytes does one of them have"),
+            Wrong(by_the_library, "no sharding is needed"),
         ),
     ),
     "02.3": Answers(
-        solution=holders,
+        solution=((2, 4), P("a", "b")),
         wrong=(
-            Wrong(first_holder, "Do not stop at the first"),
-            Wrong(holders_of_row, "must lie in both"),
-            Wrong(everybody, "Which of the shards"),
+            Wrong(((8,), P(None, "a")), "8 divides none"),
+            Wrong(((4, 2), P("b")), "along it are copies"),
+            Wrong(((4, 2), P("a", "b")), "Which of 2, 4 and 8 divide 6"),
+            Wrong(((2, 2), P("a", "b")), "Which of 2, 4 and 8"),
         ),
     ),
     "02.4": Answers(
-        solution=pad(SCORES, (0, 0, 0, 2)),
+        solution=(P(None, ("data", "model")), P(("data", "model"), None)),
         wrong=(
-            Wrong(pad(SCORES, (0, 2)), "counts from the last dim"),
-            Wrong(pad(SCORES, (0, 2, 0, 6)), "Which axis cuts the rows"),
-            Wrong(pad(SCORES, (0, 0, 0, 2), value=1.0), "Pad with zeros"),
-            Wrong(SCORES.reshape(12, 5), "counts from the last dim"),
-        ),
-    ),
-    "02.5": Answers(
-        solution=P("a", None, None, "b"),
-        wrong=(
-            Wrong(P("a", "b"), "which all are to stay together"),
-            Wrong(P("a", None, "b"), "Half of the *rows*"),
-            Wrong(P("b", None, None, "a"), "Which axis has 4 devices"),
-            Wrong(P("a"), "Which two are to be cut"),
+            Wrong((P(None, "data"), P("data")), "cuts nothing"),
+            Wrong((P("data", "model"), P("model", "data")), "whole columns"),
+            Wrong((P(None, ("data", "model")), P(("model", "data"))), "the same numbers"),
+            Wrong((P(None, ("data", "model")), P(None, ("data", "model"))), "the same numbers"),
         ),
     ),
 }
