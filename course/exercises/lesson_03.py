@@ -1,4 +1,4 @@
-"""Lesson 03: where does the array live?"""
+"""Lesson 03: who holds which shard, and how does it move?"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,63 +6,25 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import plain
+from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 
 __all__ = ["EXERCISES"]
 
 P = ts.P
-SCORES = torch.arange(60.0).reshape(10, 6)
+MIB = 2**20
+UP = (1024, 8192)
+START, END = P("a", "b"), P("b", "a")
 
 
-def _sharding(spec: Any) -> ts.NamedSharding | None:
-    """The spec on the lesson's mesh of 4 x 2, of which only shape and names matter; None for what is no spec."""
-    return ts.NamedSharding(ts.AbstractMesh((4, 2), ("a", "b")), spec) if isinstance(spec, P) else None
-
-
-def _is_no_spec(spec: Any) -> Verdict:
-    return differs(f"it is a {type(spec).__name__}, not a P(...)")
-
-
-def judge_four_mebibytes(spec: Any) -> Verdict:
-    """A quarter of the columns on each device."""
-    sharding = _sharding(spec)
-    if sharding is None:
-        return _is_no_spec(spec)
-    shape = sharding.shard_shape((2048, 2048))
-    told = f"a shard is {shape[0]} x {shape[1]}, {shape[0] * shape[1] * 4 / 2**20:g} MiB"
-    if shape == (512, 2048):
-        return differs(told, "The size is right, but rows are cut. Which entry of P stands for the columns?")
-    if shape == (2048, 1024):
-        return differs(told, "Columns are cut, but in two. Which axis of the mesh has 4 devices?")
-    if shape == (2048, 256):
-        return differs(told, "Both axes cut the columns. Devices along an axis that is not named hold copies.")
-    return PASSED if shape == (2048, 512) else differs(told)
-
-
-def judge_order(spec: Any) -> Verdict:
-    """Rows in eight parts, `b` cutting first."""
-    sharding = _sharding(spec)
-    if sharding is None:
-        return _is_no_spec(spec)
-    parts = sharding.devices_indices_map((8, 8))
-    order = [device.id for device in sorted(parts, key=lambda device: parts[device][0].start or 0)]
-    shape = sharding.shard_shape((8, 8))
-    if shape[1] != 8:
-        return differs("the columns are cut as well", "All columns are to stay together: the second entry is None.")
-    if shape[0] != 1:
-        return differs(
-            f"there are {8 // shape[0]} parts, not 8", "Eight parts need both axes at dim 0: a tuple of names."
-        )
-    told = " ".join(map(str, order))
-    return PASSED if order == [0, 2, 4, 6, 1, 3, 5, 7] else differs(f"the order is {told}")
+def _board(*entries: Any) -> Any:
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    return ts.device_put(torch.arange(32.0).reshape(8, 4), ts.NamedSharding(mesh, P(*entries)))
 
 
 def judge_holders(holders: Callable[..., Any]) -> Verdict:
     """First on the lesson's board, then on one whose columns are cut, too."""
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
-    numbers = torch.arange(32.0).reshape(8, 4)
-    board = ts.device_put(numbers, ts.NamedSharding(mesh, P("a")))
+    board = _board("a")
     for (row, column), want in {(0, 0): [0, 1], (5, 3): [4, 5], (7, 0): [6, 7]}.items():
         got = holders(board, row, column)
         told = f"holders(board, {row}, {column}) is {got}, not {want}"
@@ -70,7 +32,7 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
             return differs(told, "Two devices hold this row. Do not stop at the first one that you find.")
         if got != want:
             return differs(told)
-    both = ts.device_put(numbers, ts.NamedSharding(mesh, P("b", "a")))
+    both = _board("b", "a")
     for (row, column), want in {(0, 0): [0], (0, 3): [6], (5, 2): [5]}.items():
         got = holders(both, row, column)
         if got != want:
@@ -81,89 +43,146 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
     return PASSED
 
 
-def judge_padded(padded: Any) -> Verdict:
-    """Twelve rows, the scores all there, zeros beside them."""
-    values = plain(padded)
-    shape = tuple(values.shape)
-    told = f"the shape is {shape}"
-    if len(shape) != 2 or shape[0] % 4 or shape[1] % 2:
-        hint = "`pad` counts from the last dim: left, right, then top, bottom." if shape != (10, 6) else ""
-        return differs(f"{told}, which P('a', 'b') does not fit", hint if len(shape) == 2 else "")
-    if shape != (12, 6):
-        wanted = "Which axis cuts the rows, and of what is 10 then to be made a multiple? 6 columns: do they need any?"
-        return differs(f"{told}: it fits, but with more zeros than needed", wanted)
-    if not torch.equal(values.flatten().sort().values, torch.cat([torch.zeros(12), SCORES.flatten()]).sort().values):
-        return differs(
-            f"the sum is {values.sum().item():g}, not 1770", "Pad with zeros, and leave the scores as they are."
-        )
+class WatchedShard:
+    """A shard that counts how often its data are asked for."""
+
+    def __init__(self, shard: Any) -> None:
+        self.device, self.index, self.replica_id = shard.device, shard.index, shard.replica_id
+        self.asked = 0
+        self._shard = shard
+
+    @property
+    def data(self) -> Any:
+        """The block."""
+        self.asked += 1
+        return self._shard.data
+
+
+class WatchedArray:
+    """What an answer may know of an array: its shape and dtype, and shards that are watched."""
+
+    def __init__(self, array: Any) -> None:
+        self.shape, self.dtype, self.ndim, self.sharding = array.shape, array.dtype, array.ndim, array.sharding
+        self.addressable_shards = [WatchedShard(shard) for shard in array.addressable_shards]
+
+
+def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
+    """The whole tensor, from watched shards: each block once."""
+    numbers = torch.arange(32.0).reshape(8, 4)
+    for entries, blocks in (("a",), 4), (("b", "a"), 8), ((None, "b"), 2), ((), 1):
+        watched = WatchedArray(_board(*entries))
+        got = fetch(watched)
+        spec = P(*entries)
+        if isinstance(got, WatchedArray):
+            return differs(
+                "`fetch` asked for the whole array", "Take `addressable_shards`, and fetch the `data` of some."
+            )
+        told = difference(got, numbers, f"for {spec}, what `fetch` returns")
+        if told:
+            hint = "Blocks need not lie below each other. `index` says where in the whole tensor a block belongs."
+            return differs(told, "" if entries == ("a",) else hint)
+        asked = [shard.asked for shard in watched.addressable_shards]
+        if sum(asked) > blocks:
+            return differs(
+                f"right, but for {spec} the data of {sum(asked)} shards were fetched, and {blocks} do",
+                "Copies of a block are fetched, too. Which number of a shard tells the first copy from the other ones?",
+            )
     return PASSED
 
 
-def judge_pictures(spec: Any) -> Verdict:
-    """32 pictures: eight on each device, half of the columns."""
-    sharding = _sharding(spec)
-    if sharding is None:
-        return _is_no_spec(spec)
-    try:
-        shape = sharding.shard_shape((32, 3, 64, 64))
-    except ts.errors.ShardingError as error:
-        return differs(str(error).splitlines()[0], "Dim 1 are the three colours, which all are to stay together: None.")
-    told = f"a shard has the shape {shape}"
-    if shape == (8, 3, 32, 64):
-        return differs(told, "Half of the *rows*. Number, colour, row, column: which entry is the last dim's?")
-    if shape == (16, 3, 64, 16):
-        return differs(told, "Both dims are right. Which axis has 4 devices, and which 2?")
-    return PASSED if shape == (8, 3, 64, 32) else differs(told)
+def judge_stops(stops: Any) -> Verdict:
+    """The whole way by the model: bytes sent, and the most that a device holds."""
+    for spec in stops:
+        if not isinstance(spec, P):
+            return differs(f"a stop is a {type(spec).__name__}, not a P(...)")
+    mesh = ts.AbstractMesh((4, 2), ("a", "b"))
+    sent, held, kinds, have = 0, 0, set(), START
+    for want in [*stops, END]:
+        like = ts.ShapeDtypeStruct(UP, torch.float32, sharding=ts.NamedSharding(mesh, have))
+        compiled = ts.jit(lambda up: up, out_shardings=ts.NamedSharding(mesh, want)).lower(like).compile()
+        sent += compiled.cost_analysis().nbytes
+        held = max(held, compiled.memory_analysis().peak_nbytes)
+        kinds |= {each.kind for each in ts.collectives_in(compiled)}
+        have = want
+    told = f"sent {sent / MIB:g} MiB, held up to {held / MIB:g} MiB"
+    if sent <= 8 * MIB and held <= 16 * MIB:
+        return PASSED
+    shards = [ts.NamedSharding(mesh, spec).shard_shape(UP) for spec in stops]
+    if any(rows * columns > UP[0] * UP[1] // 8 for rows, columns in shards):
+        return differs(
+            told, "At one of the stops devices hold copies. To make copies takes an all-gather: name both axes."
+        )
+    if "all_gather" in kinds:
+        return differs(told, "One of the moves still gathers, since both axes change at once. Move one axis at a time.")
+    if "collective_permute" in kinds:
+        return differs(told, "A permutation sends whole shards. Is there a way on which each move is an all-to-all?")
+    return differs(told)
+
+
+def judge_rows(rows_held: Callable[..., Any]) -> Verdict:
+    """As torch.chunk cuts, with empty shards."""
+    for rows, devices in (10, 4), (9, 8), (8, 4), (3, 5), (17, 8), (0, 2):
+        full = -(-rows // devices)
+        want = [max(0, min(full, rows - place * full)) for place in range(devices)]
+        got = rows_held(rows, devices)
+        told = f"rows_held({rows}, {devices}) is {got}, not {want}"
+        if not isinstance(got, list | tuple):
+            return differs(told)
+        if list(got) == [rows // devices + (place < rows % devices) for place in range(devices)] != want:
+            return differs(
+                told, "These parts are as equal as possible. `torch.chunk` makes full parts first, rounded up."
+            )
+        if len(got) < devices:
+            return differs(told, "A device without rows is on the list too, with a 0.")
+        if list(got) != want:
+            return differs(told)
+    return PASSED
 
 
 EXERCISES = (
     Exercise(
         "03.1",
-        judge_four_mebibytes,
-        (
-            "16 MiB, 4 on each device: into how many different blocks is the array cut?",
-            "The mesh has an axis of 4 devices. Which dim is it to cut?",
-            "None for the rows, then the name of the axis with 4 devices.",
-        ),
-        stub=P(),
-    ),
-    Exercise(
-        "03.2",
-        judge_order,
-        (
-            "Going down by one box, the id grows by 2: that is one step along which axis?",
-            "This axis changes fastest; the other one cuts first, into an upper and a lower half.",
-            'Turn the names round: `("b", "a")`.',
-        ),
-        stub=P(("a", "b"), None),
-    ),
-    Exercise(
-        "03.3",
         judge_holders,
         (
             "Which of the shards' `index` contain the element?",
-            "Go through `array.addressable_shards`; `row in range(array.shape[0])[shard.index[0]]`, and the column?",
-            "Collect `shard.device.id` of each shard for which both hold, and sort.",
+            "Go through `array.addressable_shards`: is the row in the first slice, and the column in the second?",
+            "A slice has no `in`. `range(array.shape[0])[shard.index[0]]` is a range of the rows, and a range has.",
         ),
+        why="An element is in a shard when its row is in the first slice and its column in the second. Copies have "
+        "equal slices, so all holders are found.",
+    ),
+    Exercise(
+        "03.2",
+        judge_fetch,
+        (
+            "`torch.empty(array.shape)` is a tensor to fill in. Where in it does the block of a shard belong?",
+            "Go through the shards, and assign the fetched `data` to the place that `index` says.",
+            "Before you fetch a shard, look at its `replica_id`, and leave it out if it is not a first copy.",
+        ),
+        why="`index` puts a block in its place whatever the sharding is, and the copies with `replica_id` 0 are each "
+        "block exactly once. So does device_get.",
+    ),
+    Exercise(
+        "03.3",
+        judge_stops,
+        (
+            "Which of the steps sends most, and why is it there? A cheap move changes the place of one axis only.",
+            "Let both axes cut the rows first, then both the columns, and then go to the end. Mind the order of names.",
+            "An all-to-all moves the last axis of a tuple, or all of the tuple. So in both tuples the last one is `b`.",
+        ),
+        stub=[],
+        why="Each of the three moves is an all-to-all: 2 + 3.5 + 2 MiB. No device ever holds a copy, so it holds an "
+        "old and a new shard, 4 MiB each.",
     ),
     Exercise(
         "03.4",
-        judge_padded,
+        judge_rows,
         (
-            "10 rows, cut by an axis of 4: what is the next multiple?",
-            "Two rows of zeros below. `torch.cat`, or `torch.nn.functional.pad`.",
-            "`torch.nn.functional.pad(scores, (0, 0, 0, 2))`: left, right, top, bottom.",
+            "How many rows has a full part? How many rows are left when a device comes to take its part?",
+            "`-(-rows // devices)` rounds up. Device k comes after k full parts were taken.",
+            "A device takes a full part, or what is left if that is less, and never less than 0: `min` and `max`.",
         ),
-        stub=SCORES,
-    ),
-    Exercise(
-        "03.5",
-        judge_pictures,
-        (
-            "There are four dims. Which two are to be cut, and into how many parts each?",
-            "8 of 32 pictures are a quarter: the axis of 4 devices. Half of the columns: the axis of 2.",
-            "Four entries: the axis of 4, None, None, the axis of 2.",
-        ),
-        stub=P(),
+        why="Full parts are rounded up, so the rows may be used up early. The fullest device has as many rows as after "
+        "padding: padding costs other devices memory, not this one.",
     ),
 )

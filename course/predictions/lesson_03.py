@@ -75,7 +75,7 @@ PREDICTIONS = (
             ),
             Choice("3.5 MiB"),
         ),
-        why="A device cuts its rows into eight pieces of 0.5 MiB, keeps one, and sends each of the others to another device.",
+        why="A device cuts its rows into eight pieces of 0.5 MiB, keeps one, and sends each of the others elsewhere.",
     ),
     Prediction(
         "03.e",

@@ -5,17 +5,15 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.lesson_03 import SCORES
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
 P = ts.P
-pad = torch.nn.functional.pad
 
 
 def holders(array: Any, row: int, column: int) -> list[int]:
-    """03.3."""
+    """03.1."""
     rows, columns = (range(size) for size in array.shape)
     return sorted(
         shard.device.id
@@ -35,53 +33,85 @@ def holders_of_row(array: Any, row: int, column: int) -> list[int]:
     return [shard.device.id for shard in array.addressable_shards if row in rows[shard.index[0]]]
 
 
-def everybody(array: Any, row: int, column: int) -> list[int]:
+def all_devices(array: Any, row: int, column: int) -> list[int]:
     """Wrong: where the array lives, not the element."""
     return sorted(device.id for device in array.devices())
 
 
+def fetch(array: Any) -> torch.Tensor:
+    """03.2."""
+    whole = torch.empty(array.shape)
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            whole[shard.index] = ts.device_get(shard.data)
+    return whole
+
+
+def fetch_copies(array: Any) -> torch.Tensor:
+    """Wrong: fetches each copy."""
+    whole = torch.empty(array.shape)
+    for shard in array.addressable_shards:
+        whole[shard.index] = ts.device_get(shard.data)
+    return whole
+
+
+def fetch_below(array: Any) -> torch.Tensor:
+    """Wrong: takes it that only rows are cut."""
+    return torch.cat([ts.device_get(shard.data) for shard in array.addressable_shards if shard.replica_id == 0])
+
+
+def fetch_whole(array: Any) -> Any:
+    """Wrong: asks the library for all of it."""
+    return ts.device_get(array)
+
+
+def rows_held(rows: int, devices: int) -> list[int]:
+    """03.4."""
+    full = -(-rows // devices)
+    return [max(0, min(full, rows - place * full)) for place in range(devices)]
+
+
+def balanced(rows: int, devices: int) -> list[int]:
+    """Wrong: as equal as possible."""
+    return [rows // devices + (place < rows % devices) for place in range(devices)]
+
+
+def without_empty(rows: int, devices: int) -> list[int]:
+    """Wrong: no shard for a device without rows."""
+    return [len(part) for part in torch.arange(rows).chunk(devices)]
+
+
 ANSWERS = {
     "03.1": Answers(
-        solution=P(None, "a"),
-        wrong=(
-            Wrong(P("a"), "Which entry of P stands for the columns"),
-            Wrong(P(None, "b"), "Which axis of the mesh has 4 devices"),
-            Wrong(P(None, ("a", "b")), "hold copies"),
-            Wrong(P("a", "b"), "how many different blocks"),
-        ),
-    ),
-    "03.2": Answers(
-        solution=P(("b", "a"), None),
-        wrong=(
-            Wrong(P("b", "a"), "the second entry is None"),
-            Wrong(P("b"), "a tuple of names"),
-            Wrong(P(("a", "b")), "one step along which axis"),
-        ),
-    ),
-    "03.3": Answers(
         solution=holders,
         wrong=(
             Wrong(first_holder, "Do not stop at the first"),
             Wrong(holders_of_row, "must lie in both"),
-            Wrong(everybody, "Which of the shards"),
+            Wrong(all_devices, "Which of the shards"),
+        ),
+    ),
+    "03.2": Answers(
+        solution=fetch,
+        wrong=(
+            Wrong(fetch_copies, "Copies of a block are fetched"),
+            Wrong(fetch_below, "need not lie below each other"),
+            Wrong(fetch_whole, "Take `addressable_shards`"),
+        ),
+    ),
+    "03.3": Answers(
+        solution=[P(("a", "b")), P(None, ("a", "b"))],
+        wrong=(
+            Wrong([P()], "name both axes"),
+            Wrong([P("a")], "name both axes"),
+            Wrong([P(("a", "b"))], "still gathers"),
+            Wrong([P(("a", "b")), P(("b", "a"))], "sends whole shards"),
         ),
     ),
     "03.4": Answers(
-        solution=pad(SCORES, (0, 0, 0, 2)),
+        solution=rows_held,
         wrong=(
-            Wrong(pad(SCORES, (0, 2)), "counts from the last dim"),
-            Wrong(pad(SCORES, (0, 2, 0, 6)), "Which axis cuts the rows"),
-            Wrong(pad(SCORES, (0, 0, 0, 2), value=1.0), "Pad with zeros"),
-            Wrong(SCORES.reshape(12, 5), "counts from the last dim"),
-        ),
-    ),
-    "03.5": Answers(
-        solution=P("a", None, None, "b"),
-        wrong=(
-            Wrong(P("a", "b"), "which all are to stay together"),
-            Wrong(P("a", None, "b"), "Half of the *rows*"),
-            Wrong(P("b", None, None, "a"), "Which axis has 4 devices"),
-            Wrong(P("a"), "Which two are to be cut"),
+            Wrong(balanced, "as equal as possible"),
+            Wrong(without_empty, "with a 0"),
         ),
     ),
 }
