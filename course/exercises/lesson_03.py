@@ -82,6 +82,11 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
             hint = "Blocks need not lie below each other. `index` says where in the whole tensor a block belongs."
             return differs(told, "" if entries == ("a",) else hint)
         asked = [shard.asked for shard in watched.addressable_shards]
+        if sum(asked) < blocks:
+            return differs(
+                f"right, but of `array` only {sum(asked)} shards were fetched, and it has {blocks} blocks",
+                "Take what you fetch from the shards of the argument, `array`.",
+            )
         if sum(asked) > blocks:
             return differs(
                 f"right, but for {spec} the data of {sum(asked)} shards were fetched, and {blocks} do",

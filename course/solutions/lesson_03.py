@@ -65,6 +65,11 @@ def fetch_whole(array: Any) -> Any:
     return ts.device_get(array)
 
 
+def fetch_nothing(array: Any) -> torch.Tensor:
+    """Wrong: knows the numbers without asking."""
+    return torch.arange(32.0).reshape(array.shape)
+
+
 def rows_held(rows: int, devices: int) -> list[int]:
     """03.4."""
     full = -(-rows // devices)
@@ -96,6 +101,7 @@ ANSWERS = {
             Wrong(fetch_copies, "Copies of a block are fetched"),
             Wrong(fetch_below, "need not lie below each other"),
             Wrong(fetch_whole, "Take `addressable_shards`"),
+            Wrong(fetch_nothing, "the shards of the argument"),
         ),
     ),
     "03.3": Answers(
