@@ -1,40 +1,78 @@
 """Lesson 11: when it goes wrong."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 from course.schedules import ring, start, steps
-from tinyshard.core import config
 
 __all__ = ["EXERCISES"]
 
-CHOICES = ("ask again", "start afresh", "mend my line", "compute again")
+STILL_THERE = (False, True, False, True)
+CHOICES = ("ask again", "start afresh", "fix my line", "compute again")
 BEST_ROUNDS = 2
-ON_ALL = 4096 // 8  # elements of a 64 × 64 array that each of eight devices holds
+ROOM, SENT = 16 * 2**20, 2_000_000  # bytes of a device
 
 
-def judge_first_steps(answer: object) -> Verdict:
-    """11.1: what to do after each of four errors, which stand in the order of `CHOICES`."""
-    if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
-        return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
-    right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))
+def judge_left(guess: object) -> Verdict:
+    """11.1: what was fetched, and what lives elsewhere, is left."""
+    if not isinstance(guess, list | tuple) or len(guess) != 4 or not all(isinstance(each, bool) for each in guess):
+        return differs("it is not a list of four values, each True or False")
+    right = sum(each is truth for each, truth in zip(guess, STILL_THERE, strict=True))
     told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
     if right == 4:
         return PASSED
-    if answer[0] == "start afresh":
-        return differs(told, "1: a fresh pool costs all arrays, and here nothing is lost: the device was only asleep.")
-    if answer[1] in ("ask again", "compute again"):
-        return differs(told, "2: a dead process does not come back, however often you ask. What gives you eight again?")
-    if answer[2] in ("ask again", "compute again", "start afresh"):
-        return differs(told, "3: the same line on the same values fails again, on a fresh pool too.")
-    if answer[3] == "ask again":
-        return differs(told, "4: a cancelled value never comes by itself; its order was thrown away.")
+    if guess[2]:
+        return differs(told, "`c` was computed in time. But where are its numbers kept?")
+    if not guess[3]:
+        return differs(told, "`d` came back before the kill. In whose memory is a plain tensor?")
+    if not guess[1]:
+        return differs(told, "One worker was killed, not the pool. On which device does `b` live?")
     return differs(told)
+
+
+@dataclass(frozen=True)
+class Stand:
+    """What stands in for a device: its id, and a pid that it has or has not."""
+
+    id: int
+    is_lost: bool
+
+    @property
+    def pid(self) -> int:
+        """As a device's."""
+        if self.is_lost:
+            raise ts.DeviceLostError(f"CPU {self.id} is gone")
+        return 1000 + self.id
+
+
+def judge_alive(alive: Callable[[Sequence[object]], object]) -> Verdict:
+    """11.2: the ids of those that have a pid."""
+    for lost in ((1, 5), (0,), (), (0, 1, 2, 3, 4, 5, 6, 7)):
+        devices = [Stand(number, number in lost) for number in range(8)]
+        want = [device.id for device in devices if not device.is_lost]
+        try:
+            got = alive(devices)
+        except ts.DeviceLostError as error:
+            hint = "A lost device raises when it is asked for its pid. Ask each device in a `try` of its own."
+            return differs(f"it lets an error through: {error}", hint)
+        if got == want:
+            continue
+        told = f"when {_names(lost)} lost, it returns {got!r}, not {want}"
+        if got == list(range(8)):
+            return differs(told, "Nothing in the id says whether its worker lives. Ask for the pid.")
+        if lost and got == list(range(lost[0])):
+            return differs(told, "It stops at the first lost device: the `try` belongs inside the loop, not around it.")
+        return differs(told)
+    return PASSED
+
+
+def _names(lost: Sequence[int]) -> str:
+    return f"CPU {','.join(map(str, lost))} {'is' if len(lost) == 1 else 'are'}" if lost else "none is"
 
 
 # Stubs, word by word as in the answer cells: a docstring would make them other functions.
@@ -43,7 +81,7 @@ def _first(device: int) -> Any:
 
 
 def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
-    """11.2: rings of 4 and of 8 get done, in two rounds."""
+    """11.3: rings of 4 and of 8 get done, in two rounds."""
     for count in (4, 8):
         orders = {device: order(device) for device in range(count)}
         for device, words in orders.items():
@@ -63,136 +101,105 @@ def judge_order(order: Callable[[int], Sequence[str]]) -> Verdict:
     return PASSED
 
 
-def _rectified(v: Any) -> Any:
-    v -= v.mean(0)
-    v[v < 0] = 0
-    return v
+def judge_first_steps(answer: object) -> Verdict:
+    """11.4: what to do after each of four errors, which stand in the order of `CHOICES`."""
+    if not isinstance(answer, list | tuple) or len(answer) != 4 or not all(each in CHOICES for each in answer):
+        return differs(f"it is not a list of four of these: {', '.join(map(repr, CHOICES))}")
+    right = sum(each == best for each, best in zip(answer, CHOICES, strict=True))
+    told = f"{right} of 4 {'is' if right == 1 else 'are'} right"
+    if right == 4:
+        return PASSED
+    if answer[0] == "start afresh":
+        return differs(told, "1: a fresh pool costs all arrays, and here nothing is lost: the device was only stopped.")
+    if answer[1] in ("ask again", "compute again"):
+        return differs(told, "2: a dead process does not come back, however often you ask. What gives you eight again?")
+    if answer[2] in ("ask again", "compute again", "start afresh"):
+        return differs(told, "3: the same line on the same values fails again, on a fresh pool too.")
+    if answer[3] == "ask again":
+        return differs(told, "4: a cancelled value never comes by itself; its order was thrown away.")
+    return differs(told)
 
 
-def judge_rectified(answer: Callable[[Any], Any]) -> Verdict:
-    """11.3: column means away, negatives to zero; an Array in, an Array out, and the first as it was."""
-    device = ts.devices()[0]
-    for host in (torch.tensor([[0.0, 2.0], [2.0, 4.0]]), torch.tensor([[3.0, -1.0], [0.0, 5.0], [0.0, 2.0]])):
-        given = ts.device_put(host, device)
-        try:
-            got = answer(given)
-        except ts.ImmutableError as error:
-            hint = "A copy is an Array, too, and does not change either. Name each step's result: `w = v - …`"
-            return differs(f"it still writes: {str(error).splitlines()[1].strip()}", hint)
-        want = (host - host.mean(0)).clamp(min=0)
-        if isinstance(got, torch.Tensor) and not isinstance(got, ts.Array):
-            hint = "Somewhere the numbers are fetched to the kernel. Each step works on the Array itself."
-            return differs("it returns a plain tensor", hint)
-        told = difference(got, want, "the result")
-        if told:
-            lowest = ts.device_get(got).min() if isinstance(got, ts.Array) else torch.tensor(0.0)
-            return differs(told, "Negative numbers are left. Which function chooses by a mask?" if lowest < 0 else "")
-    return PASSED
+def _centered_layer(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    down = down - down.median(0).values
+    return torch.relu(x @ up) @ down
 
 
-def _augmented(image: Any, key: Any) -> Any:
-    noisy = image + ts.random.normal(key, image.shape)
-    return noisy * ts.random.bernoulli(key, 0.5, image.shape)
-
-
-def judge_augmented(answer: Callable[[Any, Any], Any]) -> Verdict:
-    """11.4: no key twice, and the result hangs on the key alone."""
-    before = config.read("debug_key_reuse")
-    config.update("debug_key_reuse", True)
-    try:
-        results = [_values(answer(torch.zeros(8, 8), ts.random.key(seed))) for seed in (7, 7, 8)]
-    except ts.TinyshardError as error:
-        if type(error).__name__ != "KeyReuseError":
-            raise
-        split_too = "split" in str(error).splitlines()[1]
-        hint = "After `split` the old key is used up: draw from the two new ones only." if split_too else ""
-        return differs("a key is used a second time", hint)
-    finally:
-        config.update("debug_key_reuse", before)
-    images = [result for result in results if result is not None and result.shape == (8, 8)]
-    if len(images) < len(results):
-        return differs("the result is no image of the shape that came in")
-    once, again, other = images
-    if not torch.equal(once, again):
-        return differs(
-            "the same key gives another result the second time", "Draw with ts.random only, from `key` only."
-        )
-    if torch.equal(once, other):
-        hint = "It no longer depends on `key`. Split the one that came in, and make none yourself."
-        return differs("another key gives the same result", hint)
-    share = (once == 0).double().mean().item()
-    if not 0.2 < share < 0.8:
-        return differs(f"{share:.0%} of the image is black, not about half", "Both draws are still needed.")
-    return PASSED
-
-
-def _values(result: object) -> torch.Tensor | None:
-    return ts.device_get(result).detach() if isinstance(result, torch.Tensor) else None
-
-
-def judge_quiet_rows(spec: object) -> Verdict:
-    """11.5: rows sorted without a byte, on an eighth a device."""
-    if isinstance(spec, tuple) and not isinstance(spec, ts.PartitionSpec):
-        spec = ts.P(*spec)
-    if not isinstance(spec, ts.PartitionSpec):
-        return differs(f"it is of type {type(spec).__name__}, not a spec such as P('a', 'b')")
-    sharding = ts.NamedSharding(ts.AbstractMesh((4, 2), ("a", "b")), spec)
-    v = ts.ShapeDtypeStruct((64, 64), torch.float32, sharding=sharding)
-    nbytes = ts.jit(lambda v: v.sort(1).values).lower(v).compile().cost_analysis().nbytes
-    held = torch.Size(sharding.shard_shape((64, 64))).numel()
-    told = f"{nbytes:,} bytes are sent, and each device holds {held} elements"
-    if nbytes:
-        hint = "The place of a number depends on all others of its row. Which dim must therefore not be cut?"
-        return differs(told, hint)
-    if held > ON_ALL:
-        hint = "Quiet, but with copies: an axis that cuts nothing leaves copies. One dim may be cut by two axes."
-        return differs(f"{told}, not {ON_ALL}", hint)
-    return PASSED
+def judge_layout(answer: object) -> Verdict:
+    """11.5: the layer with a median in it fits, and sends one all_gather of the values between its two products."""
+    if not isinstance(answer, tuple) or len(answer) != 2 or isinstance(answer, ts.PartitionSpec):
+        return differs("it is not a tuple of two specs, that of up and that of down")
+    specs = [each if isinstance(each, ts.PartitionSpec) else None for each in answer]
+    if None in specs:
+        return differs("it is not a tuple of two specs, such as (P(None, 'd'), P('d'))")
+    mesh = ts.AbstractMesh((8,), ("d",))
+    shapes = ((64, 1024), (1024, 8192), (8192, 1024))
+    operands = [
+        ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
+        for shape, spec in zip(shapes, (ts.P(), *specs), strict=True)
+    ]
+    compiled = ts.jit(_centered_layer).lower(*operands).compile()
+    peak_nbytes, nbytes = compiled.memory_analysis().peak_nbytes, compiled.cost_analysis().nbytes
+    told = f"{peak_nbytes / 2**20:.2f} MiB at the peak, {nbytes:,} bytes sent"
+    if nbytes <= SENT and peak_nbytes <= ROOM:
+        return PASSED
+    up, down = (operand.sharding.shard_shape(operand.shape) for operand in operands[1:])
+    if up == (1024, 8192) or down == (8192, 1024):
+        return differs(told, "One of the matrices is whole on every device, 32 MiB. Both must be cut.")
+    if down[0] < 8192:
+        return differs(told, "A median needs the whole column. Which dim of `down` may then not be cut?")
+    return differs(told, "Look at `up`: a cut of its rows makes partial sums of all 8,192 columns. What is less?")
 
 
 EXERCISES = (
     Exercise(
         "11.1",
-        judge_first_steps,
+        judge_left,
         (
-            "Say of each error: is a device asleep, is one dead, is a line wrong, or was an order thrown away?",
-            "Each of the four choices is right once.",
+            "Write down for each name in whose memory its numbers are: CPU 2, CPU 4, or the controller.",
+            "The memory of CPU 2 is gone, everything else is left. Where does `device_get` put its copy?",
         ),
+        why="`a` and `c` lived in the memory of CPU 2. `b` is on CPU 4, and `d` is a copy in the controller.",
     ),
     Exercise(
         "11.2",
-        judge_order,
+        judge_alive,
         (
-            "Draw the ring. Who has to receive first, so that CPU 0 can send?",
-            "Let it depend on the id: half of the devices send first, and their neighbours receive first.",
-            "`device % 2` is 0 for every other device.",
+            "Which line of `kill` tells that the worker is dead?",
+            "In a loop over the devices, ask each for its pid, in a `try`. What does it mean if there is no error?",
         ),
-        stub=_first,
+        why="A lost device has no pid, and says so by an error. A `try` for each device lets the loop go on.",
     ),
     Exercise(
         "11.3",
-        judge_rectified,
+        judge_order,
         (
-            "The table in section 9 has both lines of this function, and beside them the same out of place.",
-            "`w = v - v.mean(0)`, then `torch.where(…, 0.0, w)`.",
+            "Draw the ring. Which device has to receive first, so that CPU 0 can send?",
+            "Let it depend on the id: half of the devices send first, and their neighbours receive first.",
+            "`device % 2` is 0 for every other device, and 1 for its neighbours.",
         ),
-        stub=_rectified,
+        stub=_first,
+        why="In the first round the even devices send to the odd ones, in the second the odd ones to the even ones.",
     ),
     Exercise(
         "11.4",
-        judge_augmented,
+        judge_first_steps,
         (
-            "Two draws need two keys. How does one become two?",
-            "`noise_key, mask_key = ts.random.split(key)`",
+            "Say of each error: is a device stopped, is one dead, is a line wrong, or was an order thrown away?",
+            "Each of the four choices is right once.",
         ),
-        stub=_augmented,
+        why="A stop loses nothing, a death loses a device, a wrong line stays wrong, a cancelled order is gone.",
     ),
     Exercise(
         "11.5",
-        judge_quiet_rows,
+        judge_layout,
         (
-            "Keep each row whole, and cut the rows into eight.",
-            "Section 11 cut the rows by both axes, by a tuple of their names.",
+            "Which whole thing does the median of a column need, and which dim of `down` may therefore not be cut?",
+            "Then `down` is cut by columns, and needs all columns of the hidden values. How large are these?",
+            "64 x 8,192 values are smaller than `down` by far. Let `up` make an eighth of them on each device, "
+            "as in lesson 00.",
         ),
+        why="Both matrices are cut by columns. Medians stay on the device, and one all_gather moves the hidden "
+        "values, 2 MiB, in place of the matrix, 32 MiB.",
     ),
 )
