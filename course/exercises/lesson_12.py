@@ -1,4 +1,4 @@
-"""Lesson 12: what an all-reduce takes, how many devices are enough, where the axes lie, and two stages."""
+"""Lesson 12: one look over a slow wire, rows for a roofline, examples a device, and an all-reduce in two stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,67 +8,131 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.watching import watched_waits
 from course.network import step_on
-from course.planner import LAPTOPS, Link, Machine, estimate
+from course.planner import GPU_BOXES, Link, Machine, estimate
 
 __all__ = ["EXERCISES"]
 
 Answer = Callable[..., Any]
 
-# (bytes, devices, latency, bandwidth) with round results: 2 (n - 1) rounds, 2 (n - 1) / n of the bytes
-WIRES = ((800, 8, 1.0, 100.0), (6400, 64, 0.5, 50.0), (40, 2, 0.0, 12.0))
+
+# 12.1's answer cell before it is touched: right, but it looks at each loss
+def _looking(w, steps):  # type: ignore[no-untyped-def]
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append(float((w * w).sum()))
+    return w, losses
 
 
-def judge_all_reduce_seconds(answer: Answer) -> Verdict:
-    """12.1: rounds times latency, and bytes over bandwidth."""
-    for nbytes, devices, latency_s, bytes_per_s in WIRES:
-        rounds, carried_s = 2 * (devices - 1), 2 * nbytes * (devices - 1) / devices / bytes_per_s
-        want = rounds * latency_s + carried_s
-        got = answer(nbytes, devices, Link(latency_s, bytes_per_s))
-        case = f"for {nbytes:,} bytes on {devices} devices, {latency_s:g} s and {bytes_per_s:g} bytes/s it"
-        told = difference(got, want, case)
-        if not told:
+def judge_one_look(train: Answer) -> Verdict:
+    """12.1: any number of steps, one wait."""
+    for steps in (5, 3):
+        start = torch.arange(1.0, 5.0)
+        w = ts.device_put(start, ts.devices()[-1]).block_until_ready()
+        waits: list[object] = []
+        with watched_waits(waits.append):
+            got = train(w, steps)
+        if not isinstance(got, tuple | list) or len(got) != 2:
+            return differs("it does not return two things, w and the losses")
+        after, losses = got
+        if not isinstance(after, ts.Array):
+            return differs("w is no Array any more", "Only the losses are to be fetched: w stays where it is.")
+        if isinstance(losses, ts.Array) or (
+            isinstance(losses, list | tuple) and any(isinstance(loss, ts.Array) for loss in losses)
+        ):
+            hint = "The losses are still on the device: whoever prints them will wait. Fetch them before you return."
+            return differs("the losses are Arrays", hint)
+        want, wanted = start, []
+        for _ in range(steps):
+            want = want - 0.1 * want
+            wanted.append(float((want * want).sum()))
+        told = difference(losses, torch.tensor(wanted), "the losses") or difference(after, want, "w")
+        if told:
+            return differs(told)
+        if len(waits) == 1:
             continue
-        hint = ""
-        if got == latency_s + carried_s:
-            hint = "Each of the steps around the ring waits for the one before. How many steps are there?"
-        if got == rounds * latency_s + nbytes / bytes_per_s:
-            hint = "What does one device send in an all_reduce of so many bytes? A little less than twice as much."
+        told = f"for {steps} steps the controller waits {len(waits)} times, not once"
+        if "stack" in _names(train) or "cat" in _names(train):
+            return differs(told, "One array of all losses, one fetch: nothing else may be looked at.")
+        hint = "Each loss is an array of its own, and each is fetched for itself. What makes one array of them?"
         return differs(told, hint)
     return PASSED
 
 
-COUNTS = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-EXAMPLES = 65_536
+def _names(function: Any) -> tuple[str, ...]:
+    return getattr(getattr(function, "__code__", None), "co_names", ())
 
 
-def judge_enough_devices(answer: object) -> Verdict:
-    """12.2: the fastest count for data parallelism around a ring."""
-    if answer not in COUNTS:
-        return differs(f"{answer!r} is none of {', '.join(map(str, COUNTS))}")
-    best = min(COUNTS, key=_step_s)
+D, F = 8192, 28_672  # of `up`
+FLOPS_PER_S, BYTES_PER_S = 989e12, 3.35e12
+
+
+def arithmetic_decides(rows: int, counted: int = 3) -> bool:
+    """Whether a bfloat16 product of this many rows computes at least as long as it reads and writes.
+
+    Args:
+        counted: 3: x, matrix and result; 2: without the result; 1: the matrix alone.
+    """
+    numbers = D * F + (rows * D if counted > 1 else 0) + (rows * F if counted > 2 else 0)
+    return 2 * rows * D * F / FLOPS_PER_S >= 2 * numbers / BYTES_PER_S
+
+
+def _fewest(is_enough: Callable[[int], bool]) -> int:
+    """The smallest number from which it is true, up to a million."""
+    low, high = 1, 10**6
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle + 1, high)
+    return low
+
+
+def judge_rows(answer: object) -> Verdict:
+    """12.2: the row from which an H100 does not wait for its memory."""
+    if not isinstance(answer, int) or isinstance(answer, bool):
+        return differs(f"it is of type {type(answer).__name__}, not a whole number")
+    best = _fewest(arithmetic_decides)
     if answer == best:
         return PASSED
-    told = f"with {answer} devices a step takes {_step_s(answer):.1f} s; another number is faster"
-    if answer == COUNTS[-1]:
-        return differs(told, "More devices share the computing, but the ring gets longer. Which part grows?")
-    if answer == COUNTS[0]:
-        return differs(told, "On one host nothing goes over the slow wire, but see how long the products take.")
+    told = f"{answer:,} is {'more' if answer > best else 'less'} than the smallest number"
+    if answer in (295, 296):
+        return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
+    if answer == _fewest(lambda rows: arithmetic_decides(rows, counted=2)):
+        return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
+    if answer == best - 1:
+        return differs(told, "The times are not equal yet: at least as long means the next whole number.")
     return differs(told)
 
 
-def _step_s(devices: object) -> float:
-    assert isinstance(devices, int)
-    return estimate(step_on("data", devices, EXAMPLES), LAPTOPS).step_s
+def is_computing_longer(each: int) -> bool:
+    """Whether computing takes at least as long as communicating, with so many examples on each of 64 devices."""
+    total = estimate(step_on("data", 64, 64 * each), GPU_BOXES)
+    return total.compute_s >= total.communicate_s
 
 
-# two hosts of four devices; 1 s for 100 bytes inside, and for 10 bytes between
+def judge_examples(answer: object) -> Verdict:
+    """12.3: the batch of a device from which computing decides."""
+    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 < answer < 10**6:
+        return differs(f"{answer!r} is no number of examples")
+    if is_computing_longer(answer) and not (answer > 1 and is_computing_longer(answer - 1)):
+        return PASSED
+    if is_computing_longer(answer):
+        hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
+        return differs(f"with {answer:,} examples computing is the longer part; so it is with fewer", hint)
+    told = f"with {answer:,} examples a device communicating is still the longer part"
+    if answer == 1024:
+        return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
+    return differs(told)
+
+
+# two hosts of four devices
 TWO_HOSTS = Machine("two hosts", 4, 1.0, 10**9, Link(0.0, 100.0), Link(0.0, 12.0))
 NUMBERS = 100
 
 
 def judge_two_stages(answer: Answer) -> Verdict:
-    """12.3: an all-reduce of which only a quarter leaves the hosts."""
+    """12.4: an all-reduce of which only a quarter leaves the hosts."""
     x = torch.arange(8.0 * NUMBERS).reshape(2, 4, NUMBERS) % 17
     got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
     if got is None:
@@ -93,26 +157,7 @@ def judge_two_stages(answer: Answer) -> Verdict:
     return differs(told, "One ring through all devices leaves each host once, with nearly twice the bytes of a row.")
 
 
-def judge_axes(answer: object) -> Verdict:
-    """12.4: the axis that talks most lies within a host."""
-    if not isinstance(answer, ts.Mesh):
-        return differs(f"it is {type(answer).__name__}, no mesh")
-    names, shape = answer.axis_names, dict(answer.shape)
-    if sorted(names) != ["data", "model"]:
-        return differs(f"its axes are {', '.join(names)}; the layers want data and model")
-    if shape["data"] * shape["model"] != 64:
-        return differs(f"it has {shape['data'] * shape['model']} devices, not 64")
-    if shape["model"] != 8:
-        return differs(f"{shape['model']} devices share a matrix, not 8", "Only the order of the axes may change.")
-    if names == ("data", "model"):
-        return PASSED
-    return differs(
-        "eight devices that share a matrix stand on eight hosts",
-        "Devices are numbered host by host, and the last axis counts fastest. Which of the two talks more often?",
-    )
-
-
-# 12.3's answer cell before it is touched: right, but one ring through all devices of both hosts
+# 12.4's answer cell before it is touched: right, but one ring through all devices of both hosts
 def _one_ring(row):  # type: ignore[no-untyped-def]
     return ts.lax.psum(row, ("host", "device"))
 
@@ -120,38 +165,49 @@ def _one_ring(row):  # type: ignore[no-untyped-def]
 EXERCISES = (
     Exercise(
         "12.1",
-        judge_all_reduce_seconds,
+        judge_one_look,
         (
-            "Two parts: what waiting costs, and what carrying costs. Which of the numbers belong to which part?",
-            "A ring of n devices takes n - 1 steps to add up, and as many to tell everybody (lesson 05).",
-            "Waiting: 2 (n - 1) times the latency. Carrying: 2 (n - 1) / n of the bytes, divided by the bandwidth.",
+            "Which call in the loop needs a number? Can it wait until the loop is over?",
+            "Keep the losses as Arrays in the loop. Afterwards each fetch of an Array is a round trip: how many?",
+            "`torch.stack` makes one Array of a list of them, on their device.",
         ),
+        stub=_looking,
+        why="All steps were dispatched without a look. The losses became one Array on the device, and one fetch is one "
+        "round trip, however many steps there are.",
     ),
     Exercise(
         "12.2",
-        judge_enough_devices,
+        judge_rows,
         (
-            "Computing gets shorter as devices are added, and the ring longer. Where do they meet?",
-            "Call step_seconds for every count, and look for the smallest.",
+            "Write both times as functions of B: 2 · B · D · F operations, and the bytes of three matrices.",
+            "There are B · D numbers in x, D · F in the matrix, B · F in the result, of 2 bytes each.",
+            "Set both times equal and solve for B, or try one B after the other in a loop; then the next whole number.",
         ),
+        why="With the bytes of x and of the result, each row adds a little to what is read and written, so a few more "
+        "rows are needed than the 295 of the matrix alone.",
     ),
     Exercise(
         "12.3",
+        judge_examples,
+        (
+            "What does each of the two times depend on: the examples of a device, or the parameters?",
+            "Computing is proportional to the examples; communicating does not change. So one program tells both.",
+            "Take `compute_s` and `communicate_s` for 1,024 examples: by which factor must the first grow? Round up.",
+        ),
+        why="Gradients are as large for one example as for a million, and products grow with the examples: their ratio "
+        "is the intensity of the network, and the parameters cancel in it.",
+    ),
+    Exercise(
+        "12.4",
         judge_two_stages,
         (
             "The four devices of a host can add up among themselves first, over their fast wires.",
             "If each of them then holds a quarter of the sum, it has only that to send to the other host.",
-            'psum_scatter over "device", psum over "host", all_gather over "device", all of them with tiled=True.',
+            "Three collectives: the first one, inside, leaves a quarter; the second adds up between hosts; the third "
+            "joins the quarters. The first and the third have tiled=True.",
         ),
         stub=_one_ring,
-    ),
-    Exercise(
-        "12.4",
-        judge_axes,
-        (
-            "Print which device ids stand in one row of the mesh, and think of 0 to 7 as the first host.",
-            "The sizes go with the names: change places of both.",
-        ),
-        stub=ts.AbstractMesh((8, 8), ("model", "data")),
+        why="Each device sends only its quarter of the sum to the other host: a reduce-scatter inside, an all-reduce "
+        "between, an all-gather inside.",
     ),
 )

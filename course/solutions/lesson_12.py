@@ -1,34 +1,61 @@
 """Lesson 12: answers."""
 
+import torch
+
 import tinyshard as ts
 from course.solutions.answers import Answers, Wrong
 
 __all__ = ["ANSWERS"]
 
 
-def all_reduce_seconds(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Waiting in each step of the ring, and carrying the bytes."""
-    rounds = 2 * (devices - 1)
-    return rounds * link.latency_s + rounds * nbytes / devices / link.bytes_per_s
+def train(w, steps):  # type: ignore[no-untyped-def]
+    """12.1: keeps the losses on the device, and fetches one array of them."""
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append((w * w).sum())
+    return w, ts.device_get(torch.stack(losses))
 
 
-def one_wait(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Waits once, as if the steps could all be taken at the same time."""
-    return link.latency_s + 2 * nbytes * (devices - 1) / devices / link.bytes_per_s
+def train_fetching_one_by_one(w, steps):  # type: ignore[no-untyped-def]
+    """After the loop, but each loss for itself."""
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append((w * w).sum())
+    return w, [float(loss) for loss in losses]
 
 
-def one_load(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Sends the block once, as to one neighbour."""
-    return 2 * (devices - 1) * link.latency_s + nbytes / link.bytes_per_s
+def train_without_looking(w, steps):  # type: ignore[no-untyped-def]
+    """Leaves the looking to the caller."""
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append((w * w).sum())
+    return w, losses
 
 
-def bytes_alone(nbytes, devices, link):  # type: ignore[no-untyped-def]
-    """Forgets that there is anything to wait for."""
-    return 2 * (devices - 1) * nbytes / devices / link.bytes_per_s
+def train_here(w, steps):  # type: ignore[no-untyped-def]
+    """Fetches w, and trains in the controller."""
+    w = ts.device_get(w)
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append((w * w).sum())
+    return w, losses
+
+
+def train_waiting_too(w, steps):  # type: ignore[no-untyped-def]
+    """One fetch of the losses, and a wait for w."""
+    losses = []
+    for _ in range(steps):
+        w = w - 0.1 * w
+        losses.append((w * w).sum())
+    return w.block_until_ready(), ts.device_get(torch.stack(losses))
 
 
 def in_stages(row):  # type: ignore[no-untyped-def]
-    """Add up within the host, then a quarter each between the hosts, then tell the host."""
+    """12.4: add up within the host, then a quarter each between the hosts, then tell the host."""
     part = ts.lax.psum_scatter(row, "device", tiled=True)
     return ts.lax.all_gather(ts.lax.psum(part, "host"), "device", tiled=True)
 
@@ -50,35 +77,37 @@ def one_host_alone(row):  # type: ignore[no-untyped-def]
 
 ANSWERS = {
     "12.1": Answers(
-        solution=all_reduce_seconds,
+        solution=train,
         wrong=(
-            Wrong(one_wait, "How many steps are there?"),
-            Wrong(one_load, "A little less than twice as much"),
-            Wrong(bytes_alone, "what waiting costs"),
+            Wrong(train_fetching_one_by_one, "What makes one array of them"),
+            Wrong(train_without_looking, "still on the device"),
+            Wrong(train_here, "w stays where it is"),
+            Wrong(train_waiting_too, "nothing else may be looked at"),
         ),
     ),
     "12.2": Answers(
-        solution=2048,
+        solution=310,
         wrong=(
-            Wrong(4096, "the ring gets longer"),
-            Wrong(8, "how long the products take"),
-            Wrong(1024, "Where do they meet"),
+            Wrong(295, "the matrix alone"),
+            Wrong(299, "the result is not"),
+            Wrong(309, "the next whole number"),
+            Wrong(148, "Write both times as functions of B"),
         ),
     ),
     "12.3": Answers(
+        solution=1997,
+        wrong=(
+            Wrong(2048, "not the smallest"),
+            Wrong(1024, "the batch of the tables"),
+            Wrong(1996, "What does each of the two times depend on"),
+        ),
+    ),
+    "12.4": Answers(
         solution=in_stages,
         wrong=(
             Wrong(in_one_ring, "nearly twice the bytes of a row"),
             Wrong(whole_rows_between, "psum_scatter first"),
             Wrong(one_host_alone, "add up among themselves first"),
-        ),
-    ),
-    "12.4": Answers(
-        solution=ts.AbstractMesh((8, 8), ("data", "model")),
-        wrong=(
-            Wrong(ts.AbstractMesh((16, 4), ("data", "model")), "Only the order"),
-            Wrong(ts.AbstractMesh((4, 16), ("model", "data")), "Only the order"),
-            Wrong(ts.AbstractMesh((64,), ("data",)), "which device ids stand in one row"),
         ),
     ),
 }
