@@ -12,18 +12,29 @@ from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 __all__ = ["EXERCISES"]
 
 Answer = Callable[..., Any]
+WHOLE_NBYTES = 256 * 256 * 4  # of a matrix of puzzle 2
 
 
-def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str) -> Verdict:
-    """What of a right answer is above its target, the first of bytes, memory and work."""
-    for what, got, most, hint in (
-        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes),
-        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak),
-        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops),
+def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str, held: str = "") -> Verdict:
+    """What of a right answer is above its target, the first of bytes, memory and work; `held` names what is held."""
+    for what, got, most, hint, more in (
+        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes, ""),
+        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak, held),
+        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops, ""),
     ):
         if got > most:
-            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}", hint)
+            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}{more}", hint)
     return PASSED
+
+
+def _whole_at_the_peak(score: Score) -> str:
+    """The step of the peak, and how many whole matrices of puzzle 2 would take as much memory."""
+    line = score.compiled.memory_analysis()
+    step = line.steps[line.peak_step]
+    return (
+        f"\n  the peak is in step {line.peak_step}, {step.op}, which makes {step.result}; what is held there takes as "
+        f"much as {line.peak_nbytes / WHOLE_NBYTES:.1f} whole matrices"
+    )
 
 
 def judge_ring(answer: Answer) -> Verdict:
@@ -41,8 +52,9 @@ def judge_ring(answer: Answer) -> Verdict:
     return _too_much(
         score,
         "Eight blocks come by, and your own is there already: how many moves is that? After the last block, "
-        "nobody needs another one.",
-        "Gathering makes room for everyone's keys and values at once. Hold one block of each; pass it on by ppermute."
+        "no device needs another one.",
+        "Gathering makes room for the keys and values of all devices at once. Hold one block of each; pass it on by "
+        "ppermute."
         if gathers
         else "Which value of 128 x 1024 numbers do you make, or which blocks do you keep after their turn?",
         "Each pair of blocks needs two products: scores, and weights times values.",
@@ -64,14 +76,15 @@ def judge_fsdp(answer: Answer) -> Verdict:
     if cost.count("all_reduce") > 1:
         return differs(
             f"the values are right, but there are {cost.count('all_reduce')} all_reduce; only the loss needs one",
-            "Nobody needs a whole gradient: each device updates its own rows. Which collective adds up and deals out?",
+            "No device needs a whole gradient: each one updates its own rows. Which collective adds up and cuts?",
         )
     return _too_much(
         score,
-        "Count the collectives: six gathered forwards, five again backwards, six gradients scattered.",
-        "Whole matrices wait for the backward pass. Let go of them, and gather again there. Equal steps of a "
-        "program are done only once, and the result kept: so gather shard.clone() the second time.",
-        "Forwards a product for each layer, backwards two, but for the first layer one.",
+        "Count the collectives: six gathered forward, five again backward, six gradients scattered.",
+        "Gathered matrices, or their gradients, wait there. Let go of a matrix after its product, and gather it again "
+        "backward, from shard.clone(): equal steps are done once. Scatter a gradient as soon as it is made.",
+        "Forward a product for each layer, backward two, but for the first layer one.",
+        _whole_at_the_peak(score),
     )
 
 
@@ -147,6 +160,8 @@ EXERCISES = (
             "by the other. Keys and values move together, in one ppermute of the pair.",
         ),
         stub=_gathered_attention,
+        why="Of each block only three things are remembered: the largest score, the sum of weights, the weighted sum. So "
+        "one block of keys and values is enough at a time, and seven moves bring them all.",
     ),
     Exercise(
         "13.2",
@@ -155,20 +170,22 @@ EXERCISES = (
             "In which lines is a matrix whole, and how long does something still need it?",
             "Write the backward pass by hand. For outputs = inputs @ W: the gradient by W is inputs.T @ grad, "
             "that by inputs is grad @ W.T.",
-            "Backwards, layer by layer: make the gradient of the matrix and scatter it at once; gather the matrix "
+            "Backward, layer by layer: make the gradient of the matrix and scatter it at once; gather the matrix "
             "anew; go on to the layer before, where clamp lets through only what was positive.",
         ),
         stub=_step_of_whole_matrices,
+        why="A matrix is whole for one product, a gradient for one reduce-scatter. Five more all-gathers buy that.",
     ),
     Exercise(
         "13.3",
         judge_pipeline,
         (
-            "Draw a table: a row for each stage, a column for each tick. Which micro-batch stands where?",
+            "Draw a table: a row for each stage, a column for each tick. Which micro-batch is where?",
             "In tick t stage s works on micro-batch t - s. There are 16 + 8 - 1 ticks.",
             "In each tick stage 0 takes batches[min(tick, 15)], the others what they received: "
             "torch.where(me == 0, ...). From tick 7 on, keep what comes out.",
         ),
         stub=_one_at_a_time,
+        why="16 micro-batches and a bubble of 7 ticks: 23 products, and 22 moves: the last tick sends nothing.",
     ),
 )

@@ -111,8 +111,8 @@ def fsdp_of_sums(shards, batch):  # type: ignore[no-untyped-def]
     return step(shards, batch, lambda shard: shard.clone(), lambda grad: ts.lax.psum_scatter(grad, "data", tiled=True))
 
 
-def fsdp_that_tells_all(shards, batch):  # type: ignore[no-untyped-def]
-    """Everyone gets the whole gradient, and takes its own rows of it."""
+def fsdp_of_whole_gradients(shards, batch):  # type: ignore[no-untyped-def]
+    """Every device gets the whole gradient, and takes its own rows of it."""
 
     def own_rows(grad):  # type: ignore[no-untyped-def]
         whole = ts.lax.pmean(grad, "data")
@@ -171,17 +171,17 @@ ANSWERS = {
         solution=ring,
         wrong=(
             Wrong(ring_that_overflows, "exp of a large score overflows"),
-            Wrong(ring_of_eight_moves, "nobody needs another one"),
-            Wrong(gathered, "Gathering makes room for everyone's keys"),
+            Wrong(ring_of_eight_moves, "no device needs another one"),
+            Wrong(gathered, "Gathering makes room for the keys"),
             Wrong(gathered_by_moves, "which blocks do you keep after their turn"),
         ),
     ),
     "13.2": Answers(
         solution=fsdp,
         wrong=(
-            Wrong(fsdp_that_keeps, "gather shard.clone() the second time"),
+            Wrong(fsdp_that_keeps, "from shard.clone()"),
             Wrong(fsdp_of_sums, "add up eight means"),
-            Wrong(fsdp_that_tells_all, "Which collective adds up and deals out"),
+            Wrong(fsdp_of_whole_gradients, "Which collective adds up and cuts"),
         ),
     ),
     "13.3": Answers(
