@@ -160,8 +160,8 @@ EXERCISES = (
             "by the other. Keys and values move together, in one ppermute of the pair.",
         ),
         stub=_gathered_attention,
-        why="Of each block only three things are remembered: the largest score, the sum of weights, the weighted sum. So "
-        "one block of keys and values is enough at a time, and seven moves bring them all.",
+        why="Of each block three things are remembered: the largest score, the sum of weights, the weighted sum. So "
+        "one block of keys and values at a time is enough, and seven moves bring them all.",
     ),
     Exercise(
         "13.2",

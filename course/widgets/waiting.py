@@ -23,7 +23,7 @@ SCENES: dict[str, Moment] = {
     "another order on CPU 2": start(
         {d: ["gradients", "loss"] if d != 2 else ["loss", "gradients"] for d in range(4)},
     ),
-    "CPU 3 stands still": start({d: ["all_reduce"] for d in range(8)}, still=[3]),
+    "CPU 3 is stopped": start({d: ["all_reduce"] for d in range(8)}, still=[3]),
     "a ring, all send first": start(ring(4, ["send", "receive"])),
     "a ring, CPU 0 receives first": start(
         ring(4, {0: ["receive", "send"], **{d: ["send", "receive"] for d in (1, 2, 3)}}),
@@ -36,7 +36,7 @@ SCENES: dict[str, Moment] = {
 
 
 def draw(now: Moment) -> str:
-    """Lists and arrows: a row for each device with what is done, what it stands before and what comes; and the waits.
+    """Lists and arrows: a row for each device with what is done, what it is at and what comes; and the waits.
 
     Args:
         now: how far each device has come.
@@ -137,7 +137,7 @@ def _verdict(now: Moment) -> str:
     if now.is_over:
         return "all are done"
     if now.after is not now:
-        return "somebody can go on"
+        return "some devices can go on"
     if now.still:
         return f"all wait for {_names(sorted(now.still))}"
     left = sorted({other for others in now.waits_for.values() for other in others if now.next_of(other) is None})
@@ -160,7 +160,7 @@ def _lists(now: Moment) -> Piece:
         label = Piece(text(f"CPU {device}", 0, BOX_HEIGHT / 2, 13, anchor="start"), 48, BOX_HEIGHT)
         rows.append(beside([label, *boxes], gap=GAP))
     widest = max(row.width for row in rows)
-    legend = paragraph(["✓ done, bold: stands before it, dashed: comes later"], size=11, fill=MUTED)
+    legend = paragraph(["✓ done, bold: is at it, dashed: comes later"], size=11, fill=MUTED)
     piece = stack([*(Piece(row.svg, widest, row.height) for row in rows), legend], gap=GAP)
     return Piece(piece.svg, max(piece.width, widest), piece.height)
 

@@ -35,7 +35,7 @@ def test_the_examples_show_a_deadlock_a_stall_one_who_left_and_good_ends() -> No
     assert ends == {
         "the same order everywhere": "all are done",
         "another order on CPU 2": "a deadlock, CPU 0 → CPU 2 → CPU 0",
-        "CPU 3 stands still": "all wait for CPU 3",
+        "CPU 3 is stopped": "all wait for CPU 3",
         "a ring, all send first": "a deadlock, CPU 0 → CPU 1 → CPU 2 → CPU 3 → CPU 0",
         "a ring, CPU 0 receives first": "all are done",
         "a ring, even ones send first": "all are done",
