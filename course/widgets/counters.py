@@ -211,7 +211,7 @@ def _headline(drawn: Drawn) -> str:
 
 def _summary(drawn: Drawn) -> list[str]:
     sent = ", ".join(drawn.exchanges)
-    traffic = f"{drawn.nbytes} bytes sent by each device: {sent}" if sent else "no device sends anything"
+    traffic = f"{drawn.nbytes} bytes sent by each device, by the model: {sent}" if sent else "no device sends anything"
     foreign = sum(n.maker != device for device, numbers in enumerate(drawn.blocks) for n in numbers)
     return [f"{traffic}; {foreign} of {math.prod(drawn.shape)} numbers are made elsewhere than where they are kept"]
 
