@@ -9,17 +9,19 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference, plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from tinyshard.compile.compiled import Compiled
 
-__all__ = ["BY_COLUMNS", "BY_ROWS", "EXERCISES", "SIZES", "WHOLE", "loss", "predict"]
+__all__ = ["BY_COLUMNS", "BY_ROWS", "EXERCISES", "SIZES", "WHOLE", "loss", "network", "unweighted_loss"]
 
 P = ts.P
 SIZES = (784, 256, 256, 256, 10)
 WHOLE = (P(), P())
 BY_COLUMNS = (P(None, "model"), P("model"))
 BY_ROWS = (P("model"), P())
+BOTH = P(("host", "device"))
 
 
-def predict(params: Any, inputs: Any) -> Any:
+def network(params: Any, inputs: Any) -> Any:
     """The lesson's network: params are pairs of W (m, n) and b (n,), inputs (examples, 784)."""
     for W, b in params:
         outputs = inputs @ W + b
@@ -30,28 +32,126 @@ def predict(params: Any, inputs: Any) -> Any:
 def loss(params: Any, batch: Any) -> Any:
     """The lesson's loss: squared, summed up for each example, averaged over the examples."""
     inputs, targets = batch
-    return ((predict(params, inputs) - targets) ** 2).sum(-1).mean()
+    return ((network(params, inputs) - targets) ** 2).sum(-1).mean()
 
 
-def _train_step(params: Any, batch: Any) -> Any:
-    value, grads = ts.value_and_grad(loss)(params, batch)
-    new = [(W - 1e-3 * dW, b - 1e-3 * db) for (W, b), (dW, db) in zip(params, grads, strict=True)]
-    return value, new
+def _described(shape: tuple[int, ...], mesh: ts.AbstractMesh, spec: ts.P) -> ts.ShapeDtypeStruct:
+    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
+
+
+def _described_params(mesh: ts.AbstractMesh, layers: Any) -> Any:
+    pairs = zip(pairwise(SIZES), layers, strict=True)
+    return [(_described((m, n), mesh, W), _described((n,), mesh, b)) for (m, n), (W, b) in pairs]
+
+
+def _described_batch(mesh: ts.AbstractMesh, spec: ts.P) -> Any:
+    return _described((256, SIZES[0]), mesh, spec), _described((256, SIZES[-1]), mesh, spec)
+
+
+def _descend(params: Any, grads: Any) -> Any:
+    return ts.tree.map(lambda p, g: p - 1e-3 * g, params, grads)
+
+
+# 08.1
+
+LEFTOVERS_NBYTES = 21  # three numbers
+
+
+def unweighted_loss(params: Any, batch: Any, counts: Any) -> Any:
+    """The stub of 08.1."""
+    return loss(params, batch)
+
+
+def judge_leftovers(answer: Any) -> Verdict:
+    """The loss of 250 examples out of 256 rows; over eight devices a few sums and nothing else is sent."""
+    counts, loss_of_rest = answer
+    generator = torch.Generator().manual_seed(1)
+    sizes = (8, 6, 3)
+    params = [(torch.randn(m, n, generator=generator), torch.randn(n, generator=generator)) for m, n in pairwise(sizes)]
+    rest = torch.randn(250, sizes[0], generator=generator), torch.randn(250, sizes[-1], generator=generator)
+    padded = tuple(torch.nn.functional.pad(part, (0, 0, 0, 6)) for part in rest)
+    marks = plain(counts)
+    if tuple(marks.shape) != (256,):
+        return differs(f"`counts` has the shape {tuple(marks.shape)}, not (256,)")
+    got, want = plain(loss_of_rest(params, padded, marks.float())), plain(loss(params, rest))
+    wrong = difference(got, want, "the loss", tolerance=1e-4)
+    if not wrong:
+        return _judge_leftovers_bytes(loss_of_rest)
+    if not difference(got * 256 / 250, want, tolerance=1e-4):
+        return differs(wrong, "The sum is right, but it is divided by 256. How many examples count?")
+    if not difference(got, loss(params, padded), tolerance=1e-4):
+        hint = "The padding is in it: rows of zeros give outputs too, because of the biases. What leaves them out?"
+        return differs(wrong, hint)
+    return differs(wrong)
+
+
+def _judge_leftovers_bytes(loss_of_rest: Callable[..., Any]) -> Verdict:
+    mesh = ts.AbstractMesh((8,), ("data",))
+    params, batch = _described_params(mesh, [WHOLE] * 4), _described_batch(mesh, P("data"))
+    cost = ts.jit(loss_of_rest).lower(params, batch, _described((256,), mesh, P("data"))).compile().cost_analysis()
+    if cost.nbytes <= LEFTOVERS_NBYTES:
+        return PASSED
+    told = f"the loss is right, but a device sends {cost.nbytes:,} bytes"
+    return differs(told, "Rows travel: to slice a sharded dim is to reshard it. Let padded rows count 0, and stay.")
+
+
+# 08.2
+
+WEIGHTS_NBYTES = 4 * sum(m * n for m, n in pairwise(SIZES))
+
+
+def _step_on_hosts(weights: ts.P, batch: ts.P) -> Compiled:
+    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
+
+    def laid(x: Any, spec: ts.P) -> Any:
+        return ts.lax.with_sharding_constraint(x, ts.NamedSharding(mesh, spec))
+
+    def step(params: Any, batch: Any) -> Any:
+        value, grads = ts.value_and_grad(loss)([(laid(W, P()), b) for W, b in params], batch)
+        return value, _descend(params, [(laid(dW, weights), db) for dW, db in grads])
+
+    params = _described_params(mesh, [(weights, P())] * 4)
+    compiled: Compiled = ts.jit(step).lower(params, _described_batch(mesh, batch)).compile()
+    return compiled
+
+
+def judge_hosts(answer: Any) -> Verdict:
+    """Weights sharded along device, copied along host; the batch sharded along both."""
+    weights, batch = answer
+    if not (isinstance(weights, ts.P) and isinstance(batch, ts.P)):
+        return differs("`weights_spec` and `batch_spec` are to be two specs, `P(...)`")
+    compiled = _step_on_hosts(weights, batch)
+    held, flops = compiled.memory_analysis().argument_nbytes, compiled.cost_analysis().flops
+    along_host = sum(each.nbytes for each in ts.collectives_in(compiled) if "host" in str(each.axes))
+    told = f"{held:,} bytes held, {along_host:,} sent along host, {flops / 1e6:.1f} Mflop"
+    if held < 600_000 and along_host < 400_000 and flops < 51.4e6:
+        return PASSED
+    if flops >= 51.4e6:
+        return differs(
+            told,
+            "Work is done twice: devices with the same examples compute the same. No two should.",
+        )
+    if held >= 600_000:
+        return differs(told, "Too much is held: along which axis do shards of the weights cost no cable?")
+    if any(each.kind == "all_gather" and "host" in str(each.axes) for each in ts.collectives_in(compiled)):
+        hint = "Matrices are gathered through the cable. A device should find all pieces of a matrix on its own host."
+        return differs(told, hint)
+    return differs(told)
+
+
+# 08.3
 
 
 def _held_and_sent(layers: Any) -> tuple[float, float]:
     """MiB that a device holds, and sends in one step, in the lesson's network on 4 x 2 devices."""
-    grid = ts.AbstractMesh((4, 2), ("data", "model"))
+    mesh = ts.AbstractMesh((4, 2), ("data", "model"))
 
-    def stand_in(shape: tuple[int, ...], spec: ts.P) -> ts.ShapeDtypeStruct:
-        return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(grid, spec))
+    def step(params: Any, batch: Any) -> Any:
+        value, grads = ts.value_and_grad(loss)(params, batch)
+        return value, _descend(params, grads)
 
-    pairs = zip(pairwise(SIZES), layers, strict=True)
-    params = [(stand_in((m, n), of_weight), stand_in((n,), of_bias)) for (m, n), (of_weight, of_bias) in pairs]
-    batch = stand_in((256, SIZES[0]), P("data")), stand_in((256, SIZES[-1]), P("data"))
-    compiled = ts.jit(_train_step).lower(params, batch).compile()
-    held = sum(meta.nbytes for meta in compiled.program.metas[: compiled.program.num_inputs])
-    return held / 2**20, compiled.cost_analysis().nbytes / 2**20
+    compiled = ts.jit(step).lower(_described_params(mesh, layers), _described_batch(mesh, P("data"))).compile()
+    return compiled.memory_analysis().argument_nbytes / 2**20, compiled.cost_analysis().nbytes / 2**20
 
 
 def judge_layers(layers: Any) -> Verdict:
@@ -65,126 +165,48 @@ def judge_layers(layers: Any) -> Verdict:
     if layers[0] == WHOLE:
         return differs(told, "W1 has 784 x 256 numbers, more than all others together, and it is still whole.")
     if held < 1 and any(b == BY_ROWS and a != BY_COLUMNS for a, b in pairwise([WHOLE, *layers])):
-        return differs(
-            told, "A layer that is cut by rows wants its inputs cut: the layer before it must be by columns."
-        )
+        hint = "A layer that is sharded by rows wants its inputs sharded: the layer before it must be by columns."
+        return differs(told, hint)
     if held < 1:
         return differs(told, "The memory will do. Two layers by columns in a row: what must happen between them?")
     return differs(told)
 
 
-def judge_envelope(dp_bytes: Callable[..., Any]) -> Verdict:
-    """2 x (n - 1) / n of the parameters' size."""
-    count = 335_114
-    got = {devices: dp_bytes(count, devices) for devices in (2, 8, 64)}
-    want = {devices: 2 * 4 * count * (devices - 1) / devices for devices in got}
-    ratios = {devices: got[devices] / want[devices] for devices in got}
-
-    def is_off_by(factor: Callable[[int], float]) -> bool:
-        return all(abs(ratio * factor(devices) - 1) < 1e-3 for devices, ratio in ratios.items())
-
-    off = [devices for devices in got if abs(ratios[devices] - 1) >= 1e-3]
-    told = "; ".join(f"{devices} devices: {round(got[devices]):,}, not {round(want[devices]):,}" for devices in off)
-    if is_off_by(lambda n: 1):
-        return PASSED
-    if is_off_by(lambda n: 4):
-        return differs(told, "These are numbers, not bytes: how large is a 32-bit float?")
-    if is_off_by(lambda n: 2):
-        return differs(told, "A block is added up, *and* the sum is told to the others: two halves of the job.")
-    if is_off_by(lambda n: (n - 1) / n):
-        return differs(told, "Nobody sends its own part to itself: of n parts, n - 1 travel.")
-    return differs(told)
-
-
-def unweighted_loss(params: Any, batch: Any, weights: Any) -> Any:
-    """The stub of 08.3."""
-    return loss(params, batch)
-
-
-def judge_leftovers(answer: Any) -> Verdict:
-    """The loss of 250 examples out of 256 rows."""
-    weights, weighted_loss = answer
-    generator = torch.Generator().manual_seed(1)
-    sizes = (8, 6, 3)
-    params = [(torch.randn(m, n, generator=generator), torch.randn(n, generator=generator)) for m, n in pairwise(sizes)]
-    rest = torch.randn(250, sizes[0], generator=generator), torch.randn(250, sizes[-1], generator=generator)
-    padded = tuple(torch.nn.functional.pad(part, (0, 0, 0, 6)) for part in rest)
-    marks = plain(weights)
-    if tuple(marks.shape) != (256,):
-        return differs(f"the weights have the shape {tuple(marks.shape)}, not (256,)")
-    got, want = plain(weighted_loss(params, padded, marks.float())), plain(loss(params, rest))
-    wrong = difference(got, want, "the loss", tolerance=1e-4)
-    if not wrong:
-        return PASSED
-    if not difference(got * 256 / 250, want, tolerance=1e-4):
-        return differs(wrong, "The sum is right, but it is divided by 256. How many examples count?")
-    if not difference(got, loss(params, padded), tolerance=1e-4):
-        hint = "The padding is in it: rows of zeros give predictions too, because of the biases. Who leaves them out?"
-        return differs(wrong, hint)
-    return differs(wrong)
-
-
-def judge_move(answer: Any) -> Verdict:
-    """Two devices along `data`, four along `model`, the same layers cut."""
-    params, batch = answer
-    shards = [tuple(part.sharding.shard_shape(part.shape)) for layer in params for part in layer]
-    rows = [part.addressable_shards[0].data.shape[0] for part in batch]
-    told = f"a device holds {shards[2]} of W2, {shards[4]} of W3 and {rows[0]} examples"
-    if shards[2] == (256, 128):
-        return differs(
-            told, "W2 is cut in two, so `model` has two devices. Which is the first number of a mesh's shape?"
-        )
-    if shards[2] != (256, 64) or shards[3] != (64,) or shards[4] != (64, 256):
-        return differs(told)
-    if shards[:2] != [(784, 256), (256,)] or shards[6:] != [(256, 10), (10,)]:
-        return differs("a layer that was whole is cut", "`place` takes the same four layers as before.")
-    if rows != [128, 128]:
-        return differs(told, "The parameters have moved. The batch is dealt out over two devices of `data` now, too.")
-    meshes = {str(part.sharding.mesh) for part in (*batch, *(part for layer in params for part in layer))}
-    if len(meshes) != 1:
-        return differs("parameters and batch are on different meshes", "Make one mesh, and put both there.")
-    return PASSED
-
-
 EXERCISES = (
     Exercise(
         "08.1",
-        judge_layers,
-        (
-            "Which weight is the largest, and what is it now?",
-            "Section 4 cuts one pair: columns, then rows. Four layers are two pairs.",
-            "Begin with `by_columns`, and go on in turns.",
-        ),
-        stub=[WHOLE, BY_COLUMNS, BY_ROWS, WHOLE],
-    ),
-    Exercise(
-        "08.2",
-        judge_envelope,
-        (
-            "What is summed up over the devices in one step, and how many bytes has it?",
-            "Every gradient, 4 bytes a number. Section 3 says which share of a block each device sends for that.",
-            "2 × (devices − 1) / devices of the size of all parameters.",
-        ),
-        stub=lambda count, devices: 0,
-    ),
-    Exercise(
-        "08.3",
         judge_leftovers,
         (
             "Which rows are to count, and by how much is the sum to be divided?",
-            "`weights` is 1 for 250 rows and 0 for six. Multiply the loss of each *example* by its weight.",
-            "`each = ((predict(params, inputs) - targets) ** 2).sum(-1)`; `(each * weights).sum() / weights.sum()`.",
+            "`counts` is 1 for 250 rows and 0 for six. Multiply by it the loss of each *example*, before any mean.",
+            "A weighted mean: the sum of what counts, divided by how many count. Both are sums over a sharded dim.",
         ),
         stub=(torch.ones(256), unweighted_loss),
+        why="Sums over a sharded dim are partial sums, one number a device: two all-reduces of 4 bytes. The rows "
+        "stay where they are, and the padded ones count 0.",
     ),
     Exercise(
-        "08.4",
-        judge_move,
+        "08.2",
+        judge_hosts,
         (
-            "What does a move need: a new mesh, and what else?",
-            "`ts.make_mesh((2, 4), ...)` with the same names; then `place` for the parameters and `put` for the batch.",
-            '`place(params_tp, mesh_4, [whole, by_columns, by_rows, whole])` and `put(batch, mesh_4, P("data"))`.',
+            "Write down for each axis: who must have the same weights, and who must have other examples?",
+            "A gather along `host` goes through the cable, once for each matrix and step. Which axis is left?",
+            "Weights: sharded along the axis inside of a host, copied along the other. Examples: no two devices alike.",
         ),
-        stub=(None, None),
+        stub=(BOTH, BOTH),
+        why="Matrices are gathered inside of a host. Through the cable goes one all-reduce of the quarter of each "
+        "gradient that a device keeps. PyTorch calls this hybrid sharding (HSDP).",
+    ),
+    Exercise(
+        "08.3",
+        judge_layers,
+        (
+            "Which weight is the largest, and what is it now?",
+            "Section 5 shards one pair: columns, then rows. Four layers are two pairs.",
+            "Begin with `by_columns`, and go on in turns.",
+        ),
+        stub=[WHOLE, BY_COLUMNS, BY_ROWS, WHOLE],
+        why="Each pair needs one all-reduce of activations in the forward pass, and every gradient of a weight is half "
+        "as large. With 64 examples for each device, activations are smaller than weights.",
     ),
 )

@@ -1,7 +1,6 @@
 """Lesson 10: random numbers that do not care where they run."""
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,74 +14,58 @@ __all__ = ["EXERCISES"]
 P = ts.P
 
 
-def equal_layers(key: Any) -> Any:
+def equal_values(key: Any) -> Any:
     """The stub of 10.1."""
-    first = ts.random.normal(key, (3, 3))
-    second = ts.random.normal(key, (6, 3))
-    return first, second
+    up = ts.random.normal(key, (4, 8))
+    down = ts.random.normal(key, (8, 4))
+    return up, down
 
 
-def judge_two_layers(two_layers: Callable[..., Any]) -> Verdict:
+def judge_initial_values(initial_values: Callable[..., Any]) -> Verdict:
     """Two matrices from one key, that share no number and both depend on the key."""
     one = ts.random.key(1)
-    first, second = (plain(each) for each in two_layers(one))
-    if (tuple(first.shape), tuple(second.shape)) != ((3, 3), (6, 3)):
-        return differs(f"the shapes are {tuple(first.shape)} and {tuple(second.shape)}, not (3, 3) and (6, 3)")
-    if set(first.flatten().tolist()) & set(second.flatten().tolist()):
+    up, down = (plain(each) for each in initial_values(one))
+    if (tuple(up.shape), tuple(down.shape)) != ((4, 8), (8, 4)):
+        return differs(f"the shapes are {tuple(up.shape)} and {tuple(down.shape)}, not (4, 8) and (8, 4)")
+    if set(up.flatten().tolist()) & set(down.flatten().tolist()):
         return differs("the two matrices share numbers", "Both are still drawn from one key. Each draw needs its own.")
-    again = [plain(each) for each in two_layers(one)]
-    if not (torch.equal(first, again[0]) and torch.equal(second, again[1])):
+    again = [plain(each) for each in initial_values(one)]
+    if not (torch.equal(up, again[0]) and torch.equal(down, again[1])):
         return differs("twice the same key gives different matrices", "Draw by `ts.random`, which has no hidden state.")
-    other = [plain(each) for each in two_layers(ts.random.key(2))]
-    for name, a, b in zip(("first", "second"), (first, second), other, strict=True):
+    other = [plain(each) for each in initial_values(ts.random.key(2))]
+    for name, a, b in zip(("up", "down"), (up, down), other, strict=True):
         if torch.equal(a, b):
-            return differs(
-                f"the {name} matrix is the same for every key", "A new key of your own ignores the caller's."
-            )
-    from_used = [
-        name
-        for name, matrix in (("first", first), ("second", second))
-        if torch.equal(matrix, plain(ts.random.normal(one, tuple(matrix.shape))))
-    ]
-    if from_used:
-        hint = "`key` has been split, and is used up by that: draw from the new keys only. Section 6 shows the trap."
-        return differs(f"the {from_used[0]} matrix is drawn from `key` itself", hint)
+            return differs(f"`{name}` is the same for every key", "A new key of your own ignores the caller's.")
+        if torch.equal(a, plain(ts.random.normal(one, tuple(a.shape)))):
+            hint = "`key` has been split, and is used up by that: draw from the new keys only. Section 5 has the trap."
+            return differs(f"`{name}` is drawn from `key` itself", hint)
     return PASSED
 
 
-def same_noise(key: Any, step: int) -> Any:
-    """The stub of 10.2."""
-    return ts.random.normal(key, (3,))
+def judge_counters(counters: Any) -> Verdict:
+    """The first row of the block of device 3, of 8 x 12 numbers in 4 x 2 blocks."""
+    found = [int(each) for each in counters]
+    told = f"these are the counters {found[0]} to {found[-1]}" if found else "there are none"
+    if found == list(range(30, 36)):
+        return PASSED
+    if found == list(range(24, 30)):
+        return differs(told, "The row is right, but that is its left half: device 2 has it.")
+    if found == list(range(42, 48)):
+        return differs(told, "The half is right, but that is the *second* row of the block.")
+    if found == list(range(18, 24)):
+        return differs(told, "That is a block numbered through. A counter is 12 times the row, plus the column.")
+    return differs(told)
 
 
-def judge_noise(noise: Callable[..., Any]) -> Verdict:
-    """A function of key and step, and of nothing else."""
-    steps = [plain(noise(ts.random.key(5), step)) for step in range(4)]
-    resumed = plain(noise(ts.random.key(5), 3))
-    if not torch.equal(resumed, steps[3]):
-        hint = "Something outside remembers how often you called. Step 3 must need nothing but the key and the 3."
-        return differs("step 3 after a new start differs from step 3 before", hint)
-    if torch.equal(steps[2], steps[3]):
-        return differs("steps 2 and 3 have the same noise", "The step does not enter the key yet.")
-    if any(torch.allclose(a - a.mean(), b - b.mean(), atol=1e-5) for a, b in pairwise(steps)):
-        hint = "The draw is the same in each step, and only shifted. The *key* must be another one in each step."
-        return differs("steps differ by a constant", hint)
-    if torch.equal(plain(noise(ts.random.key(6), 3)), steps[3]):
-        return differs(
-            "another key gives the same noise", "`ts.random.key(step)` forgets `key`: mix the step *into* it."
-        )
-    return PASSED
-
-
-def identity(key: Any, x: Any) -> Any:
+def identity(key: Any, h: Any) -> Any:
     """The stub of 10.3."""
-    return x
+    return h
 
 
 def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
-    """About half zero, the others doubled, other elements for other keys, no talk."""
-    rows = ts.NamedSharding(ts.make_mesh((8,), ("rows",)), P("rows"))
-    x = ts.device_put(torch.arange(1.0, 801.0).reshape(8, 100), rows)
+    """About half zero, the others doubled, other elements for other keys; no communication, no row or column alike."""
+    columns = ts.NamedSharding(ts.make_mesh((8,), ("columns",)), P(None, "columns"))
+    x = ts.device_put(torch.arange(1.0, 801.0).reshape(10, 80), columns)
     key = ts.random.key(3)
     jitted = ts.jit(dropout)
     try:
@@ -91,85 +74,116 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
         hint = "torch's own dropout and rand have a hidden state. Draw the mask by `ts.random`, from the key."
         return differs(str(error).splitlines()[0], hint)
     values = plain(x)
-    if tuple(dropped.shape) != (8, 100):
-        return differs(f"the shape is {tuple(dropped.shape)}, not (8, 100)")
+    if tuple(dropped.shape) != (10, 80):
+        return differs(f"the shape is {tuple(dropped.shape)}, not (10, 80)")
     kept = dropped != 0
     share = 1 - kept.float().mean().item()
     told = f"{share:.0%} of the elements are 0"
     if torch.equal(dropped[kept], values[kept]) and 0.4 < share < 0.6:
-        return differs(
-            "what is kept is not doubled", "The mean of all is to stay what it was. So the kept ones count twice."
-        )
+        hint = "The mean of all is to stay what it was. So the kept ones count twice."
+        return differs("what is kept is not doubled", hint)
     if not torch.equal(dropped[kept], 2 * values[kept]):
         return differs("an element is neither 0 nor doubled")
     if (kept == kept[0]).all():
-        return differs(
-            "all rows lose the same elements", "The mask has one row. Draw one number for each element of `x`."
-        )
+        hint = "The mask has one row. Draw one number for each element of `h`."
+        return differs("all rows lose the same elements", hint)
     if not 0.4 < share < 0.6:
         return differs(told)
     if torch.equal(plain(jitted(ts.random.key(4), x)) != 0, kept):
         return differs("another key drops the same elements", "The mask must come from the key that the caller gives.")
-    nbytes = jitted.lower(key, x).compile().cost_analysis().nbytes
-    if nbytes:
-        return differs(f"each device sends {nbytes} bytes", "The mask needs the shape of `x`, and nothing from others.")
+    found = ts.collectives_in(jitted.lower(key, x).compile())
+    if found:
+        return differs(str(found), "The mask needs the shape of `h`, and nothing from other devices.")
     return PASSED
 
 
-def judge_counters(counters: Any) -> Verdict:
-    """Row 2, columns 6 to 11 of a matrix with 12 columns."""
-    found = [int(each) for each in counters]
-    told = f"these are the counters {found[0]} to {found[-1]}" if found else "there are none"
-    if found == list(range(30, 36)):
+def noise_of_device(key: Any, block: Any) -> Any:
+    """The stub of 10.4."""
+    own_key = ts.random.fold_in(key, ts.lax.axis_index("rows"))
+    return block + ts.random.normal(own_key, block.shape)
+
+
+def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
+    """A body of shard_map that draws the same 8 x 3 numbers on every mesh, without communication."""
+    noise = {}
+    for count in (1, 2, 4, 8):
+        mesh = ts.make_mesh((count,), ("rows",), devices=ts.devices()[:count])
+        mapped = ts.jit(ts.shard_map(noise_of_rows, mesh=mesh, in_specs=(P(), P("rows")), out_specs=P("rows")))
+        noise[count] = plain(mapped(ts.random.key(7), torch.zeros(8, 3)))
+        if tuple(noise[count].shape) != (8, 3):
+            shape = f"{tuple(noise[count].shape)} on {count} devices, not (8, 3)"
+            return differs(f"the shape of the whole is {shape}", "The body returns a block as large as its own.")
+        found = ts.collectives_in(mapped.lower(ts.random.key(7), torch.zeros(8, 3)).compile())
+        if found:
+            return differs(str(found), "A row's number tells which numbers it needs. Nothing has to be sent.")
+        other = plain(mapped(ts.random.key(8), torch.zeros(8, 3)))
+        if torch.equal(other, noise[count]):
+            return differs("another key gives the same noise", "The numbers must come from the key of the caller.")
+    for count, values in noise.items():
+        distinct = len({tuple(row) for row in values.tolist()})
+        told = f"on {count} devices {distinct} of 8 rows are different"
+        if distinct < 8 and count < 8 and len({tuple(row) for row in values[: 8 // count].tolist()}) == 8 // count:
+            hint = "Every device draws for its rows 0, 1, …: what is the number of its first row in the whole array?"
+            return differs(told, hint)
+        if distinct < 8:
+            return differs(told, "Every row needs a key of its own, or counters of its own.")
+        if not all(len(set(row)) == 3 for row in values.tolist()):
+            return differs("a row repeats a number", "Draw three numbers for each row, from the row's key.")
+    equal = {count: int((noise[count] == noise[1]).all(dim=1).sum()) for count in (2, 4, 8)}
+    if all(rows == 8 for rows in equal.values()):
         return PASSED
-    if found == list(range(24, 30)):
-        return differs(told, "The row is right, but that is its left half: CPU 2 has it.")
-    if found == list(range(42, 48)):
-        return differs(told, "The half is right, but that is the *second* row of the block.")
-    if found == list(range(18, 24)):
-        return differs(told, "That is a block numbered through. A counter is 12 times the row, plus the column.")
-    return differs(told)
+    told = ", ".join(f"{rows} of 8 rows on {count} devices" for count, rows in equal.items())
+    hint = "The number of the *device* is still in the key. What has the same number on every mesh?"
+    return differs(f"equal to one device: {told}", hint)
 
 
 EXERCISES = (
     Exercise(
         "10.1",
-        judge_two_layers,
+        judge_initial_values,
         (
             "How many things are drawn, and how many keys are there?",
-            "Section 5: which function makes two keys of one?",
-            "`for_first, for_second = ts.random.split(key)`, and a draw from each.",
+            "Section 4: which function makes two keys of one?",
+            "Unpack two keys from `split`, one for each matrix, and do not touch `key` again.",
         ),
-        stub=equal_layers,
+        stub=equal_values,
+        why="Two keys from one split are independent, and both depend on the caller's key: one seed repeats the whole "
+        "model.",
     ),
     Exercise(
         "10.2",
-        judge_noise,
+        judge_counters,
         (
-            "What is known at step 3 to a program that was started again just now?",
-            "A key for number *i*: section 6.",
-            "Draw from `ts.random.fold_in(key, step)`.",
+            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block, and which block is device 3's?",
+            "Device 3 has rows 2 and 3, and the right half of the columns.",
+            "The counter of row i, column j is 12 · i + j. Which i and which j has the first element of the block?",
         ),
-        stub=same_noise,
+        stub=range(6),
+        why="A block is no range of counters: its rows are 12 apart. A device knows its rows and columns, so also its "
+        "counters.",
     ),
     Exercise(
         "10.3",
         judge_dropout,
         (
             "What decides for each element, and in which shape is it drawn?",
-            "`ts.random.bernoulli(key, 0.5, x.shape)` is a mask, and `torch.where` takes it.",
-            "`torch.where(mask, 2 * x, 0)`: kept ones doubled, the others zero.",
+            "`ts.random.bernoulli` draws a mask from a key, a probability and a shape; `torch.where` takes it.",
+            "The mask has the shape of `h`. Where it is true: the element, doubled. Elsewhere: zero.",
         ),
         stub=identity,
+        why="The mask is drawn for `h`, so each device draws the block that it needs. A mask from the host would be "
+        "2 MiB of float32 to send in every step.",
     ),
     Exercise(
         "10.4",
-        judge_counters,
+        judge_rows,
         (
-            "4 x 2 blocks of 8 x 12 numbers: how many rows and columns has a block, and which block is CPU 3's?",
-            "CPU 3 has rows 2 and 3, and the right half of the columns.",
-            "The counter of row i, column j is 12 · i + j; i is 2, and j goes from 6 to 11.",
+            "Which number does a row have on every mesh, and how does a device know it?",
+            "The first row of a block has the number axis_index times the rows of a block.",
+            "One key for each row: `ts.vmap` over the numbers of the rows, and `fold_in` in the mapped function.",
         ),
-        stub=range(6),
+        stub=noise_of_device,
+        why="The number of the row does not depend on the mesh, so neither does its key. In the same way one folds in "
+        "the number of an example, or of a token.",
     ),
 )

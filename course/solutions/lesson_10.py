@@ -1,6 +1,5 @@
 """Lesson 10: answers."""
 
-from itertools import count
 from typing import Any
 
 import torch
@@ -13,82 +12,112 @@ __all__ = ["ANSWERS"]
 random = ts.random
 
 
-def two_layers(key: Any) -> Any:
+def initial_values(key: Any) -> Any:
     """10.1."""
-    for_first, for_second = random.split(key)
-    return random.normal(for_first, (3, 3)), random.normal(for_second, (6, 3))
+    for_up, for_down = random.split(key)
+    return random.normal(for_up, (4, 8)), random.normal(for_down, (8, 4))
 
 
-def layers_cut_from_one(key: Any) -> Any:
+def values_cut_from_one(key: Any) -> Any:
     """Wrong: one draw, of which both are a part."""
-    drawn = random.normal(key, (6, 3))
-    return drawn[3:], drawn
+    drawn = random.normal(key, (8, 8))
+    return drawn[:4], drawn[:, :4]
 
 
-def layers_with_own_key(key: Any) -> Any:
+def values_with_own_key(key: Any) -> Any:
     """Wrong: the second key is always the same."""
-    return random.normal(random.split(key)[0], (3, 3)), random.normal(random.key(0), (6, 3))
+    return random.normal(random.split(key)[0], (4, 8)), random.normal(random.key(0), (8, 4))
 
 
-def layers_with_used_key(key: Any) -> Any:
+def values_with_used_key(key: Any) -> Any:
     """Wrong: draws from a key that was split."""
-    return random.normal(key, (3, 3)), random.normal(random.split(key)[0], (6, 3))
+    return random.normal(key, (4, 8)), random.normal(random.split(key)[0], (8, 4))
 
 
-def layers_from_torch(key: Any) -> Any:
+def values_from_torch(key: Any) -> Any:
     """Wrong: a generator with a state."""
-    return torch.randn(3, 3), torch.randn(6, 3)
+    return torch.randn(4, 8), torch.randn(8, 4)
 
 
-_calls = count()
-
-
-def remembering(key: Any, step: int) -> Any:
-    """Wrong: the number of the call in place of the step."""
-    return random.normal(random.fold_in(key, next(_calls)), (3,))
-
-
-def dropout(key: Any, x: Any) -> Any:
+def dropout(key: Any, h: Any) -> Any:
     """10.3."""
-    return torch.where(random.bernoulli(key, 0.5, x.shape), 2 * x, 0.0)
+    return torch.where(random.bernoulli(key, 0.5, h.shape), 2 * h, 0.0)
+
+
+def noise_of(key: Any, block: Any, first: Any) -> Any:
+    """Noise for the rows of a block, the first of which has the number `first`."""
+
+    def of_row(number: Any) -> Any:
+        return random.normal(random.fold_in(key, number), (block.shape[1],))
+
+    return block + ts.vmap(of_row)(first + torch.arange(block.shape[0]))
+
+
+def noise_of_rows(key: Any, block: Any) -> Any:
+    """10.4."""
+    return noise_of(key, block, ts.lax.axis_index("rows") * block.shape[0])
+
+
+def noise_of_own_rows(key: Any, block: Any) -> Any:
+    """Wrong: rows are counted from 0 in every block."""
+    return noise_of(key, block, 0)
+
+
+def noise_of_blocks(key: Any, block: Any) -> Any:
+    """Wrong: the counters of a block, under a key for the device."""
+    number = ts.lax.axis_index("rows") + 100
+    return block + random.normal(random.fold_in(key, number), block.shape)
+
+
+def noise_for_all(key: Any, block: Any) -> Any:
+    """Wrong: the rows of all devices are fetched."""
+    rows = ts.lax.all_gather(block, "rows", tiled=True)
+    noise = random.normal(key, rows.shape)
+    return ts.lax.psum_scatter(rows + noise, "rows", tiled=True)
+
+
+def noise_of_one_number(key: Any, block: Any) -> Any:
+    """Wrong: the same key for each row."""
+    return block + random.normal(key, block.shape[1:])
 
 
 ANSWERS = {
     "10.1": Answers(
-        solution=two_layers,
+        solution=initial_values,
         wrong=(
-            Wrong(layers_cut_from_one, "Each draw needs its own"),
-            Wrong(layers_with_own_key, "ignores the caller's"),
-            Wrong(layers_with_used_key, "is used up"),
-            Wrong(layers_from_torch, "no hidden state"),
+            Wrong(values_cut_from_one, "Each draw needs its own"),
+            Wrong(values_with_own_key, "ignores the caller's"),
+            Wrong(values_with_used_key, "is used up"),
+            Wrong(values_from_torch, "no hidden state"),
         ),
     ),
     "10.2": Answers(
-        solution=lambda key, step: random.normal(random.fold_in(key, step), (3,)),
+        solution=range(30, 36),
         wrong=(
-            Wrong(lambda key, step: random.normal(random.key(step), (3,)), "mix the step *into* it"),
-            Wrong(lambda key, step: random.normal(key, (3,)) + step, "only shifted"),
-            Wrong(remembering, "Something outside remembers"),
-            Wrong(lambda key, step: random.normal(random.fold_in(key, 3), (3,)), "does not enter the key yet"),
+            Wrong(range(24, 30), "device 2 has it"),
+            Wrong(range(42, 48), "the *second* row"),
+            Wrong(range(18, 24), "plus the column"),
+            Wrong([3], "how many rows and columns"),
         ),
     ),
     "10.3": Answers(
         solution=dropout,
         wrong=(
-            Wrong(lambda key, x: torch.nn.functional.dropout(x, 0.5), "have a hidden state"),
-            Wrong(lambda key, x: torch.where(random.bernoulli(key, 0.5, x.shape), x, 0.0), "count twice"),
-            Wrong(lambda key, x: 2 * x * random.bernoulli(key, 0.5, x.shape[1:]), "one number for each element"),
-            Wrong(lambda key, x: dropout(random.key(0), x), "the key that the caller gives"),
-            Wrong(lambda key, x: torch.where(random.bernoulli(key, 0.9, x.shape), 2 * x, 0.0), "What decides"),
+            Wrong(lambda key, h: torch.nn.functional.dropout(h, 0.5), "have a hidden state"),
+            Wrong(lambda key, h: torch.where(random.bernoulli(key, 0.5, h.shape), h, 0.0), "count twice"),
+            Wrong(lambda key, h: 2 * h * random.bernoulli(key, 0.5, h.shape[1:]), "one number for each element"),
+            Wrong(lambda key, h: dropout(random.key(0), h), "the key that the caller gives"),
+            Wrong(lambda key, h: torch.where(random.bernoulli(key, 0.9, h.shape), 2 * h, 0.0), "What decides"),
         ),
     ),
     "10.4": Answers(
-        solution=range(30, 36),
+        solution=noise_of_rows,
         wrong=(
-            Wrong(range(24, 30), "CPU 2 has it"),
-            Wrong(range(42, 48), "the *second* row"),
-            Wrong(range(18, 24), "plus the column"),
-            Wrong([3], "how many rows and columns"),
+            Wrong(noise_of_own_rows, "what is the number of its first row"),
+            Wrong(noise_of_blocks, "The number of the *device* is still in the key"),
+            Wrong(noise_for_all, "Nothing has to be sent"),
+            Wrong(noise_of_one_number, "a key of its own"),
+            Wrong(lambda key, block: noise_of_rows(random.key(1), block), "from the key of the caller"),
         ),
     ),
 }

@@ -1,13 +1,15 @@
-"""Lesson 08: memory, traffic and work of a training step, for a layout beside one device and beside pure copies."""
+"""Lesson 08: memory, traffic and work of a training step, for a layout beside one device, copies and FSDP."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer
@@ -15,9 +17,9 @@ from course.widgets.card import MUTED, Piece, card, paragraph, stack
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.compile.cost import CollectiveCount
-from tinyshard.compile.memory import memory_of
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
+from tinyshard.lax import with_sharding_constraint
 from tinyshard.sharding import NamedSharding, P, PartitionSpec
 from tinyshard.sharding.mesh import AbstractMesh
 from tinyshard.transforms.autodiff import value_and_grad
@@ -34,19 +36,27 @@ Layer = tuple[PartitionSpec, PartitionSpec]
 WHOLE: Layer = (P(), P())
 BY_COLUMNS: Layer = (P(None, "model"), P("model"))
 BY_ROWS: Layer = (P("model"), P())
+ROWS_ALONG_DATA: Layer = (P("data"), P())
 
-# what is cut along "model" → layout of W and b of each layer
+# what is sharded along "model", or under FSDP along "data" → layout of W and b of each layer
 CUTS: dict[str, tuple[Layer, ...]] = {
     "nothing": (WHOLE, WHOLE, WHOLE, WHOLE),
     "W2 and W3": (WHOLE, BY_COLUMNS, BY_ROWS, WHOLE),
     "W1 and W2": (BY_COLUMNS, BY_ROWS, WHOLE, WHOLE),
+    "FSDP": (ROWS_ALONG_DATA, ROWS_ALONG_DATA, ROWS_ALONG_DATA, ROWS_ALONG_DATA),
 }
-# sky blue, orange, vermilion: told apart with any kind of colour vision; each part also has a height of its own
+# numbers of optimizer state for each parameter: Adam keeps a mean of gradients and one of their squares
+OPTIMIZERS = {"SGD": 0, "Adam": 2}
+# sky blue, purple, orange, vermilion: told apart with any kind of colour vision; each part also has a height of its own
 PARTS = (
     ("parameters", OKABE_ITO[0], 20),
+    ("optimizer state", OKABE_ITO[3], 20),
     ("share of the batch", OKABE_ITO[1], 15),
-    ("on top at the peak", OKABE_ITO[6], 10),
+    ("activations, gradients, gathered weights at the peak", OKABE_ITO[6], 10),
 )
+CUT_WORDS = {"nothing": "none", "W2 and W3": "W2 and W3 along model", "W1 and W2": "W1 and W2 along model"}
+CUT_WORDS["FSDP"] = "every W along data (FSDP)"
+LOSS = "aten.mean.default"  # the step after which the loss, or a device's part of it, is known
 BAR_WIDTH = 380  # px
 
 
@@ -57,7 +67,9 @@ class Costs:
     Args:
         name: the layout, in words.
         parameters_nbytes: of the parameters that a device holds.
+        state_nbytes: of the optimizer's state that it holds.
         batch_nbytes: of its share of the batch.
+        kept_nbytes: what is held on top of these once the loss is known: activations, and gathered weights.
         peak_nbytes: the most that it holds at once during the step.
         traffic: what it sends, by collective and axes.
         flops: its multiplications and additions.
@@ -65,7 +77,9 @@ class Costs:
 
     name: str
     parameters_nbytes: int
+    state_nbytes: int
     batch_nbytes: int
+    kept_nbytes: int
     peak_nbytes: int
     traffic: tuple[CollectiveCount, ...]
     flops: int
@@ -78,15 +92,16 @@ class Costs:
 
 @dataclass(frozen=True)
 class Compared:
-    """The chosen layout and two to hold it against, for one network and one batch."""
+    """The chosen layout, last, and others to compare it with, for one network, one batch and one optimizer."""
 
     width: int
     examples: int
+    optimizer: str
     costs: tuple[Costs, ...]
 
 
 def layout_costs() -> Explorer[Compared]:
-    """Choose mesh, cut, width and batch; see what a step of the lesson's network costs each device.
+    """Choose mesh, sharded weights, optimizer, width and batch; see what a step costs each device.
 
     Returns:
         The explorer; show it as the last line of a cell.
@@ -94,36 +109,41 @@ def layout_costs() -> Explorer[Compared]:
     Communication: none; programs are made for meshes without devices, and counted.
 
     Example:
-        >>> print(layout_costs().text.splitlines()[4])
-        4 × 2, W2 and W3          1.03 MiB     198.5 KiB      3.02 MiB      1.83 MiB         64.7
+        >>> print(layout_costs().text.splitlines()[5])
+        4 × 2, W2 and W3       1.03 MiB          0 B    198.5 KiB   322.75 KiB     3.02 MiB     1.83 MiB         64.7
     """
     controls: list[Control] = [
         Choice("mesh", "data × model", [(_words(mesh), mesh) for mesh in MESHES], start=(4, 2)),
-        Choice("cut", "sharded along model", [(name, name) for name in CUTS], start="W2 and W3"),
+        Choice("cut", "sharded weights", [(CUT_WORDS[name], name) for name in CUTS], start="W2 and W3"),
+        Choice("optimizer", "optimizer", [(name, name) for name in OPTIMIZERS]),
         Choice("width", "width", [(f"{width:,}", width) for width in WIDTHS]),
         Choice("examples", "examples", [(f"{examples:,}", examples) for examples in EXAMPLES]),
     ]
     return Explorer(HEADING, controls, look, draw, describe)
 
 
-def look(mesh: tuple[int, int], cut: str, width: int, examples: int) -> Compared:
+def look(mesh: tuple[int, int], cut: str, optimizer: str, width: int, examples: int) -> Compared:
     """Make the programs, and count.
 
     Args:
         mesh: sizes of the axes data and model.
         cut: one of CUTS.
+        optimizer: one of OPTIMIZERS.
         width: outputs of the layers in the middle.
         examples: of the whole batch.
 
     Communication: none.
     """
-    known = [((1, 1), "nothing"), ((8, 1), "nothing")]
-    chosen = [*known, (mesh, cut)] if (mesh, cut) not in known else known
-    return Compared(width, examples, tuple(costs_of(mesh, cut, width, examples) for mesh, cut in chosen))
+    known = [((1, 1), "nothing"), ((8, 1), "nothing"), ((8, 1), "FSDP")]
+    axis = 0 if cut == "FSDP" else 1
+    layout = (mesh, cut if mesh[axis] > 1 else "nothing")  # an axis of one device shards nothing
+    chosen = [*(pair for pair in known if pair != layout), layout]
+    costs = tuple(costs_of(mesh, cut, width, examples, optimizer) for mesh, cut in chosen)
+    return Compared(width, examples, optimizer, costs)
 
 
 @lru_cache(maxsize=64)
-def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int) -> Costs:
+def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int, optimizer: str = "SGD") -> Costs:
     """What a training step costs each device.
 
     Args:
@@ -131,6 +151,7 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int) -> Cost
         cut: one of CUTS.
         width: outputs of the layers in the middle.
         examples: of the whole batch.
+        optimizer: one of OPTIMIZERS.
 
     Communication: none.
 
@@ -149,15 +170,19 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int) -> Cost
         for (m, n), specs in zip(pairwise(sizes), CUTS[cut], strict=True)
     ]
     batch = (stand_in((examples, sizes[0]), P("data")), stand_in((examples, sizes[-1]), P("data")))
-    compiled = jit(_train_step).lower(params, batch).compile()
-    program, cost = compiled.program, compiled.cost_analysis()
+    state = [params] * OPTIMIZERS[optimizer]
+    compiled = jit(_train_step(grid, cut)).lower(params, state, batch).compile()
+    program, cost, memory = compiled.program, compiled.cost_analysis(), compiled.memory_analysis()
     held = [meta.nbytes for meta in program.metas[: program.num_inputs] if meta is not None]
     count = 2 * len(params)
+    is_known = next(k for k, step in enumerate(memory.steps) if step.op == LOSS)
     return Costs(
-        f"{_words(mesh)}, {cut if mesh[1] > 1 else 'nothing'}" if mesh != (1, 1) else "one device",
+        _layout_words(mesh, cut),
         sum(held[:count]),
-        sum(held[count : count + 2]),
-        memory_of(program).peak_nbytes,
+        sum(held[count:-2]),
+        sum(held[-2:]),
+        memory.steps[is_known].nbytes - memory.argument_nbytes,
+        memory.peak_nbytes,
         cost.traffic,
         cost.flops,
     )
@@ -185,17 +210,23 @@ def draw(compared: Compared) -> str:
 
 def describe(compared: Compared) -> str:
     """A table, and the collectives of the chosen layout."""
-    columns = ("parameters", "batch", "at the peak", "sent", "Mflop")
-    lines = [_heading(compared), f"{'':20}" + "".join(f"{name:>14}" for name in columns[:-1]) + f"{columns[-1]:>13}"]
+    columns = ("parameters", "optimizer", "batch", "for backward", "at the peak", "sent", "Mflop")
+    lines = [_heading(compared), f"{'':18}" + "".join(f"{name:>13}" for name in columns)]
     for costs in compared.costs:
-        sizes = (costs.parameters_nbytes, costs.batch_nbytes, costs.peak_nbytes, costs.sent_nbytes)
-        words = "".join(f"{human_bytes(size):>14}" for size in sizes)
-        lines.append(f"{costs.name:20}{words}{costs.flops / 1e6:>13,.1f}")
+        sizes = (costs.parameters_nbytes, costs.state_nbytes, costs.batch_nbytes, costs.kept_nbytes)
+        words = "".join(f"{human_bytes(size):>13}" for size in (*sizes, costs.peak_nbytes, costs.sent_nbytes))
+        lines.append(f"{costs.name:18}{words}{costs.flops / 1e6:>13,.1f}")
     chosen = compared.costs[-1]
     return "\n".join([*lines, "", f"{chosen.name}:", *_lines(chosen)])
 
 
-def _train_step(params: Any, batch: Any) -> Any:
+def _train_step(grid: AbstractMesh, cut: str) -> Callable[..., Any]:
+    """One step of SGD, or with two trees of state of Adam; under FSDP weights are gathered before they are used."""
+
+    def laid(x: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
+        constrained: torch.Tensor = with_sharding_constraint(x, NamedSharding(grid, spec))
+        return constrained
+
     def loss(params: Any, batch: Any) -> torch.Tensor:
         inputs, targets = batch
         for weights, bias in params:
@@ -204,20 +235,35 @@ def _train_step(params: Any, batch: Any) -> Any:
         result: torch.Tensor = ((outputs - targets) ** 2).sum(-1).mean()
         return result
 
-    value, grads = value_and_grad(loss)(params, batch)
-    new = [(w - 1e-3 * dw, b - 1e-3 * db) for (w, b), (dw, db) in zip(params, grads, strict=True)]
-    return value, new
+    def step(params: Any, state: Any, batch: Any) -> Any:
+        used = [(laid(weights, P()), bias) for weights, bias in params] if cut == "FSDP" else params
+        value, grads = value_and_grad(loss)(used, batch)
+        # a partial sum that is used three times would be added up three times: so each gradient is laid out at once
+        grads = [(laid(g[0], specs[0]), laid(g[1], specs[1])) for g, specs in zip(grads, CUTS[cut], strict=True)]
+        if not state:
+            return value, tree_map(lambda p, g: p - 1e-3 * g, params, grads)
+        means = tree_map(lambda m, g: 0.9 * m + 0.1 * g, state[0], grads)
+        squares = tree_map(lambda v, g: 0.999 * v + 0.001 * g * g, state[1], grads)
+        new = tree_map(lambda p, m, v: p - 1e-3 * m / (v.sqrt() + 1e-8), params, means, squares)
+        return value, new, means, squares
+
+    return step
+
+
+def _layout_words(mesh: tuple[int, int], cut: str) -> str:
+    return "one device" if mesh == (1, 1) else f"{_words(mesh)}, {cut}"
 
 
 def _lines(costs: Costs) -> list[str]:
     if not costs.traffic:
-        return ["  nobody talks"]
+        return ["  no communication"]
     return [f"  {t.kind} over {'*'.join(t.axes)}, {t.count} of them: {t.nbytes:,} bytes" for t in costs.traffic]
 
 
 def _heading(compared: Compared) -> str:
     return (
-        f"layers of 784, {compared.width:,}, {compared.width:,}, {compared.width:,}, 10; {compared.examples:,} examples"
+        f"layers of 784, {compared.width:,}, {compared.width:,}, {compared.width:,}, 10; "
+        f"{compared.examples:,} examples, {compared.optimizer}"
     )
 
 
@@ -226,8 +272,8 @@ def _words(mesh: tuple[int, int]) -> str:
 
 
 def _memory_bar(costs: Costs, px_per_byte: float) -> Piece:
-    rest = costs.peak_nbytes - costs.parameters_nbytes - costs.batch_nbytes
-    sizes = (costs.parameters_nbytes, costs.batch_nbytes, rest)
+    held = (costs.parameters_nbytes, costs.state_nbytes, costs.batch_nbytes)
+    sizes = (*held, costs.peak_nbytes - sum(held))
     parts = [(name, size, colour, height) for (name, colour, height), size in zip(PARTS, sizes, strict=True)]
     return _bar(costs.name, parts, px_per_byte, human_bytes(costs.peak_nbytes))
 

@@ -143,7 +143,7 @@ def draw(drawn: Drawn) -> str:
 
 
 def describe(drawn: Drawn) -> str:
-    """For each device the places of its numbers, their counters, and which of them others made."""
+    """For each device the places of its numbers, their counters, and which of them other devices made."""
     lines = [_headline(drawn), ""]
     for device, numbers in enumerate(drawn.blocks):
         places, counters = (" ".join(words) for words in ([str(n.place) for n in numbers], map(_made_from, numbers)))
@@ -211,9 +211,9 @@ def _headline(drawn: Drawn) -> str:
 
 def _summary(drawn: Drawn) -> list[str]:
     sent = ", ".join(drawn.exchanges)
-    talk = f"{drawn.nbytes} bytes that each device sends, by the model: {sent}" if sent else "no device sends anything"
+    traffic = f"{drawn.nbytes} bytes sent by each device, by the model: {sent}" if sent else "no device sends anything"
     foreign = sum(n.maker != device for device, numbers in enumerate(drawn.blocks) for n in numbers)
-    return [f"{talk}; {foreign} of {math.prod(drawn.shape)} numbers are made elsewhere than where they are kept"]
+    return [f"{traffic}; {foreign} of {math.prod(drawn.shape)} numbers are made elsewhere than where they are kept"]
 
 
 def _followed(drawn: Drawn) -> str:

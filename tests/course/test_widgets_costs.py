@@ -30,18 +30,53 @@ def test_two_cut_matrices_are_held_in_halves():
     assert costs.parameters_nbytes == PARAMETERS_NBYTES - 2 * (2 * 256 * 256 + 256)
 
 
+def test_fsdp_holds_an_eighth_of_the_weights_and_sends_what_an_all_reduce_sends():
+    costs = costs_of((8, 1), "FSDP", 256, 256)
+    biases = 4 * (3 * 256 + 10)
+    assert costs.parameters_nbytes == (PARAMETERS_NBYTES - biases) // 8 + biases
+    assert costs.sent_nbytes == costs_of((8, 1), "nothing", 256, 256).sent_nbytes
+    weights = [(each.kind, each.count) for each in costs.traffic if each.nbytes > 2 * biases]
+    assert weights == [("all_gather", 4), ("reduce_scatter", 4)]
+
+
+def test_adam_holds_two_numbers_more_for_each_parameter_and_sends_no_more():
+    for mesh, cut in (((1, 1), "nothing"), ((8, 1), "nothing"), ((8, 1), "FSDP"), ((4, 2), "W2 and W3")):
+        sgd, adam = costs_of(mesh, cut, 256, 256), costs_of(mesh, cut, 256, 256, "Adam")
+        assert (sgd.state_nbytes, adam.state_nbytes) == (0, 2 * sgd.parameters_nbytes)
+        assert adam.sent_nbytes == sgd.sent_nbytes
+        assert adam.peak_nbytes >= sgd.peak_nbytes + adam.state_nbytes
+
+
+def test_what_is_kept_for_the_backward_pass_is_the_outputs_of_the_layers():
+    # of three layers the outputs and what clamp made of them, and the difference from the targets, which is counted
+    # twice with its square; 32 examples
+    kept = costs_of((8, 1), "nothing", 256, 256).kept_nbytes
+    assert 4 * 32 * 6 * 256 <= kept <= 4 * 32 * (6 * 256 + 4 * 10)
+
+
 def test_the_words_are_a_table_and_the_collectives_of_the_chosen_layout():
     lines = layout_costs().choose(mesh=(8, 1), cut="nothing").text.splitlines()
-    assert lines[:4] == [
-        "layers of 784, 256, 256, 256, 10; 256 examples",
-        "                        parameters         batch   at the peak          sent        Mflop",
-        "one device                1.28 MiB       794 KiB       4.1 MiB           0 B        410.8",
-        "8 × 1, nothing            1.28 MiB     99.25 KiB      3.42 MiB      2.24 MiB         51.3",
+    assert lines[:5] == [
+        "layers of 784, 256, 256, 256, 10; 256 examples, SGD",
+        "                     parameters    optimizer        batch for backward  at the peak         sent        Mflop",
+        "one device             1.28 MiB          0 B      794 KiB     1.51 MiB      4.1 MiB          0 B        410.8",
+        "8 × 1, FSDP          166.29 KiB          0 B    99.25 KiB   715.38 KiB     1.63 MiB     2.24 MiB         51.3",
+        "8 × 1, nothing         1.28 MiB          0 B    99.25 KiB   193.38 KiB     3.42 MiB     2.24 MiB         51.3",
     ]
     assert lines[-1] == "  all_reduce over data, 9 of them: 2,345,805 bytes"
 
 
-@pytest.mark.parametrize("choice", [{"mesh": (8, 1)}, {"cut": "W1 and W2"}, {"width": 8192}, {"examples": 8192}])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"mesh": (8, 1)},
+        {"cut": "W1 and W2"},
+        {"cut": "FSDP"},
+        {"optimizer": "Adam"},
+        {"width": 8192},
+        {"examples": 8192},
+    ],
+)
 def test_every_control_changes_picture_and_words(choice):
     before = layout_costs()
     after = layout_costs().choose(**choice)
