@@ -53,7 +53,7 @@ def test_the_solution_is_passed_and_told_why_it_is_right(id: str, capsys: pytest
     check(id, made(answers_of(id).solution))
     verdict, *why = capsys.readouterr().out.splitlines()
     assert verdict == f"{id}: passed"
-    assert " ".join(" ".join(why).split()) == " ".join(f"why: {EXERCISES[id].why}".split() if EXERCISES[id].why else "")
+    assert " ".join(" ".join(why).split()) == " ".join(f"why: {EXERCISES[id].why}".split())
 
 
 @pytest.mark.parametrize("id, wrong", WRONG)
