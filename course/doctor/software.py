@@ -5,6 +5,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ __all__ = [
 ]
 
 INSTALL = "make lab installs it; or: pip install -e '.[course]'"
+# a requirement of torch, and not of a package whose name begins so
+NAMES_TORCH = re.compile(r"torch(?![\w.-])")
 # A machine that is busy with its first start needs a while; the lessons' own patience is longer.
 PATIENCE_S = 120
 # The half of ipywidgets 8 that runs in the browser has this major version, and ipywidgets 7's a lower one.
@@ -51,7 +54,7 @@ def look_at_torch() -> Finding:
         return Finding("torch", State.FATAL, f"{python}; torch is not installed", INSTALL)
     bounds: list[str] = []
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # run from its folder, without an installation
-        bounds = [each for each in importlib.metadata.requires("tinyshard") or [] if each.startswith("torch")]
+        bounds = [each for each in importlib.metadata.requires("tinyshard") or [] if NAMES_TORCH.match(each)]
     if not all(_is_met(bound) for bound in bounds):
         return Finding("torch", State.FATAL, f"{python}, torch {version}; needed: {', '.join(bounds)}", INSTALL)
     return Finding("torch", State.GOOD, f"{version} on {python}")

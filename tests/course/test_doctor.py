@@ -98,6 +98,12 @@ def test_torch_is_found_with_its_version() -> None:
     assert finding.found.startswith("2.13")
 
 
+def test_an_extra_whose_name_begins_like_torch_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    needed = ["torch<2.14,>=2.13", "torchmonarch==0.7.0; extra == 'monarch'", "torch-xla>=9; extra == 'xla'"]
+    monkeypatch.setattr(software.importlib.metadata, "requires", lambda name: needed)
+    assert software.look_at_torch().state is State.GOOD
+
+
 def test_a_torch_of_another_version_is_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(software.importlib.metadata, "requires", lambda name: ["numpy>=2", "torch<2.13,>=2.12"])
     finding = software.look_at_torch()
