@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import CapturingDisplayPublisher
 from IPython.core.interactiveshell import InteractiveShell
 
 import tinyshard  # noqa: F401
@@ -80,6 +81,7 @@ def run_lesson(path: Path) -> tuple[int, int]:
     shown = Shown(shell=shell)
     shell.displayhook = shown
     shell.display_trap.hook = shown
+    shell.display_pub = CapturingDisplayPublisher(shell=shell)  # pictures and buttons, which stdout would show as text
     shell.colors = "nocolor"
     cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
     n_equal = 0
