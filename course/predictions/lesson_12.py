@@ -48,7 +48,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "12.c",
-        question="In float32, how many rows does a product need until arithmetic decides, instead of about 300?",
+        question="In TF32, with numbers of 4 bytes, how many rows does a product need until arithmetic decides?",
         choices=(
             Choice(
                 "about 150",
