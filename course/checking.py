@@ -9,11 +9,11 @@ from course.deadline import OverdueError, deadline
 from course.exercises import exercise_of
 from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
 from course.progress import Record, note
+from course.wrapping import WIDTH, filled
 
 __all__ = ["check"]
 
 LIMIT_S = 30.0  # the slowest right answer of the course takes two, where nothing else runs
-WIDTH = 100
 LIBRARIES = ("course", "tinyshard", "torch")
 
 
@@ -51,7 +51,7 @@ def check(id: str, answer: object) -> None:
     if verdict.is_passed:
         print(f"{id}: passed")
         if exercise.why:
-            print(_filled("why:  ", exercise.why))
+            print(filled("  why:  ", exercise.why, "    "))
     else:
         print(f"{id}: {verdict.difference}")
         print(_hint(exercise, verdict, record.wrong))
@@ -96,8 +96,4 @@ def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> str:
     else:
         rung = min(wrong, len(exercise.hints))
         label, text = f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1]
-    return _filled(label, text)
-
-
-def _filled(label: str, text: str) -> str:
-    return textwrap.fill(f"{label}{text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False)
+    return filled(f"  {label}", text, "    ")

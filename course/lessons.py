@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 
 from course import jsonfile
+from course.by_lesson import number_in
 from course.errors import MissingLessonsError, UnknownLessonError
 
 __all__ = ["Lesson", "find_lesson", "find_lessons", "put_back", "refresh", "shipped_folder", "working_folder"]
@@ -71,7 +72,7 @@ def find_lesson(folder: Path, name: str) -> Lesson:
     """
     lessons = find_lessons(folder)
     wanted = Path(name).name
-    number = wanted.zfill(2) if wanted.isdigit() else wanted.upper() if len(wanted) == 1 else None
+    number = number_in(wanted) if wanted.isdigit() or len(wanted) == 1 else None
     found = [each for each in lessons if number == each.number or (not number and each.path.name.startswith(wanted))]
     if len(found) != 1 or not wanted:
         raise UnknownLessonError(
@@ -123,7 +124,8 @@ def refresh(shipped: Path, working: Path) -> list[str]:
     working.mkdir(exist_ok=True)
     known = _read_manifest(working)
     lines = []
-    for lesson in find_lessons(shipped):
+    lessons = find_lessons(shipped)
+    for lesson in lessons:
         name = lesson.path.name
         now = _hash(lesson.path)
         mine = working / name
@@ -139,18 +141,18 @@ def refresh(shipped: Path, working: Path) -> list[str]:
             lines.append(f"{name}: {'new version' if mine.exists() else 'copied'}")
             _copy(lesson.path, mine)
         known[name] = now
-    lines += _clear_first_edition(shipped, working, known)
+    lines += _clear_first_edition({lesson.path.name for lesson in lessons}, working, known)
     _write_manifest(working, known)
     return lines
 
 
-def _clear_first_edition(shipped: Path, working: Path, known: dict[str, str]) -> list[str]:
+def _clear_first_edition(shipped: set[str], working: Path, known: dict[str, str]) -> list[str]:
     """Remove copies of lessons that are shipped no longer, except edited ones, and forget both.
 
     Versions put beside an edited lesson, `… (new).ipynb`, stay: they may be all that the learner has of it.
     """
     lines = []
-    for name in sorted(known.keys() - {lesson.path.name for lesson in find_lessons(shipped)}):
+    for name in sorted(known.keys() - shipped):
         mine = working / name
         if BESIDE.search(name):
             continue

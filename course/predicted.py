@@ -13,8 +13,8 @@ __all__ = ["PREDICTED", "Guess", "guesses_in", "learner_in", "note_choice", "not
 
 PREDICTED = ".predictions.json"
 
-# Explained in this process without a choice: whoever then chooses has read the answer. Not kept in the file: who runs
-# all cells of a lesson once may still predict in the next kernel.
+# Explained in this process without a choice: a learner who then chooses has read the answer. Not kept in the file: a
+# learner who runs all cells of a lesson once may still predict in the next kernel.
 _explained: set[str] = set()
 
 
@@ -61,10 +61,11 @@ def note_choice(folder: Path, id: str, choice: str) -> bool:
     Raises:
         OSError: the file cannot be written.
     """
-    known = read_guesses(folder)
+    kept = jsonfile.read_dict(folder / PREDICTED)
+    known = guesses_in(kept)
     if id in _explained or (id in known and known[id].is_explained):
         return False
-    _write(folder, {**known, id: Guess(choice)})
+    _write(folder, learner_in(kept), {**known, id: Guess(choice)})
     return True
 
 
@@ -77,18 +78,18 @@ def note_explained(folder: Path, id: str) -> Guess | None:
     Raises:
         OSError: the file cannot be written.
     """
-    known = read_guesses(folder)
+    kept = jsonfile.read_dict(folder / PREDICTED)
+    known = guesses_in(kept)
     if id not in known:
         _explained.add(id)
         return None
     if not known[id].is_explained:
-        _write(folder, {**known, id: Guess(known[id].choice, is_explained=True)})
+        _write(folder, learner_in(kept), {**known, id: Guess(known[id].choice, is_explained=True)})
     return known[id]
 
 
-def _write(folder: Path, guesses: dict[str, Guess]) -> None:
-    learner = learner_in(jsonfile.read_dict(folder / PREDICTED)) or secrets.token_hex(8)
+def _write(folder: Path, learner: str | None, guesses: dict[str, Guess]) -> None:
     lines: dict[str, Any] = {
         id: {"choice": guess.choice, "explained": guess.is_explained} for id, guess in sorted(guesses.items())
     }
-    jsonfile.write(folder / PREDICTED, {"learner": learner, "predictions": lines})
+    jsonfile.write(folder / PREDICTED, {"learner": learner or secrets.token_hex(8), "predictions": lines})

@@ -1,6 +1,5 @@
 """`predict("05.a")` asks before a cell is run, `explain("05.a")` says afterwards what the choice meant."""
 
-import textwrap
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -9,10 +8,9 @@ from course.predicted import note_choice, note_explained, read_guesses
 from course.predictions import prediction_of
 from course.predictions.prediction import Prediction
 from course.sharing import share
+from course.wrapping import filled
 
 __all__ = ["Buttons", "explain", "predict"]
-
-WIDTH = 100
 
 
 def predict(id: str, choice: str | None = None) -> None:
@@ -57,12 +55,12 @@ def explain(id: str) -> None:
     In JAX: has no counterpart.
     """
     prediction = prediction_of(id)
+    unkept = []
     try:
-        note_explained(Path.cwd(), id)
-        unkept = []
+        guess = note_explained(Path.cwd(), id)
     except OSError as error:
         unkept = [f"  predictions are not kept: {error.strerror}"]
-    guess = read_guesses(Path.cwd()).get(id)
+        guess = read_guesses(Path.cwd()).get(id)
     chosen = guess.choice if guess and guess.choice in prediction.letters else None
     print(*_explained(prediction, chosen), *unkept, sep="\n")
 
@@ -117,9 +115,9 @@ def _display(shown: Buttons) -> None:
 
 
 def _asked(prediction: Prediction) -> str:
-    lines = [_filled(f"{prediction.id}: ", prediction.question, "  ")]
+    lines = [filled(f"{prediction.id}: ", prediction.question, "  ")]
     for letter in prediction.letters:
-        lines.append(_filled(f"  {letter}  ", prediction.choice(letter).text, "     "))
+        lines.append(filled(f"  {letter}  ", prediction.choice(letter).text, "     "))
     return "\n".join(lines)
 
 
@@ -139,23 +137,17 @@ def _noted(prediction: Prediction, letter: str) -> str:
 
 def _explained(prediction: Prediction, chosen: str | None) -> list[str]:
     right = prediction.choice(prediction.right).text
-    why = _filled("  why:  ", prediction.why, "    ")
+    why = filled("  why:  ", prediction.why, "    ")
     if chosen is None:
-        return [_filled(f"{prediction.id}: {prediction.right} is right: ", right, "  "), why]
+        return [filled(f"{prediction.id}: {prediction.right} is right: ", right, "  "), why]
     choice = prediction.choice(chosen)
-    told = _filled(f"{prediction.id}: you chose {chosen}: ", choice.text, "  ")
+    told = filled(f"{prediction.id}: you chose {chosen}: ", choice.text, "  ")
     if choice.is_right:
         return [told, "  That is right.", why]
     return [
         told,
-        _filled("  that says:  ", choice.misconception, "    "),
-        _filled("  answer:  ", choice.answer, "    "),
-        _filled(f"  {prediction.right} is right: ", right, "    "),
+        filled("  that says:  ", choice.misconception, "    "),
+        filled("  answer:  ", choice.answer, "    "),
+        filled(f"  {prediction.right} is right: ", right, "    "),
         why,
     ]
-
-
-def _filled(label: str, text: str, indent: str) -> str:
-    return textwrap.fill(
-        " ".join(text.split()), WIDTH, initial_indent=label, subsequent_indent=indent, break_on_hyphens=False
-    )

@@ -9,10 +9,11 @@ from course import jsonfile
 from course.errors import MissingRoomError
 from course.predicted import PREDICTED, guesses_in, learner_in
 from course.predictions.prediction import Prediction
+from course.wrapping import WIDTH
 
 __all__ = ["choices_in", "poll"]
 
-BAR, WIDTH = 24, 100
+BAR = 24
 
 
 def choices_in(folder: Path) -> dict[str, Counter[str]]:

@@ -38,7 +38,7 @@ _SECOND_ADDRESS = "127.0.0.2"  # host b's, as the controller sees it
 
 
 class Relay:
-    """Passes bytes on between whoever connects and one address, after a delay, and not at all while it is cut.
+    """Passes bytes on between those that connect and one address, after a delay, and not at all while it is cut.
 
     While it is cut, bytes are held, not lost: that is what TCP makes of a wire that is cut and joined again.
 
@@ -201,10 +201,7 @@ class TwoHosts:
         Args:
             name: "a" or "b".
         """
-        for process in _family(self._launchers[name]):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self._launchers[name].wait(_ENDS_WITHIN_S)
+        _kill(self._launchers[name])
 
     def close(self) -> None:
         """End both hosts and the wire. Call `ts.shutdown()` before it."""
@@ -219,20 +216,18 @@ class TwoHosts:
 
 def _end(launchers: list[subprocess.Popen[bytes]], wire: Relay) -> None:
     for launcher in launchers:
-        for process in _family(launcher):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        launcher.wait(_ENDS_WITHIN_S)
+        _kill(launcher)
     wire.close()
 
 
-def _family(launcher: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """A launcher and all that it has started, the launcher first: it must not start others in their place."""
-    try:
+def _kill(launcher: subprocess.Popen[bytes]) -> None:
+    """End a launcher and all that it has started, the launcher first: it must not start others in their place."""
+    with contextlib.suppress(psutil.NoSuchProcess):
         first = psutil.Process(launcher.pid)
-        return [first, *first.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
+        for process in [first, *first.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    launcher.wait(_ENDS_WITHIN_S)
 
 
 def _free_port() -> int:

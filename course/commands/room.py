@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from course.by_lesson import number_in
 from course.commands.command import Command
 from course.errors import UnknownLessonError
 from course.predictions import lesson_numbers, predictions_of
@@ -37,7 +38,7 @@ def show_room(arguments: argparse.Namespace) -> int:
 
 
 def room_lines(folder: Path, lesson: str | None) -> list[str]:
-    """The lines to print: all predictions of one lesson; or of all lessons those that somebody has answered.
+    """The lines to print: all predictions of one lesson; or of all lessons those that have an answer.
 
     Args:
         folder: The room's.
@@ -48,7 +49,7 @@ def room_lines(folder: Path, lesson: str | None) -> list[str]:
         return list(poll(list(predictions_of(_number(lesson)).values()), counts))
     answered = [each for each in _all_predictions() if each.id in counts]
     if not answered:
-        return [f"nobody has predicted anything yet; looked in {folder}"]
+        return [f"there are no predictions yet; looked in {folder}"]
     return list(poll(answered, counts))
 
 
@@ -58,7 +59,7 @@ def _all_predictions() -> Iterator[Prediction]:
 
 
 def _number(lesson: str) -> str:
-    number = lesson.zfill(2) if lesson.isdigit() else lesson.upper()
+    number = number_in(lesson)
     if number not in lesson_numbers():
         raise UnknownLessonError(
             f"there are no predictions of lesson {lesson!r}\n"

@@ -4,14 +4,12 @@ An exercise is an `Exercise` (exercise.py). To it belong
 
     a judge    says what differs; it asks for the means that the task names, not for the values alone (means.py)
     hints      two or three; the last one leads to the answer, and none shows half of it (tests/course/test_hints.py)
-    why        why the answer is right: printed to whoever passes
+    why        why the answer is right: printed after "passed"
     answers    in `course/solutions/lesson_NN.py`: the solution, and two or more wrong ones, each with the hint that it
                must get
 """
 
-import importlib
-import pkgutil
-
+from course.by_lesson import lessons_in, module_of
 from course.exercises.exercise import Exercise
 
 __all__ = ["UnknownExerciseError", "exercise_of", "exercises_of", "lesson_numbers"]
@@ -23,8 +21,7 @@ class UnknownExerciseError(LookupError):
 
 def lesson_numbers() -> list[str]:
     """The lessons that have exercises, such as "04", in order."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
+    return lessons_in(__path__)
 
 
 def exercises_of(lesson: str) -> dict[str, Exercise]:
@@ -38,8 +35,7 @@ def exercises_of(lesson: str) -> dict[str, Exercise]:
     """
     if lesson not in lesson_numbers():
         return {}
-    module = importlib.import_module(f"{__name__}.lesson_{lesson}")
-    return {exercise.id: exercise for exercise in module.EXERCISES}
+    return {exercise.id: exercise for exercise in module_of(__name__, lesson).EXERCISES}
 
 
 def exercise_of(id: str) -> Exercise:

@@ -42,7 +42,9 @@ def judge_one_look(train: Answer) -> Verdict:
         if isinstance(losses, ts.Array) or (
             isinstance(losses, list | tuple) and any(isinstance(loss, ts.Array) for loss in losses)
         ):
-            hint = "The losses are still on the device: whoever prints them will wait. Fetch them before you return."
+            hint = (
+                "The losses are still on the device: a caller that prints them will wait. Fetch them before you return."
+            )
             return differs("the losses are Arrays", hint)
         want, wanted = start, []
         for _ in range(steps):

@@ -15,9 +15,7 @@ A lesson has four to six. Each stands in a cell of its own, `predict("05.a")`, b
     )
 """
 
-import importlib
-import pkgutil
-
+from course.by_lesson import lessons_in, module_of
 from course.predictions.prediction import Prediction
 
 __all__ = ["UnknownPredictionError", "lesson_numbers", "prediction_of", "predictions_of"]
@@ -29,8 +27,7 @@ class UnknownPredictionError(LookupError):
 
 def lesson_numbers() -> list[str]:
     """The lessons that have predictions, such as "05", in order."""
-    names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
+    return lessons_in(__path__)
 
 
 def predictions_of(lesson: str) -> dict[str, Prediction]:
@@ -44,8 +41,7 @@ def predictions_of(lesson: str) -> dict[str, Prediction]:
     """
     if lesson not in lesson_numbers():
         return {}
-    module = importlib.import_module(f"{__name__}.lesson_{lesson}")
-    return {prediction.id: prediction for prediction in module.PREDICTIONS}
+    return {prediction.id: prediction for prediction in module_of(__name__, lesson).PREDICTIONS}
 
 
 def prediction_of(id: str) -> Prediction:

@@ -102,11 +102,9 @@ def _places(mesh: tuple[int, ...]) -> Options:
     specs = [(rows, columns) for rows in cuts for columns in cuts if not set(rows) & set(columns)]
     entries = [tuple(_entry(cut) for cut in spec) for spec in specs]
     trimmed = [place[:1] if place[1] is None else place for place in entries]
-    offered: list[tuple[Entry, ...]] = [() if place == (None,) else place for place in trimmed]
-    return [
-        ("CPU 0 alone", "one"),
-        *((f"P({', '.join(map(repr, place))})".replace("'", '"'), place) for place in offered),
-    ]
+    offered: list[Place] = ["one"]
+    offered += [() if place == (None,) else place for place in trimmed]
+    return [(spec_text(place), place) for place in offered]
 
 
 def _entry(cut: tuple[str, ...]) -> Entry:

@@ -197,13 +197,11 @@ def draw(remembered: Remembered) -> str:
 
 def describe(remembered: Remembered) -> str:
     """The same in words."""
-    changed = [
-        f"  {fact.name}: {fact.before}, now {fact.now} (decides about the {fact.decides})"
-        if fact.decides != "nothing"
-        else f"  {fact.name}: {fact.before}, now {fact.now} (decides about nothing)"
-        for fact in remembered.facts
-        if fact.is_changed
-    ]
+    changed = []
+    for fact in remembered.facts:
+        if fact.is_changed:
+            decides = "nothing" if fact.decides == "nothing" else f"the {fact.decides}"
+            changed.append(f"  {fact.name}: {fact.before}, now {fact.now} (decides about {decides})")
     stale = [f"  {_STALE}"] if remembered.is_stale else []
     return "\n".join([_verdict(remembered), *(changed or ["  nothing is different"]), *stale, remembered.graph])
 

@@ -145,7 +145,7 @@ def test_a_long_belief_goes_on_under_its_first_word() -> None:
 def test_all_lessons_show_what_was_answered_and_one_lesson_all_of_its_own(
     room: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert room_lines(room, None) == [f"nobody has predicted anything yet; looked in {room}"]
+    assert room_lines(room, None) == [f"there are no predictions yet; looked in {room}"]
     learner_at(room / "one", monkeypatch, b="b")
     assert [line[:4] for line in room_lines(room, None)] == ["98.b", "  a ", "  b ", "  c "]
     assert [line[:4] for line in room_lines(room, "98")][::4] == ["98.a", "98.b"]
