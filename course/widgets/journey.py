@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from course.widgets.traffic import exchanged
 from tinyshard.arrays.transfer import move_program
 from tinyshard.compile.cost import bytes_sent
-from tinyshard.core.collectives import COLLECTIVES, group_positions
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Eqn, Program
 from tinyshard.runtime.worker.executor import make_ready
@@ -131,46 +131,11 @@ def _run(program: Program, shards: list[Tensor | None]) -> list[tuple[Eqn, list[
             for row in values:
                 row[slot] = step.call(row)[0]
             continue
-        operands = [row[step.operand] for row in values]
-        made = (
-            _transferred(step.step, operands, program)
-            if step.name == "transfer"
-            else _met(step.step, operands, program)
-        )
+        made = exchanged(program, step.step, [row[step.operand] for row in values])
         for row, block in zip(values, made, strict=True):
             row[slot] = block
         found.append((step.step, made))
     return found
-
-
-def _met(step: Eqn, operands: list[Tensor], program: Program) -> list[Tensor | None]:
-    """A collective, group by group."""
-    params = {name: value for name, value in step.kwargs.items() if name not in ("axes", "groups")}
-    does = COLLECTIVES[step.op]
-    made: list[Tensor | None] = [None] * len(operands)
-    for position in range(len(operands)):
-        group = group_positions(program.axes, step.kwargs["axes"], position, step.kwargs.get("groups"))
-        members = [operands[p] for p in group]
-        mine = group.index(position)
-        if does.own is not None:
-            made[position] = does.own(members[mine], mine, len(group), **params)
-        else:
-            assert does.form is not None
-            made[position] = does.form(torch.stack(members), **params)[mine]
-    return made
-
-
-def _transferred(step: Eqn, operands: list[Tensor | None], program: Program) -> list[Tensor | None]:
-    meta = program.metas[step.results[0]]
-    assert meta is not None
-    made: list[Tensor | None] = [None] * len(operands)
-    for source, target, cut, place in step.kwargs["moves"]:
-        block, sent = made[target], operands[source]
-        assert sent is not None
-        if block is None:
-            block = made[target] = torch.zeros(meta.shape)
-        block[place] = sent[cut]
-    return made
 
 
 def _parts(blocks: list[Tensor | None], sources: list[Tensor | None]) -> tuple[Part | None, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from course.widgets.traffic import Message, Moment, Pair, Recording, held_by
+from course.widgets.traffic import Message, Moment, Pair, Recording, exchanged, held_by
 from tinyshard.arrays.transfer import move_program
 from tinyshard.core.layout import coarsest
 from tinyshard.runtime.lifecycle import devices
@@ -49,18 +49,14 @@ def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recor
     step = next((step for step in program.steps if step.op == "transfer"), None)
     if step is None:
         return Recording(count, (), held_by(before), 0)
-    after: list[Pair | None] = [None] * count
+    numbers, bits = (exchanged(program, step, [pair and pair[k] for pair in before]) for k in (0, 1))
+    held = held_by(None if one is None else (one, whose) for one, whose in zip(numbers, bits, strict=True))
     messages = []
-    for source, target, cut, place in step.kwargs["moves"]:
+    for source, target, cut, _ in step.kwargs["moves"]:
         pair = before[source]
         assert pair is not None
-        made = after[target] or (torch.zeros(new.shard_shape(shape)), torch.zeros(new.shard_shape(shape)))
-        for whole, part in zip(made, pair, strict=True):
-            whole[place] = part[cut]
-        after[target] = made
         if source != target:
             messages.append(Message(source, target, float(pair[0][cut].nbytes)))
-    held = held_by(after)
     moment = Moment(
         "transfer", "each block goes to the device that is to hold it", held_by(before), held, tuple(messages)
     )

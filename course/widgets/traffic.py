@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, all_gather, group_positions, reduce_scatter
-from tinyshard.core.program import Program
+from tinyshard.core.program import Eqn, Program
 from tinyshard.runtime.lifecycle import devices
 from tinyshard.runtime.worker.executor import make_ready
 from tinyshard.transforms.pmap import pmap
 
-__all__ = ["Held", "Message", "Moment", "Pair", "Recording", "held_by", "in_lockstep", "record"]
+__all__ = ["Held", "Message", "Moment", "Pair", "Recording", "exchanged", "held_by", "in_lockstep", "record"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,9 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
         assert step.collective is not None
         name, axes, params = step.collective
         before = [row[step.operand] for row in values]
-        after = _exchanged(program, name, axes, params, before)
+        # one mapped axis, so all devices are one group
+        assert group_positions(program.axes, axes, 0) == list(range(len(before)))
+        after = exchanged(program, step.step, before)
         for row, shard in zip(values, after, strict=True):
             row[step.results[0]] = shard
         if COLLECTIVES[name].communicates:
@@ -159,16 +161,40 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
     return exchanges, [row[program.outputs[0]] for row in values]
 
 
-def _exchanged(
-    program: Program, name: str, axes: tuple[int, ...], params: dict[str, Any], before: list[Tensor]
-) -> list[Tensor]:
-    does = COLLECTIVES[name]
-    # one mapped axis, so all devices are one group
-    assert group_positions(program.axes, axes, 0) == list(range(len(before)))
-    if does.own is not None:
-        return [does.own(shard, place, len(before), **params) for place, shard in enumerate(before)]
-    assert does.form is not None
-    return list(does.form(torch.stack(before), **params).unbind(0))
+def exchanged(program: Program, step: Eqn, before: Sequence[Any]) -> list[Any]:
+    """What each device gets in a collective, group by group, or in a transfer.
+
+    Args:
+        program: the program.
+        step: its step.
+        before: for each device its operand; None where it has none, in a transfer.
+
+    Returns:
+        For each device a tensor; None where it gets nothing, in a transfer.
+
+    Communication: none.
+    """
+    made: list[Any] = [None] * len(before)
+    if step.op == "transfer":
+        meta = program.metas[step.results[0]]
+        assert meta is not None
+        for source, target, cut, place in step.kwargs["moves"]:
+            if made[target] is None:
+                made[target] = torch.zeros(meta.shape, dtype=meta.dtype)
+            made[target][place] = before[source][cut]
+        return made
+    does = COLLECTIVES[step.op]
+    params = {name: value for name, value in step.kwargs.items() if name not in ("axes", "groups")}
+    for position in range(len(before)):
+        group = group_positions(program.axes, step.kwargs["axes"], position, step.kwargs.get("groups"))
+        members, mine = [before[p] for p in group], group.index(position)
+        if does.own is not None:
+            made[position] = does.own(members[mine], mine, len(group), **params)
+        elif made[position] is None:
+            assert does.form is not None
+            for p, got in zip(group, does.form(torch.stack(members), **params).unbind(0), strict=True):
+                made[p] = got
+    return made
 
 
 def _moments(
