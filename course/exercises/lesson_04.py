@@ -8,6 +8,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.means import compiled, is_mapped
 
 __all__ = ["EXERCISES", "convolve", "distance", "loss"]
 
@@ -73,12 +74,6 @@ def judge_table(table: Callable[..., Any]) -> Verdict:
     return PASSED
 
 
-def _compiled(function: Callable[..., Any], *args: Any) -> tuple[bool, Any]:
-    """Whether a mapped function is in the program of `function`, and the compiled program."""
-    lowered = ts.jit(function).lower(*args)
-    return " over Mesh(" in lowered.as_text(), lowered.compile()
-
-
 def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
     """Rows of length 1 by blocks of half a row; one all-reduce of a number for each row."""
     mesh = ts.make_mesh((4, 2), ("a", "b"))
@@ -97,14 +92,12 @@ def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
         return differs(told, "Each device returns its block: `out_specs` puts it back where `in_specs` took it from.")
     if told:
         return differs(told)
-    is_mapped, compiled = _compiled(unit_rows, cut)
-    if not is_mapped:
+    if not is_mapped(unit_rows, cut):
         return differs(
             "the values are right, but no function was mapped over the mesh",
             "Without `shard_map` the library decides what is communicated. Here you do: write what one device runs.",
         )
-    counts = ts.collectives_in(compiled)
-    nbytes = sum(each.nbytes for each in counts)
+    nbytes = compiled(unit_rows, cut).cost_analysis().nbytes
     if nbytes > 8:
         return differs(
             f"the values are right, but the busiest device sends {nbytes} bytes, not 8",

@@ -8,6 +8,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.means import compiled, on_each_device
 from tinyshard import P
 
 __all__ = ["EXERCISES"]
@@ -16,15 +17,9 @@ ROWS, CUT_ROWS = P("i"), P(None, "i")
 TABLE = torch.arange(64.0).reshape(8, 8) ** 2
 
 
-def _mapped(function: Callable[..., Any], count: int = 1, out_specs: Any = ROWS) -> Any:
-    """The learner's function on eight devices, each argument cut in eight along dim 0."""
-    mesh = ts.make_mesh((8,), ("i",))
-    return ts.jit(ts.shard_map(function, mesh=mesh, in_specs=(ROWS,) * count, out_specs=out_specs))
-
-
 def _nbytes(mapped: Any, *args: torch.Tensor) -> int:
     """What the busiest device sends, by the model."""
-    return int(mapped.lower(*args).compile().cost_analysis().nbytes)
+    return compiled(mapped, *args).cost_analysis().nbytes
 
 
 def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
@@ -36,7 +31,7 @@ def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
     def one(values: Any, mask: Any) -> Any:
         return mean_of_all(values, mask).reshape(1)
 
-    mapped = _mapped(one, count=2)
+    mapped = on_each_device(one, count=2)
     got = mapped(losses, is_real)
     told = difference(got, losses[is_real].mean().expand(8), "the result on the eight devices")
     local = torch.nan_to_num((parts * masks).sum(1) / masks.sum(1))
@@ -75,7 +70,7 @@ def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
     """The row of device 3, on all devices, for no more bytes of the busiest device than an all-reduce of it."""
     rows = TABLE.flatten()
     try:
-        mapped = _mapped(from_three)
+        mapped = on_each_device(from_three)
         got = mapped(rows)
     except ts.errors.MappingError as error:
         hint = "A permutation has one receiver for each sender. Which collective gives the same to all devices?"
@@ -85,7 +80,7 @@ def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
         return differs(told, "That is the sum of all rows. What must the others hold, so that only device 3 counts?")
     if told:
         return differs(told)
-    counts = mapped.lower(rows).compile().cost_analysis()
+    counts = compiled(mapped, rows).cost_analysis()
     if counts.nbytes > 56 and counts.count("collective_permute"):
         hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
         return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
@@ -99,7 +94,7 @@ def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
     """The device's piece of the weights after a step by the mean gradient, for the bytes of a reduce-scatter."""
     weights, gradients = torch.arange(64.0) ** 2, torch.arange(512.0).flip(0)
     table = gradients.reshape(8, 64)
-    mapped = _mapped(new_piece, count=2)
+    mapped = on_each_device(new_piece, count=2)
     try:
         got = mapped(weights, gradients)
     except ts.errors.MappingError as error:
@@ -127,7 +122,7 @@ def judge_new_piece(new_piece: Callable[..., Any]) -> Verdict:
 def judge_to_heads(to_heads: Callable[..., Any]) -> Verdict:
     """All tokens of one head on each device, for the bytes of an all-to-all."""
     words = torch.arange(512.0).reshape(32, 8, 2) ** 2
-    mapped = _mapped(to_heads, out_specs=CUT_ROWS)
+    mapped = on_each_device(to_heads, out_specs=CUT_ROWS)
     try:
         got = mapped(words)
     except ts.errors.MappingError as error:

@@ -8,6 +8,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.means import compiled
 
 __all__ = ["EXERCISES"]
 
@@ -21,21 +22,18 @@ def _operand(spec: Any, shape: tuple[int, ...] = (64, 64)) -> ts.ShapeDtypeStruc
     return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
 
 
-def _compiled(function: Callable[..., Any], *operands: ts.ShapeDtypeStruct) -> Any:
-    return ts.jit(function).lower(*operands).compile()
-
-
-def _told(compiled: Any) -> str:
+def _told(made: Any) -> str:
     """The collectives of a program in one line."""
-    return ", ".join(map(str, ts.collectives_in(compiled))) or "no collectives"
+    return ", ".join(map(str, ts.collectives_in(made))) or "no collectives"
 
 
 def judge_silent_sum(spec: Any) -> Verdict:
     """The sum of each column without communication, an eighth of the matrix on each device."""
     if not isinstance(spec, P):
         return differs(f"it is a {type(spec).__name__}, not a P(...)")
-    compiled = _compiled(lambda v: v.sum(0), _operand(spec))
-    held, nbytes = compiled.program.metas[0], compiled.cost_analysis().nbytes
+    made = compiled(lambda v: v.sum(0), _operand(spec))
+    (held, *_), nbytes = made.program.metas, made.cost_analysis().nbytes
+    assert held is not None
     told = f"each device holds {held} and sends {nbytes} bytes"
     is_eighth = held.nbytes == 64 * 64 * 4 // 8
     if not is_eighth and nbytes == 0:
@@ -53,9 +51,9 @@ def judge_layouts_of_a_program(specs: Any) -> Verdict:
     """The layouts of which `left @ right` gathers 6,144 bytes along `a`, and is P('a', 'b')."""
     if not isinstance(specs, list | tuple) or len(specs) != 2 or not all(isinstance(spec, P) for spec in specs):
         return differs("it is not a pair of P(...)")
-    compiled = _compiled(_dot, *map(_operand, specs))
-    result, found = compiled.output_shardings.spec, ts.collectives_in(compiled)
-    told = f"the result has {result}; {_told(compiled)}"
+    made = compiled(_dot, *map(_operand, specs))
+    result, found = made.output_shardings.spec, ts.collectives_in(made)
+    told = f"the result has {result}; {_told(made)}"
     kinds = [(each.kind, each.axes, each.nbytes) for each in found]
     if result == P("a", "b") and kinds == [("all_gather", ("a",), 6144)]:
         return PASSED
@@ -82,15 +80,15 @@ def judge_weights_in_sixteen_mib(specs: Any) -> Verdict:
     operands = [
         _operand(spec, shape) for spec, shape in zip(specs, ((64, 1024), (1024, 8192), (8192, 1024)), strict=True)
     ]
-    compiled = _compiled(_layer, *operands)
-    held = sum(meta.nbytes for meta in compiled.program.metas[1:3]) / MIB
-    nbytes = compiled.cost_analysis().nbytes
-    told = f"{held:g} MiB of weights on a device; {_told(compiled)}"
+    made = compiled(_layer, *operands)
+    held = sum(meta.nbytes for meta in made.program.metas[1:3] if meta is not None) / MIB
+    nbytes = made.cost_analysis().nbytes
+    told = f"{held:g} MiB of weights on a device; {_told(made)}"
     if held > 16:
         return differs(told, "Too much memory: an axis of 2 devices leaves half of a matrix, 16 MiB, on each.")
     if nbytes <= 196_608:
         return PASSED
-    kinds = [each.kind for each in ts.collectives_in(compiled)]
+    kinds = [each.kind for each in ts.collectives_in(made)]
     if "all_gather" in kinds:
         return differs(told, "Something is gathered first. Does one axis shard two dims that do not match?")
     if kinds == ["all_reduce"] and nbytes <= 458_752:
@@ -109,13 +107,13 @@ def unconstrained(left: Any, right: Any) -> Any:
 
 def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
     """The sums on every device, by a reduce_scatter along the columns and an all_gather."""
-    compiled = _compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
-    spec, nbytes = compiled.output_shardings.spec, compiled.cost_analysis().nbytes
-    told = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(compiled)}"
+    made = compiled(column_sums, _operand(P(None, "b")), _operand(P("b")))
+    spec, nbytes = made.output_shardings.spec, made.cost_analysis().nbytes
+    told = f"the result has {spec}, and {nbytes:,} bytes are sent: {_told(made)}"
     if spec != P():
         return differs(told, "In the end every device is to have all 64 sums: constrain the result, too.")
     if nbytes > 8320:
-        kinds = [each.kind for each in ts.collectives_in(compiled)]
+        kinds = [each.kind for each in ts.collectives_in(made)]
         if kinds == ["reduce_scatter", "all_reduce"]:
             hint = (
                 "With rows on each device, a column's sum is a partial sum again, and reduced again. "

@@ -8,6 +8,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.means import compiled
 
 __all__ = ["EXERCISES"]
 
@@ -91,7 +92,7 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
         return differs(told)
     if torch.equal(plain(jitted(ts.random.key(4), x)) != 0, kept):
         return differs("another key drops the same elements", "The mask must come from the key that the caller gives.")
-    found = ts.collectives_in(jitted.lower(key, x).compile())
+    found = ts.collectives_in(compiled(jitted, key, x))
     if found:
         return differs(str(found), "The mask needs the shape of `h`, and nothing from other devices.")
     return PASSED
@@ -113,7 +114,7 @@ def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
         if tuple(noise[count].shape) != (8, 3):
             shape = f"{tuple(noise[count].shape)} on {count} devices, not (8, 3)"
             return differs(f"the shape of the whole is {shape}", "The body returns a block as large as its own.")
-        found = ts.collectives_in(mapped.lower(ts.random.key(7), torch.zeros(8, 3)).compile())
+        found = ts.collectives_in(compiled(mapped, ts.random.key(7), torch.zeros(8, 3)))
         if found:
             return differs(str(found), "A row's number tells which numbers it needs. Nothing has to be sent.")
         other = plain(mapped(ts.random.key(8), torch.zeros(8, 3)))
