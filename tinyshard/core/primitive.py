@@ -201,6 +201,49 @@ class Primitive(Rules, Generic[P]):
         return self.abstract(self._handles.value(params), *(ShapedType(tuple(x.shape), x.dtype) for x in operands))
 
 
+class FunctionPrimitive(Primitive[P]):
+    """A primitive that is a function of its operands: its gradient and its tangent are functions of them, too."""
+
+    several = True
+
+    def check_differentiable(self, params: P) -> None:
+        """Raise for a function whose derivative is not known."""
+
+    def gradient(
+        self, params: P, wanted: tuple[int, ...], xs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """The gradients of the `wanted` operands, from those of the differentiable results."""
+        raise NotImplementedError
+
+    def tangent(
+        self, params: P, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """The tangents of the differentiable results, from those of the `moved` operands."""
+        raise NotImplementedError
+
+    def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        """Keep the operands."""
+        ctx.save_for_backward(*xs)
+        ctx.save_for_forward(*xs)
+
+    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
+        """By `gradient`."""
+        self.check_differentiable(ctx.params)
+        xs = ctx.saved_tensors
+        wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
+        made = iter(self.gradient(ctx.params, wanted, xs, [gradients[i] for i in ctx.flowing]))
+        return [next(made) if i in wanted else None for i in range(len(xs))]
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        """By `tangent`."""
+        self.check_differentiable(ctx.params)
+        if not ctx.flowing:
+            return [None] * ctx.count
+        moved = tuple(i for i, t in enumerate(tangents) if t is not None)
+        made = iter(self.tangent(ctx.params, moved, ctx.saved_tensors, [t for t in tangents if t is not None]))
+        return [next(made) if i in ctx.flowing else None for i in range(ctx.count)]
+
+
 class _Bind(torch.autograd.Function):
     """A primitive as torch.func calls it."""
 
@@ -211,8 +254,8 @@ class _Bind(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.primitive, ctx.params, *xs = inputs
-        flowing = ctx.primitive.differentiable(ctx.params, output)
-        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i not in flowing))
+        ctx.flowing, ctx.count = tuple(ctx.primitive.differentiable(ctx.params, output)), len(output)
+        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i not in ctx.flowing))
         ctx.primitive.save(ctx, ctx.params, xs, output)
 
     @staticmethod

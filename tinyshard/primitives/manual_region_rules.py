@@ -24,7 +24,7 @@ from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.handles import Handle
 from tinyshard.core.layout import Layout
-from tinyshard.core.primitive import Primitive
+from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
@@ -71,19 +71,6 @@ def _free_names(region: ManualRegion) -> list[axis_names.Name]:
     return [axis_names.find(n) for n in sorted(asked - own)]
 
 
-def _check_rule(region: ManualRegion) -> None:
-    """Raise DtypeError for a region whose derivative is not that of its graph."""
-    if region.traced.own_rule is not None:
-        raise DtypeError(
-            message(
-                "a mapped function with a derivative of its own cannot be differentiated from outside",
-                got=region.traced.own_rule,
-                rule="pmap and shard_map differentiate the ops of the function, which do not tell where gradients stop",
-                try_="x.detach() in place of torch.no_grad; or grad inside of the mapped function",
-            )
-        )
-
-
 def _metas(nodes: Sequence[torch.fx.Node]) -> list[ShapedType]:
     return [ShapedType(tuple(n.meta["val"].shape), n.meta["val"].dtype) for n in nodes]
 
@@ -92,11 +79,10 @@ def _differentiable(metas: Sequence[ShapedType]) -> list[int]:
     return [i for i, m in enumerate(metas) if m.dtype.is_floating_point or m.dtype.is_complex]
 
 
-class ManualRegionPrimitive(Primitive[ManualRegion]):
+class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
     """A manual region on whole tensors: its inputs, and then what it closes over."""
 
     name = "mapped"
-    several = True
 
     def handle(self, params: ManualRegion) -> Handle[ManualRegion]:
         return _kept(params, "handle", lambda: self._handles.own(params))
@@ -107,28 +93,31 @@ class ManualRegionPrimitive(Primitive[ManualRegion]):
     def run(self, params: ManualRegion, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
         return entry_of(params).call(xs, "a mapped function")
 
-    def save(self, ctx: Any, params: ManualRegion, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
-        ctx.save_for_backward(*xs)
-        ctx.save_for_forward(*xs)
+    def check_differentiable(self, params: ManualRegion) -> None:
+        if params.traced.own_rule is not None:
+            raise DtypeError(
+                message(
+                    "a mapped function with a derivative of its own cannot be differentiated from outside",
+                    got=params.traced.own_rule,
+                    rule="pmap and shard_map differentiate the ops of the function, which do not tell where gradients "
+                    "stop",
+                    try_="x.detach() in place of torch.no_grad; or grad inside of the mapped function",
+                )
+            )
 
-    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        region, xs = ctx.params, ctx.saved_tensors
-        wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
-        _check_rule(region)
-        cotangents = [gradients[i] for i in _differentiable(region.outputs)]
-        made = iter(apply_region(_gradient(region, wanted), [*xs, *cotangents]))
-        return [next(made) if i in wanted else None for i in range(len(xs))]
+    def gradient(
+        self,
+        params: ManualRegion,
+        wanted: tuple[int, ...],
+        xs: Sequence[torch.Tensor],
+        cotangents: Sequence[torch.Tensor],
+    ) -> Sequence[torch.Tensor]:
+        return apply_region(_gradient(params, wanted), [*xs, *cotangents])
 
-    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-        region = ctx.params
-        _check_rule(region)
-        moved = tuple(i for i, t in enumerate(tangents) if t is not None)
-        if not _differentiable(region.outputs):
-            return [None] * len(region.out_dims)
-        given = [*ctx.saved_tensors, *(t for t in tangents if t is not None)]
-        made = iter(apply_region(_tangent(region, moved), given))
-        floating = _differentiable(region.outputs)
-        return [next(made) if i in floating else None for i in range(len(region.out_dims))]
+    def tangent(
+        self, params: ManualRegion, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        return apply_region(_tangent(params, moved), [*xs, *tangents])
 
     def batch(
         self, params: ManualRegion, size: int, dims: Sequence[int | None], *xs: torch.Tensor

@@ -24,7 +24,7 @@ from tinyshard.compile.intercept import STOP
 from tinyshard.compile.replay import Function, gradients, replayed, tangents
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import Interpreter, evaluate
-from tinyshard.core.primitive import Primitive
+from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.transforms.vmap import vmap
 
 
@@ -118,11 +118,10 @@ def apply(derived: Derived, run: Function, inputs: Sequence[torch.Tensor]) -> tu
         return JITTED.bind((derived, run), *inputs) if inputs else tuple(run())
 
 
-class JittedPrimitive(Primitive[tuple[Derived, Function]]):
+class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
     """A jitted function on whole tensors. A trace never records it: there the function is traced again."""
 
     name = "jitted"
-    several = True
 
     def run(self, params: tuple[Derived, Function], *xs: torch.Tensor) -> Sequence[torch.Tensor]:
         return params[1](*xs)
@@ -130,24 +129,15 @@ class JittedPrimitive(Primitive[tuple[Derived, Function]]):
     def differentiable(self, params: tuple[Derived, Function], made: Sequence[torch.Tensor]) -> Sequence[int]:
         return params[0].differentiable
 
-    def save(self, ctx: Any, params: Any, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
-        ctx.save_for_backward(*xs)
-        ctx.save_for_forward(*xs)
-        ctx.count = len(made)
+    def gradient(
+        self, params: Any, wanted: tuple[int, ...], xs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        return params[0].gradient(wanted, len(xs))(*xs, *cotangents)
 
-    def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
-        derived, xs = ctx.params[0], ctx.saved_tensors
-        wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
-        made = iter(derived.gradient(wanted, len(xs))(*xs, *(gradients[i] for i in derived.differentiable)))
-        return [next(made) if i in wanted else None for i in range(len(xs))]
-
-    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
-        derived, xs = ctx.params[0], ctx.saved_tensors
-        moved = tuple(i for i, t in enumerate(tangents) if t is not None)
-        if not derived.differentiable:
-            return [None] * ctx.count
-        made = iter(derived.tangent(moved, len(xs))(*xs, *(tangents[i] for i in moved)))
-        return [next(made) if i in derived.differentiable else None for i in range(ctx.count)]
+    def tangent(
+        self, params: Any, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        return params[0].tangent(moved, len(xs))(*xs, *tangents)
 
     def batch(
         self, params: Any, size: int, dims: Sequence[int | None], *xs: torch.Tensor
