@@ -21,7 +21,7 @@ import time
 from benchmarks.cases import CASES, Case
 from benchmarks.memory import memory_nbytes
 from benchmarks.report import Figures, Spread, table, write
-from benchmarks.side import ROOT, Side
+from benchmarks.side import ROOT, Side, in_turns
 from benchmarks.start import PROGRAMS
 
 SIDES = {
@@ -31,23 +31,11 @@ SIDES = {
     "ipyparallel": "by_ipyparallel",
     "torchmonarch": "by_monarch",
 }
-SHORT_S = 0.02  # what takes less is sampled this many times more often
-SAMPLES_IF_SHORT = 30
 
 
 def measure(case: Case, sides: list[Side], rounds: int) -> Figures:
     """Interleaved samples of one case."""
-    taken: dict[str, list[float]] = {}
-    taking = [side for side in sides if side.ask(f"prepare {case.name}").get("known")]
-    for number in range(rounds):
-        for side in list(taking):
-            many = SAMPLES_IF_SHORT if number and taken[side.name][0] < SHORT_S else 1
-            for _ in range(many):
-                seconds = side.ask("sample").get("seconds")
-                if seconds is None:
-                    taking.remove(side)
-                    break
-                taken.setdefault(side.name, []).append(seconds)
+    taken, taking = in_turns(case.name, sides, rounds)
     peaks = {side.name: peak_while(side) for side in taking if side.name in taken}
     for side in sides:
         side.ask("drop")

@@ -9,8 +9,14 @@ DEVICES = int(os.environ.get("BENCHMARK_DEVICES", "8"))  # benchmarks.scaling st
 MIB = 1 << 20
 LAYERS = (784, 1024, 1024, 1024, 10)
 BATCH = 1024
-# a transformer layer: examples, positions, width, heads
+# a transformer layer: examples, positions, width, heads; and its matrices
 LAYER = (64, 64, 256, 4)
+_WIDTH = LAYER[2]
+LAYER_SHAPES = {
+    **dict.fromkeys(("q", "k", "v", "o"), (_WIDTH, _WIDTH)),
+    "up": (_WIDTH, 4 * _WIDTH),
+    "down": (4 * _WIDTH, _WIDTH),
+}
 
 
 @dataclass(frozen=True, slots=True)

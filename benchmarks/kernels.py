@@ -3,7 +3,7 @@
 python -m benchmarks.kernels              # all rows
 python -m benchmarks.kernels --turns 1000
 
-Prints the least and the median of both, and the ratio of the medians. A kernel that saves less than a tenth goes.
+Prints the median and the quartiles of both, and the ratio of the medians. A kernel that saves less than a tenth goes.
 """
 
 from __future__ import annotations

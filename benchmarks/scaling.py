@@ -13,28 +13,22 @@ import argparse
 import os
 import sys
 
-from benchmarks.__main__ import SAMPLES_IF_SHORT, SHORT_S
 from benchmarks.report import Spread, processor
-from benchmarks.side import ROOT, Side
+from benchmarks.side import ROOT, Side, in_turns
 
 STEPS = {"step_8x1": "gradient step of the network", "layer": "gradient step of a transformer layer"}
 CALLS = {"eager": "eager round trip", "jit": "jit round trip", "eager_500": "500 dependent eager ops"}
 
 
-def table(first: str, cases: dict[str, str], columns: dict[str, Side], rounds: int) -> str:
-    """Each case on every side in turns: medians and quartiles, and the ratio to the column before."""
-    lines = [f"| {first} | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+def table(cases: dict[str, str], sides: list[Side], rounds: int) -> str:
+    """Each case on every side in turns: medians and quartiles, a column for each side."""
+    lines = ["| devices | " + " | ".join(side.name for side in sides) + " |", "|---" * (len(sides) + 1) + "|"]
     for case, what in cases.items():
-        taken: dict[str, list[float]] = {name: [] for name in columns}
-        for side in columns.values():
-            side.ask(f"prepare {case}")
-        for number in range(rounds):
-            for name, side in columns.items():
-                many = SAMPLES_IF_SHORT if number and taken[name][0] < SHORT_S else 1
-                taken[name] += [side.ask("sample")["seconds"] for _ in range(many)]
-        for side in columns.values():
+        taken, _ = in_turns(case, sides, rounds)
+        for side in sides:
             side.ask("drop")
-        lines.append(f"| {what} | " + " | ".join(str(Spread.of(samples)) for samples in taken.values()) + " |")
+        cells = [str(Spread.of(taken[side.name])) if side.name in taken else "–" for side in sides]
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
         print(lines[-1], flush=True)
     return "\n".join(lines)
 
@@ -46,29 +40,29 @@ def main() -> None:
     parser.add_argument("--jax", default=sys.executable, help="a Python that has JAX")
     args = parser.parse_args()
 
-    def side(python: str, module: str, count: int, runtime: str = "process") -> Side:
+    def side(name: str, python: str, module: str, count: int, runtime: str = "process") -> Side:
         environment = {"BENCHMARK_DEVICES": str(count), "BENCHMARK_RUNTIME": runtime}
-        return Side(f"{module} on {count}", python, module=f"benchmarks.{module}", environment=environment)
+        return Side(name, python, module=f"benchmarks.{module}", environment=environment)
 
-    several = {}
+    several = []
     for count in (1, 2, 4, 8):
-        several[f"tinyshard, {count}"] = side(sys.executable, "ours", count)
-        several[f"JAX, {count}"] = side(args.jax, "by_jax", count)
-    local = {str(count): side(sys.executable, "ours", count, "local") for count in (8, 32, 64)}
+        several.append(side(f"tinyshard, {count}", sys.executable, "ours", count))
+        several.append(side(f"JAX, {count}", args.jax, "by_jax", count))
+    local = [side(str(count), sys.executable, "ours", count, "local") for count in (8, 32, 64)]
     try:
-        for each in [*several.values(), *local.values()]:
+        for each in [*several, *local]:
             each.ask("drop")
         parts = [
             f"# How the time changes with the number of devices\n\nWritten by `python -m benchmarks.scaling` on "
             f"{processor()}, {os.cpu_count()} cores; {args.rounds} rounds, in turns.\nA figure is the median, and in "
             "parentheses the lower and the upper quartile.\n",
             "The same work on 1, 2, 4 and 8 devices:\n",
-            table("devices", STEPS, several, args.rounds),
+            table(STEPS, several, args.rounds),
             "\nThe controller alone: the local runtime, all of whose devices are in one process.\n",
-            table("devices", CALLS, local, args.rounds),
+            table(CALLS, local, args.rounds),
         ]
     finally:
-        for each in [*several.values(), *local.values()]:
+        for each in [*several, *local]:
             each.end()
     (ROOT / "benchmarks/scaling.md").write_text("\n".join(parts) + "\n")
 

@@ -5,7 +5,7 @@ python -m benchmarks.steps HEAD~1 . --rounds 3       # a folder is measured as i
 python -m benchmarks.steps OLD NEW --rows eager jit  # some rows
 
 Only what has not changed between the versions is used: device_put, device_get, ops on Arrays, jit, pmap. Each version
-is a process of its own, and in every round each takes its samples in turn. Prints the least and the median, and the
+is a process of its own, and in every round each takes its samples in turn. Prints the median and the quartiles, and the
 ratio of the medians.
 """
 
