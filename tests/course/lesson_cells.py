@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from course.lessons import find_lessons, shipped_folder
 
@@ -42,10 +43,14 @@ class Cell:
     minutes: float
 
 
+def stored_cells(path: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook as they are stored, the source of each in one text."""
+    return [{**cell, "source": "".join(cell["source"])} for cell in json.loads(path.read_text("utf-8"))["cells"]]
+
+
 def cells_of(path: Path) -> list[Cell]:
-    """The cells of a notebook."""
-    raw = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text("utf-8"))["cells"]]
-    return parted(raw)
+    """The cells of a notebook, with the part of the lesson to which each belongs."""
+    return parted([(cell["cell_type"], cell["source"]) for cell in stored_cells(path)])
 
 
 def parted(raw: Sequence[tuple[str, str]]) -> list[Cell]:

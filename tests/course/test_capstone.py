@@ -1,8 +1,5 @@
 """The puzzles of the capstone: what stands in the lesson is what the judge knows, and scores are counted by hand."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,14 +8,12 @@ from course.capstone import FSDP, PIPELINE, RING, queries_keys_values
 from course.exercises import exercises_of
 from course.exercises.exercise import is_untouched
 from course.solutions import lesson_13 as solutions
-
-NOTEBOOK = Path(__file__).parents[2] / "notebooks/13-capstone.ipynb"
+from tests.course.lesson_cells import LESSONS, stored_cells
 
 
 def answer_cell(number):
     """The function that stands in an answer cell of the lesson, as it is shipped."""
-    cells = json.loads(NOTEBOOK.read_text("utf-8"))["cells"]
-    (source,) = ["".join(cell["source"]) for cell in cells if cell["id"] == f"exercise-{number}-answer"]
+    (source,) = [cell["source"] for cell in stored_cells(LESSONS["13"]) if cell["id"] == f"exercise-{number}-answer"]
     scope = {"torch": torch, "ts": ts}
     exec(compile(source, "a cell", "exec"), scope)
     return scope[f"answer_13_{number}"]

@@ -1,18 +1,12 @@
 """The lessons and the exercises agree: each exercise has its four cells, and each check in a lesson has an exercise."""
 
-import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from course.exercises import exercises_of, lesson_numbers
-from tests.course.lesson_cells import CHECK, EXERCISE, LESSONS
-
-
-def cells_of(path: Path) -> list[dict[str, Any]]:
-    return [{**cell, "source": "".join(cell["source"])} for cell in json.loads(path.read_text("utf-8"))["cells"]]
+from tests.course.lesson_cells import CHECK, EXERCISE, LESSONS, stored_cells
 
 
 def ids_in(cells: list[dict[str, Any]], cell_type: str, pattern: re.Pattern[str]) -> list[str]:
@@ -21,19 +15,19 @@ def ids_in(cells: list[dict[str, Any]], cell_type: str, pattern: re.Pattern[str]
 
 @pytest.mark.parametrize("lesson", lesson_numbers())
 def test_each_exercise_of_a_lesson_has_its_heading_with_minutes_and_its_check(lesson: str) -> None:
-    cells = cells_of(LESSONS[lesson])
+    cells = stored_cells(LESSONS[lesson])
     assert ids_in(cells, "markdown", EXERCISE) == list(exercises_of(lesson))
     assert ids_in(cells, "code", CHECK) == list(exercises_of(lesson))
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_no_lesson_checks_an_exercise_that_is_not_there(lesson: str) -> None:
-    assert set(ids_in(cells_of(LESSONS[lesson]), "code", CHECK)) == set(exercises_of(lesson))
+    assert set(ids_in(stored_cells(LESSONS[lesson]), "code", CHECK)) == set(exercises_of(lesson))
 
 
 @pytest.mark.parametrize("lesson", lesson_numbers())
 def test_what_a_lesson_stores_of_a_check_is_not_yet(lesson: str) -> None:
-    for cell in cells_of(LESSONS[lesson]):
+    for cell in stored_cells(LESSONS[lesson]):
         found = CHECK.search(cell["source"]) if cell["cell_type"] == "code" else None
         if found:
             (output,) = cell["outputs"]
@@ -42,7 +36,7 @@ def test_what_a_lesson_stores_of_a_check_is_not_yet(lesson: str) -> None:
 
 @pytest.mark.parametrize("lesson", lesson_numbers())
 def test_a_task_says_its_target_and_the_lesson_no_solution(lesson: str) -> None:
-    for cell in cells_of(LESSONS[lesson]):
+    for cell in stored_cells(LESSONS[lesson]):
         if EXERCISE.search(cell["source"]):
             assert "**Target:**" in cell["source"]
         assert "<summary>A hint" not in cell["source"]

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from course.lessons import find_lessons, shipped_folder
+from tests.course import lesson_cells
 from tests.course.lesson_cells import cells_of, exercising, promised
 from tests.course.tables import minutes, tables
 
 PACK = Path(__file__).parents[2] / "course/instructor"
 ROOT = PACK.parents[1]
 DAYS = {"half-day.md": [210], "full-day.md": [510], "two-days.md": [480, 480]}  # minutes of each day
-LESSONS = {lesson.number: cells_of(lesson.path) for lesson in find_lessons(shipped_folder())}
+LESSONS = {number: cells_of(path) for number, path in lesson_cells.LESSONS.items()}
 
 
 def clocks(page: str) -> list[list[list[str]]]:

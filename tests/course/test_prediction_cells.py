@@ -1,21 +1,18 @@
 """The lessons and the predictions agree: each is asked in a cell of its own, and explained after it."""
 
-import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from course.predictions import lesson_numbers, predictions_of
-from tests.course.lesson_cells import LESSONS, PREDICT
+from tests.course.lesson_cells import LESSONS, PREDICT, stored_cells
 
 EXPLAIN = re.compile(r'^explain\("([^"]*)"\)$', flags=re.MULTILINE)
 
 
 def code_of(path: Path) -> list[str]:
-    cells: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    return [cell["source"] for cell in stored_cells(path) if cell["cell_type"] == "code"]
 
 
 def places(cells: list[str], pattern: re.Pattern[str]) -> dict[str, int]:

@@ -1,13 +1,13 @@
 """The glossary and the dictionary: every word is in the lesson that it names, every name of tinyshard exists."""
 
 import functools
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 import tinyshard as ts
+from tests.course.lesson_cells import LESSONS, stored_cells
 from tinyshard.core.absent import NAMES, OF_ARRAYS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -23,9 +23,7 @@ def rows(name):
 @functools.cache
 def text_of(number):
     """All that a reader of a lesson sees, in small letters, without marks; code too."""
-    (path,) = NOTEBOOKS.glob(f"{number}-*.ipynb")
-    cells = json.loads(path.read_text("utf-8"))["cells"]
-    return re.sub(r"[*`\s]+", " ", " ".join("".join(cell["source"]) for cell in cells)).lower()
+    return re.sub(r"[*`\s]+", " ", " ".join(cell["source"] for cell in stored_cells(LESSONS[number]))).lower()
 
 
 GLOSSARY = [pytest.param(word, lessons, id=word) for word, _, lessons in rows("GLOSSARY.md")]
