@@ -1,0 +1,36 @@
+"""`python -m tests.notebooks.store notebooks/05-*.ipynb`: run a lesson in a fresh kernel, keep its outputs.
+
+What differs without a reason is not kept: widgets and their state, times of execution, Python's version, paths.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+def store(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    with tempfile.TemporaryDirectory() as folder:
+        there = {"metadata": {"path": folder}}
+        NotebookClient(notebook, timeout=300, coalesce_streams=True, store_widget_state=False, resources=there).execute()
+    notebook.metadata.language_info = {"name": "python"}
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            output.get("data", {}).pop(WIDGET, None)
+    text = nbformat.writes(notebook).replace(folder, "FOLDER").replace(f"{REPOSITORY}/", "")
+    path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
+    for name in sys.argv[1:]:
+        store(Path(name))
+        print(name)
