@@ -19,7 +19,8 @@ def store(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     with tempfile.TemporaryDirectory() as folder:
         there = {"metadata": {"path": folder}}
-        NotebookClient(notebook, timeout=300, coalesce_streams=True, store_widget_state=False, resources=there).execute()
+        client = NotebookClient(notebook, timeout=300, coalesce_streams=True, store_widget_state=False, resources=there)
+        client.execute()
     notebook.metadata.language_info = {"name": "python"}
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
