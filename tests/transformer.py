@@ -1,4 +1,4 @@
-"""A transformer of four layers, of torch.nn modules, and a step of SGD, under the layouts that people train with."""
+"""A transformer of four layers, of torch.nn modules, and steps of SGD and Adam, under the layouts people train with."""
 
 from __future__ import annotations
 
@@ -53,16 +53,40 @@ def network() -> tuple[Transformer, dict[str, torch.Tensor]]:
     return model, {name: p.detach() for name, p in model.named_parameters()}
 
 
-def step(model: Transformer) -> Any:
-    """From parameters and tokens [batch, length + 1] to the loss and the new parameters."""
+def loss_of(model: Transformer) -> Any:
+    """The loss of parameters and tokens [batch, length + 1]."""
 
     def loss(params: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
         logits = torch.func.functional_call(model, params, (tokens[:, :-1],))
         return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
+    return loss
+
+
+def step(model: Transformer) -> Any:
+    """SGD: from parameters and tokens to the loss and the new parameters."""
+
     def train(params: dict[str, torch.Tensor], tokens: torch.Tensor) -> Any:
-        value, gradients = ts.value_and_grad(loss)(params, tokens)
+        value, gradients = ts.value_and_grad(loss_of(model))(params, tokens)
         return value, {name: p - 0.1 * gradients[name] for name, p in params.items()}
+
+    return train
+
+
+def adam(model: Transformer) -> Any:
+    """Adam, the gradients scaled to a norm of at most 1: it gives the loss, the parameters and both moments anew."""
+
+    def train(params: Any, first: Any, second: Any, tokens: torch.Tensor) -> Any:
+        value, gradients = ts.value_and_grad(loss_of(model))(params, tokens)
+        norm = torch.stack([(g * g).sum() for g in gradients.values()]).sum().sqrt()
+        made: tuple[dict[str, torch.Tensor], ...] = {}, {}, {}
+        for name, g in gradients.items():
+            g = g * (1 / norm).clamp(max=1)
+            m = 0.9 * first[name] + 0.1 * g
+            v = 0.999 * second[name] + 0.001 * g * g
+            for each, x in zip(made, (params[name] - 0.001 * m / (v.sqrt() + 1e-8), m, v), strict=True):
+                each[name] = x
+        return value, *made
 
     return train
 
@@ -83,12 +107,13 @@ def specs(layout: str, params: dict[str, torch.Tensor]) -> dict[str, ts.Partitio
     return {name: spec(name, x) for name, x in params.items()}
 
 
-def compiled(layout: str, mesh: ts.Mesh | ts.AbstractMesh) -> Any:
+def compiled(layout: str, mesh: ts.Mesh | ts.AbstractMesh, optimizer: Any = step) -> Any:
     """The step, compiled for a layout; nothing runs."""
     model, params = network()
     at = {name: ts.NamedSharding(mesh, spec) for name, spec in specs(layout, params).items()}
     batch = P("d") if layout == "dp x tp" else P(("d", "m"))
     described = {name: ts.ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=at[name]) for name, x in params.items()}
     tokens = ts.ShapeDtypeStruct((BATCH, LENGTH + 1), torch.int64, sharding=ts.NamedSharding(mesh, batch))
-    whole = ts.NamedSharding(mesh, P())
-    return ts.jit(step(model), out_shardings=(whole, at)).lower(described, tokens).compile()
+    copies = 3 if optimizer is adam else 1
+    out = (ts.NamedSharding(mesh, P()), *[at] * copies)
+    return ts.jit(optimizer(model), out_shardings=out).lower(*[described] * copies, tokens).compile()

@@ -99,6 +99,16 @@ def test_attention_in_explicit_steps_sends_at_most_a_tenth_more(
     assert transformer.compiled("dp x tp", mesh).cost_analysis().nbytes <= 1.1 * megatron(params)
 
 
+def test_adam_sends_what_sgd_sends(mesh: ts.AbstractMesh) -> None:
+    """A gradient is combined once, for its norm and both moments, and the norm of all costs a number for each."""
+    for layout in ("dp", "dp x tp", "fsdp"):
+        sgd, adam = (
+            transformer.compiled(layout, mesh, optimizer) for optimizer in (transformer.step, transformer.adam)
+        )
+        numbers = all_reduced(len(transformer.network()[1]), 8)
+        assert adam.cost_analysis().nbytes <= sgd.cost_analysis().nbytes + numbers, layout
+
+
 # ---- the seed's network ---------------------------------------------------------------------------------------------
 
 

@@ -120,8 +120,9 @@ def test_a_value_kept_pending_for_one_op_is_still_combined_for_another() -> None
     builder = Builder(tuple(range(4)), (2, 2))
     both = ShardedVar(0, (4,), F32, ((),), ((0, "sum"), (1, "sum")))
     builder.input(both.local((2, 2)))
-    one = ShardedVar(0, (4,), F32, ((),), ((0, "sum"),))
-    assert reshard(builder, one, ((),)).number != reshard(builder, both, ((),)).number
+    one = reshard(builder, both, ((),), ((1, "sum"),))
+    assert one.partial == ((1, "sum"),)
+    assert one.number != reshard(builder, both, ((),)).number
 
 
 @given(data=st.data())

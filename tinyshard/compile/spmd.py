@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.arrays.array import shaped_type_of
@@ -21,6 +22,7 @@ from tinyshard.compile.executable import (
     close_program,
     open_program,
 )
+from tinyshard.compile.look_ahead import LookAhead
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.evaluate import Interpreter, evaluate
@@ -31,7 +33,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition import deferred, partitioner
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.op_table import ALIASES
-from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial
+from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
 
 aten = torch.ops.aten
 
@@ -65,7 +67,7 @@ def compile_graph(
     for (node, layout), on_axes in zip([*required, *targets], [*musts, *written[: len(targets)]], strict=True):
         goals.setdefault(node, []).append((layout, on_axes))
     walk = Partitioner(builder, goals)
-    results = evaluate(traced.graph, walk, variables)
+    results = evaluate(traced.graph, walk, variables, walk.made)
     finals = iter(zip(wanted, written[len(targets) :], strict=True))
     brought = [
         x if asked is None else walk.brought(x, *next(finals)) for x, asked in zip(results, outputs, strict=True)
@@ -104,11 +106,14 @@ class Partitioner(Interpreter):
     Attributes:
         builder: the program.
         goals: for each node of a primitive the layouts that it asked for.
+        made: what each node became.
     """
 
     def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Sequence[Goal]]) -> None:
         self.builder = builder
         self.goals = goals
+        self.made: dict[torch.fx.Node, Any] = {}
+        self._ahead = LookAhead(builder.axes, self.made)
 
     # ---- nodes ------------------------------------------------------------------------------------------------
 
@@ -119,6 +124,8 @@ class Partitioner(Interpreter):
         op: Any = node.target
         if op is aten.as_strided.default:
             check_traced(node.args, node.kwargs)
+        if self._combined(node):
+            args, kwargs = map_arg(node.args, self.made.__getitem__), map_arg(node.kwargs, self.made.__getitem__)
         primitive = primitive_of(op)
         made = NotImplemented if primitive is None else primitive.partition(self, node, args, kwargs)
         if made is not NotImplemented:
@@ -130,6 +137,14 @@ class Partitioner(Interpreter):
             if later is not None:
                 return later
         return args[0] if op in ALIASES else self._applied(node, *self._made(node, op, args, kwargs))
+
+    def _combined(self, node: torch.fx.Node) -> bool:
+        """Combine the partial operands that the ops ahead want combined; whether there are any."""
+        partial = [n for n in node.all_input_nodes if isinstance(self.made[n], ShardedVar) and self.made[n].partial]
+        combined = [(n, dims) for n in partial if (dims := self._ahead.wanted(n)) is not None]
+        for operand, dims in combined:
+            self.made[operand] = reshard(self.builder, self.made[operand], dims)
+        return bool(combined)
 
     def _applied(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target

@@ -35,18 +35,24 @@ class Interpreter:
         return several[position]
 
 
-def evaluate(module: torch.fx.GraphModule, interpreter: Interpreter, inputs: Iterable[Any]) -> Any:
+def evaluate(
+    module: torch.fx.GraphModule,
+    interpreter: Interpreter,
+    inputs: Iterable[Any],
+    made: dict[torch.fx.Node, Any] | None = None,
+) -> Any:
     """Walk over the nodes of a graph in order.
 
     Args:
         module: the graph.
         interpreter: what its nodes become.
         inputs: what the placeholders become.
+        made: an empty dict that keeps what each node became, for an interpreter that looks at other nodes too.
 
     Returns:
         What the graph's output becomes: the tree of its nodes, each replaced.
     """
-    made: dict[torch.fx.Node, Any] = {}
+    made = {} if made is None else made
     given = iter(inputs)
     for node in module.graph.nodes:
         if node.op == "placeholder":

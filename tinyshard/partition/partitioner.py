@@ -172,19 +172,10 @@ def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar
 def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Value:
     """Emit what brings an operand to the layout that the op needs."""
     have = _settled(builder, have, want)
-    x = have if have.partial == want.partial and have.dims == want.dims else None
-    if x is None:
-        x = _keep_partial(builder, have, want) if want.partial else reshard(builder, have, want.dims)
+    x = reshard(builder, have, want.dims, want.partial)
     if needs_contiguous(op):
         return Value(builder.emit("aten.contiguous.default", (Value(x.number),), {}, [x.local(builder.axes)])[0])
     return Value(x.number)
-
-
-def _keep_partial(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
-    """The op wants some axes partial as they are: combine only the others."""
-    rest = replace(have, partial=tuple(p for p in have.partial if p not in want.partial))
-    done = reshard(builder, rest, want.dims, stays_partial=True)
-    return replace(done, partial=want.partial)
 
 
 def apply_unknown(

@@ -18,11 +18,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tinyshard.core.collectives import nbytes_sent
 from tinyshard.core.layout import Axes
-from tinyshard.core.program import Builder
 from tinyshard.partition.plan import Plan, gathered
-from tinyshard.partition.reshard import ShardedVar, reshard
+from tinyshard.partition.reshard import ShardedVar, bytes_between
 
 aten = torch.ops.aten
 
@@ -78,20 +76,4 @@ def _bytes_to_reduce(operands: dict[int, ShardedVar], planned: Plan, axes: Axes)
     for result, local in zip(planned.results, planned.local, strict=True):
         parts = 1 if result is None else math.prod(axes[a] for a, _ in result[1] if a not in already)
         sent += 0 if local is None else local.nbytes * (parts - 1) // parts
-    return sent
-
-
-def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
-    """Bytes that a device sends to bring a value from one layout to another; what stays partial costs nothing."""
-    if have.dims == want.dims and have.partial == want.partial:
-        return 0
-    scratch = Builder(tuple(range(math.prod(axes))), axes)
-    partial = tuple(p for p in have.partial if p not in want.partial)
-    have = replace(have, number=scratch.input(have.local(axes)), partial=partial)
-    reshard(scratch, have, want.dims, stays_partial=bool(want.partial))
-    sent = 0
-    for step in scratch.steps:
-        operand = scratch.metas[step.args[0].number]
-        assert operand is not None
-        sent += nbytes_sent(step.op, operand, axes, step.kwargs)
     return sent

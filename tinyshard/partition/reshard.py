@@ -1,25 +1,38 @@
-"""From one layout to another over the same devices: the fewest exchanges, cheapest first.
+"""From one layout to another over the same devices: of all ways the one that sends the fewest bytes.
 
-rows -> columns     all_to_all        each device keeps 1/n of its block and swaps the rest
-rows -> whole       all_gather        each device collects the others' rows
-whole -> rows       local_slice       nothing moves
-swapped blocks      collective_permute
+A way is a chain of steps, each from one layout to a neighbouring one:
+
+    whole -> rows       local_slice         nothing moves
+    rows -> columns     all_to_all          each device keeps 1/n of its block and swaps the rest
+    rows -> whole       all_gather          each device collects the others' rows
+    blocks reordered    collective_permute  equal blocks that only lie on other devices
+    partial -> rows     reduce_scatter      the parts are combined, each device gets its block
+    partial -> whole    all_reduce          the parts are combined, every device gets all
+
+`_way` is a search for the shortest path over these layouts (A*): a step costs what `nbytes_sent` says, no way sends
+less than what a device misses of its new block, and the fewest steps win among equals. It starts from every layout that
+the value already has in the program: what was gathered or combined for one op is at hand for the next.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 
-from tinyshard.core.collectives import COLLECTIVES, group_size
+from tinyshard.core.collectives import COLLECTIVES, group_size, nbytes_sent
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 
 Dims = tuple[Axes, ...]
+Partial = tuple[tuple[int, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +50,7 @@ class ShardedVar:
     shape: tuple[int, ...]
     dtype: torch.dtype
     dims: Dims
-    partial: tuple[tuple[int, str], ...] = ()
+    partial: Partial = ()
 
     def local(self, axes: Axes) -> ShapedType:
         """Shape and dtype of one shard."""
@@ -61,117 +74,181 @@ def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -
 
 def reduce_partial(builder: Builder, x: ShardedVar) -> ShardedVar:
     """Combine the partial parts; afterwards every device along those axes holds the result."""
-    if not x.partial:
-        return x
-    return builder.once((x, "combined"), lambda: _all_reduced(builder, x))
+    return reshard(builder, x, x.dims)
 
 
-def _all_reduced(builder: Builder, x: ShardedVar) -> ShardedVar:
-    number = x.number
-    for op in dict.fromkeys(op for _, op in x.partial):
-        axes = tuple(a for a, o in x.partial if o == op)
-        number = collective(builder, "all_reduce", number, axes, op=op)
-    return replace(x, number=number, partial=())
-
-
-def reshard(builder: Builder, x: ShardedVar, dims: Dims, *, stays_partial: bool = False) -> ShardedVar:
-    """Emit what brings `x` to `dims`, partial parts combined.
+def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) -> ShardedVar:
+    """Emit what brings `x` to `dims`, its parts combined.
 
     Args:
         builder: the program.
         x: the value.
         dims: the axes that are to cut each dim.
-        stays_partial: whether it is partial along further axes, which are left so: then blocks that look like copies
-            are parts of a sum, and must not change places.
+        partial: those of x's partial axes that stay partial.
+
+    Returns:
+        The value in its new layout; another one that lies there already, if the program has it.
 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
-    key = (x, dims, stays_partial)  # x with what is partial: an op may want some axes combined and others not
-    return builder.once(key, lambda: _moved(builder, x, dims, stays_partial))
+    partial = tuple(p for p in x.partial if p in partial)
+    at_hand: dict[Placed, int] = builder.once(("at hand", x.number), dict)
+    at_hand.setdefault((x.dims, x.partial), x.number)
+    here = replace(x, number=-1, dims=(), partial=())
+    for step in _way(here, tuple(at_hand), (dims, partial), builder.axes):
+        if step.made not in at_hand:
+            number = collective(builder, step.name, at_hand[step.taken], step.axes, **step.params(builder.axes))
+            at_hand[step.made] = number
+            builder.copies["at hand", number] = at_hand
+    return replace(x, number=at_hand[dims, partial], dims=dims, partial=partial)
 
 
-def _moved(builder: Builder, x: ShardedVar, dims: Dims, stays_partial: bool) -> ShardedVar:
-    if (x, "combined") not in builder.copies:
-        x = _scatter_partial(builder, x, dims)
-    x = reduce_partial(builder, x)
-    while x.dims != dims:
-        x = (
-            _take_own_block(builder, x, dims)
-            or (None if stays_partial else _permute(builder, x, dims))
-            or _swap(builder, x, dims)
-            or _gather(builder, x, dims)
-        )
-    return x
+def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
+    """Bytes that a device sends to bring a value from one layout to another; what stays partial costs nothing."""
+    partial = tuple(p for p in have.partial if p in want.partial)
+    here = replace(have, number=-1, dims=(), partial=())
+    way = _way(here, ((have.dims, have.partial),), (want.dims, partial), axes)
+    operands = [replace(have, dims=step.taken[0]).local(axes) for step in way]
+    return sum(nbytes_sent(s.name, x, axes, {"axes": s.axes}) for s, x in zip(way, operands, strict=True))
 
 
-def _next_axis(have: Axes, want: Axes) -> int | None:
-    """The next axis to cut with, if `have` is the beginning of `want`."""
-    return want[len(have)] if len(have) < len(want) and want[: len(have)] == have else None
+Placed = tuple[Dims, Partial]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One collective, from a layout to a neighbouring one."""
+
+    name: str
+    axes: Axes
+    taken: Placed
+    made: Placed
+    named: tuple[tuple[str, Any], ...] = ()
+
+    def params(self, axes: Axes) -> dict[str, Any]:
+        """The arguments of the collective, but its axes."""
+        if self.name != "collective_permute":
+            return dict(self.named)
+        devices = tuple(range(math.prod(axes)))
+        have, want = (Layout(devices, axes, dims) for dims, _ in (self.taken, self.made))
+        holders = have.owners()
+        return {"pairs": tuple((holders[want.block(p)][want.replica_id(p)], p) for p in devices)}
+
+
+@lru_cache(maxsize=4096)
+def _way(x: ShardedVar, at_hand: tuple[Placed, ...], want: Placed, axes: Axes) -> tuple[_Step, ...]:
+    """The cheapest chain of steps from one of the layouts at hand to another."""
+    order = itertools.count()  # among equals the one found first
+    greed = 1 if len(axes) < 4 else 4  # on many axes a good way found in milliseconds, in place of the best in seconds
+    queue: list[tuple[int, int, int, int, Placed, tuple[_Step, ...]]] = []
+    queue.extend((0, 0, next(order), 0, here, ()) for here in at_hand)
+    least = dict.fromkeys(at_hand, 0)
+    while queue:
+        _, length, _, sent, here, way = heapq.heappop(queue)
+        if here == want:
+            return way
+        if sent > least[here]:
+            continue
+        operand = replace(x, dims=here[0]).local(axes)
+        for step in _steps_from(x, here, want, axes):
+            there = sent + nbytes_sent(step.name, operand, axes, {"axes": step.axes})
+            if there < least.get(step.made, math.inf):
+                least[step.made] = there
+                bound = there + greed * _missing(x.shape, step.made[0], want[0], axes) * x.dtype.itemsize
+                heapq.heappush(queue, (bound, length + 1, next(order), there, step.made, (*way, step)))
+    raise AssertionError("every layout can be gathered, and cut anew")
+
+
+@lru_cache(maxsize=4096)
+def _missing(shape: tuple[int, ...], have: Dims, want: Dims, axes: Axes) -> int:
+    """Elements of its new block that a device does not hold, in the mean: no way sends less."""
+    devices = math.prod(axes)
+    kept = [_common(n, h, w, axes) for n, h, w in zip(shape, have, want, strict=True)]
+    held = sum(map(math.prod, zip(*kept, strict=True))) if kept else devices
+    return math.prod(shape) // math.prod(_parts(want, axes)) - held // devices
+
+
+@lru_cache(maxsize=4096)
+def _common(size: int, have: Axes, want: Axes, axes: Axes) -> list[int]:
+    """For each device, how many places along a dim it holds and is to hold."""
+    both = zip(_ranges(size, have, axes), _ranges(size, want, axes), strict=True)
+    return [max(0, min(h.stop, w.stop) - max(h.start, w.start)) for h, w in both]
+
+
+@lru_cache(maxsize=1024)
+def _ranges(size: int, cut: Axes, axes: Axes) -> list[range]:
+    """For each device, the places of its block along a dim."""
+    length = size // math.prod(axes[a] for a in cut)
+    found = []
+    for at in itertools.product(*map(range, axes)):
+        number = 0
+        for a in cut:
+            number = number * axes[a] + at[a]
+        found.append(range(number * length, (number + 1) * length))
+    return found
+
+
+def _steps_from(x: ShardedVar, here: Placed, want: Placed, axes: Axes) -> Iterator[_Step]:
+    dims, partial = here
+    wanted = {a for cut in want[0] for a in cut}
+    left = tuple(p for p in partial if p not in want[1])  # to be combined
+    used = {a for cut in dims for a in cut} | {a for a, _ in partial}
+    for d in range(len(dims)):
+        for axis in sorted(wanted - used):
+            cut = _with_cut(dims, d, (*dims[d], axis))
+            if _fits(x, cut, axes):
+                yield _Step("local_slice", (axis,), here, (cut, partial), (("dim", d),))
+        for op in dict.fromkeys(op for _, op in left if op in ("sum", "avg")):
+            for group in _selections([a for a, o in left if o == op and a in wanted]):
+                cut = _with_cut(dims, d, (*dims[d], *group))
+                rest = tuple(p for p in partial if p[0] not in group)
+                if _fits(x, cut, axes):
+                    yield _Step("reduce_scatter", group, here, (cut, rest), (("dim", d), ("op", op)))
+        for first in reversed(range(len(dims[d]))):
+            group, whole = dims[d][first:], _with_cut(dims, d, dims[d][:first])
+            yield _Step("all_gather", group, here, (whole, partial), (("dim", d),))
+            for other in range(len(dims)):
+                cut = _with_cut(whole, other, (*whole[other], *group))
+                if other != d and _fits(x, cut, axes):
+                    yield _Step("all_to_all", group, here, (cut, partial), (("split", other), ("join", d)))
+    for op in dict.fromkeys(op for _, op in left):
+        group = tuple(a for a, o in left if o == op)
+        rest = tuple(p for p in partial if p[0] not in group)
+        yield _Step("all_reduce", group, here, (dims, rest), (("op", op),))
+    if not partial:  # else blocks that look like copies are parts of a sum, and must not change places
+        everywhere = tuple(range(len(axes)))
+        for cut in _reordered(dims, want[0], axes):
+            yield _Step("collective_permute", everywhere, here, (cut, partial))
+
+
+def _reordered(dims: Dims, want: Dims, axes: Axes) -> Iterator[Dims]:
+    """Layouts of equal blocks: the target, the axes of one dim in another order, two axes of one size exchanged."""
+    if _parts(dims, axes) == _parts(want, axes):
+        yield want
+    for d, cut in enumerate(dims):
+        for order in itertools.permutations(cut) if 1 < len(cut) < 4 else ():
+            if order != cut:
+                yield _with_cut(dims, d, order)
+    cutting = [a for cut in dims for a in cut]
+    for a, b in itertools.combinations(cutting, 2):
+        if axes[a] == axes[b]:
+            swap = {a: b, b: a}
+            yield tuple(tuple(swap.get(c, c) for c in cut) for cut in dims)
+
+
+def _selections(of: list[int]) -> Iterator[Axes]:
+    """Each choice of one or more, in each order."""
+    for count in range(1, len(of) + 1):
+        yield from itertools.permutations(of, count)
 
 
 def _with_cut(dims: Dims, dim: int, cut: Axes) -> Dims:
     return (*dims[:dim], cut, *dims[dim + 1 :])
 
 
-def _scatter_partial(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
-    """Partial sums along an axis that is to cut a dim: combine and cut in one step."""
-    for axis, op in x.partial:
-        for dim, want in enumerate(dims):
-            if _next_axis(x.dims[dim], want) == axis and op in ("sum", "avg"):
-                number = collective(builder, "reduce_scatter", x.number, (axis,), dim=dim, op=op)
-                rest = tuple(p for p in x.partial if p[0] != axis)
-                cut = _with_cut(x.dims, dim, (*x.dims[dim], axis))
-                return _scatter_partial(builder, replace(x, number=number, dims=cut, partial=rest), dims)
-    return x
+def _parts(dims: Dims, axes: Axes) -> list[int]:
+    return [math.prod(axes[a] for a in cut) for cut in dims]
 
 
-def _take_own_block(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar | None:
-    """Cut by an axis along which lie copies: nothing moves, and later steps move less."""
-    used = {a for cut in x.dims for a in cut}
-    for dim, want in enumerate(dims):
-        axis = _next_axis(x.dims[dim], want)
-        if axis is not None and axis not in used:
-            number = collective(builder, "local_slice", x.number, (axis,), dim=dim)
-            return replace(x, number=number, dims=_with_cut(x.dims, dim, (*x.dims[dim], axis)))
-    return None
-
-
-def _permute(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar | None:
-    """Equal blocks that only live on other devices: one permutation."""
-    devices = tuple(range(math.prod(builder.axes)))
-    have, want = Layout(devices, builder.axes, x.dims), Layout(devices, builder.axes, dims)
-    if have.parts != want.parts:
-        return None
-    holders = have.owners()
-    pairs = [(holders[want.block(p)][want.replica_id(p)], p) for p in devices]
-    number = collective(builder, "collective_permute", x.number, tuple(range(len(builder.axes))), pairs=tuple(pairs))
-    return replace(x, number=number, dims=dims)
-
-
-def _swap(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar | None:
-    """The last cut of one dim is the next cut of another: exchange blocks."""
-    for dim, cut in enumerate(x.dims):
-        if not cut or cut == dims[dim][: len(cut)]:
-            continue
-        for other, want in enumerate(dims):
-            if other != dim and _next_axis(x.dims[other], want) == cut[-1]:
-                number = collective(builder, "all_to_all", x.number, (cut[-1],), split=other, join=dim)
-                moved = _with_cut(_with_cut(x.dims, dim, cut[:-1]), other, (*x.dims[other], cut[-1]))
-                return replace(x, number=number, dims=moved)
-    return None
-
-
-def _gather(builder: Builder, x: ShardedVar, dims: Dims) -> ShardedVar:
-    """Undo the last cuts of a dim that do not belong to the target."""
-    for dim, (cut, want) in enumerate(zip(x.dims, dims, strict=True)):
-        keep = 0
-        while keep < min(len(cut), len(want)) and cut[keep] == want[keep]:
-            keep += 1
-        if keep < len(cut):
-            elsewhere = {a for i, other in enumerate(dims) if i != dim for a in other}
-            last = len(cut) - 1
-            while last > keep and cut[last - 1] not in elsewhere:  # an axis wanted elsewhere may be swapped later
-                last -= 1
-            number = collective(builder, "all_gather", x.number, cut[last:], dim=dim)
-            return replace(x, number=number, dims=_with_cut(x.dims, dim, cut[:last]))
-    raise AssertionError("a layout that differs only by missing cuts was cut before")
+def _fits(x: ShardedVar, dims: Dims, axes: Axes) -> bool:
+    return all(n % k == 0 for n, k in zip(x.shape, _parts(dims, axes), strict=True))

@@ -1,0 +1,112 @@
+"""What the ops ahead want of a partial sum: that it is combined once, and where.
+
+An op that is linear in a partial sum may leave it partial, so that it is combined later. Where several ops take the
+sum, it may be combined several times. In a step of Adam the gradient g of a weight is a partial sum over the batch:
+
+    m = 0.9 * m + 0.1 * g              0.1 * g is combined
+    v = 0.999 * v + 0.001 * g * g      g is combined, and so is 0.001 * g * g
+
+Here the ops ahead of g are followed to those that need it combined. If g itself is needed, or if what is combined in
+its place is more than g, then g is combined before its first use: by a reduce_scatter to the layout of m, where that is
+sharded, and else by an all_reduce.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx.node import Node
+
+from tinyshard.core.layout import Axes
+from tinyshard.partition.op_table import op_traits
+from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
+
+aten = torch.ops.aten
+
+_SCALES = {aten.mul.Tensor, aten.div.Tensor}  # by a number, or by what is not partial
+_ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of what is partial likewise
+
+
+class LookAhead:
+    """Decides for each partial sum of a graph, at its first use, whether to combine it.
+
+    Args:
+        axes: sizes of the program's axes.
+        made: what each node became so far.
+    """
+
+    def __init__(self, axes: Axes, made: Mapping[Node, Any]) -> None:
+        self.axes = axes
+        self.made = made
+        self._decided: dict[Node, Dims | None] = {}
+
+    def wanted(self, node: Node) -> Dims | None:
+        """The layout in which a partial sum is to be combined before its first use; None if it may stay partial."""
+        if node not in self._decided:
+            self._decided[node] = self._layout(node) if self._is_combined(node) else None
+        return self._decided[node]
+
+    def _is_combined(self, node: Node) -> bool:
+        cone: dict[Node, None] = {}
+        needed = dict.fromkeys(self._needed(node, cone))
+        return node in needed or (len(node.users) > 1 and sum(map(_numel, needed)) > _numel(node))
+
+    def _needed(self, node: Node, cone: dict[Node, None]) -> Iterator[Node]:
+        """The values that are combined if `node` stays partial; `cone` collects what is linear in it."""
+        cone[node] = None
+        for user in node.users:
+            if user in cone:
+                continue
+            if user.op == "output" or not isinstance(user.target, torch._ops.OpOverload):
+                yield node
+            elif self._is_linear(user, node, cone):
+                yield from self._needed(user, cone)
+            else:
+                yield node if torch.Tag.pointwise in user.target.tags else user
+
+    def _is_linear(self, user: Node, node: Node, cone: dict[Node, None]) -> bool:
+        """Whether an op leaves the sum partial that is `node`."""
+        op: Any = user.target
+        others = [x for x in user.all_input_nodes if x is not node]
+        if op in _SCALES:
+            is_scaled = user.args.count(node) == 1 and (op is aten.mul.Tensor or user.args[0] is node)
+            return is_scaled and not any(x in cone or self._is_partial(x) for x in others)
+        if op in _ADDS:
+            return bool(others) and all(x in cone or self._is_partial(x, unknown=True) for x in others)
+        return op is aten.neg.default or op_traits(op).is_view
+
+    def _is_partial(self, node: Node, *, unknown: bool = False) -> bool:
+        value = self.made.get(node)
+        return bool(value.partial) if isinstance(value, ShardedVar) else value is None and unknown
+
+    def _layout(self, node: Node) -> Dims:
+        """The layout of the first sharded value that the sum meets elementwise, if that sends no more than to stay."""
+        have: ShardedVar = self.made[node]
+        stays = bytes_between(have, replace(have, partial=()), self.axes)
+        ahead = [node]
+        for at in ahead:  # grows
+            for user in at.users:
+                if user in ahead or not _is_elementwise(user, have.shape):
+                    continue
+                ahead.append(user)
+                for x in map(self.made.get, user.all_input_nodes):
+                    if not isinstance(x, ShardedVar) or x.shape != have.shape or x.partial or not any(x.dims):
+                        continue
+                    if bytes_between(have, replace(have, dims=x.dims, partial=()), self.axes) <= stays:
+                        return x.dims
+        return have.dims
+
+
+def _is_elementwise(node: Node, shape: tuple[int, ...]) -> bool:
+    value = node.meta.get("val")
+    is_alike = isinstance(value, torch.Tensor) and tuple(value.shape) == shape
+    return is_alike and torch.Tag.pointwise in getattr(node.target, "tags", ())
+
+
+def _numel(node: Node) -> int:
+    value = node.meta["val"]
+    return math.prod(value.shape) if isinstance(value, torch.Tensor) else 0
