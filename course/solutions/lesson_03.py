@@ -109,7 +109,7 @@ ANSWERS = {
         wrong=(
             Wrong([P()], "name both axes"),
             Wrong([P("a")], "name both axes"),
-            Wrong([P(("a", "b"))], "still gathers"),
+            Wrong([P(("a", "b"))], "several exchanges"),
             Wrong([P(("a", "b")), P(("b", "a"))], "sends whole shards"),
         ),
     ),
