@@ -41,9 +41,10 @@ PREDICTIONS = (
         choices=(
             Choice("eight processes, none of which is the one that runs the cell"),
             Choice(
-                "one process: the devices are eight threads of the one that runs the cell",
-                misconception="devices are threads of the notebook",
-                answer="So it is with JAX's CPU devices. Here each device has a pid of its own.",
+                "one process, the one that runs the cell: it does the work of all eight",
+                misconception="devices are parts of the notebook's process",
+                answer="Then all eight would say one pid, and look into one memory. Each says a pid of its own. "
+                "(The CPU devices of JAX do share one process.)",
             ),
             Choice(
                 "eight processes, one of which is the one that runs the cell",
