@@ -96,11 +96,11 @@ PREDICTIONS = (
                 misconception="the order of the axes is a matter of taste",
                 answer="The order of the axes says which devices share a matrix, and on which hosts these are.",
             ),
-            Choice("the bytes that leave each host, eight times"),
+            Choice("the bytes that leave each host, six times"),
             Choice(
-                "the bytes that each device sends, eight times",
+                "the bytes that each device sends, six times",
                 misconception="a device sends more when its neighbours are far away",
-                answer="A device sends what the program says, and that is about the same. Only the way is another.",
+                answer="A device sends what the program says, and that is the same. Only the way is another.",
             ),
         ),
         why="With `model` first, the eight devices that share a matrix are in eight boxes: all of it goes through "
