@@ -232,6 +232,17 @@ def test_the_collectives_of_a_compiled_layer_are_listed_by_kind_axes_count_and_b
     assert repr(found) == "all_reduce over a: once, 768 bytes"
 
 
+def test_axes_that_a_plan_has_as_one_are_listed_by_the_names_that_the_mesh_has():
+    mesh = ts.AbstractMesh((2, 4), ("host", "device"))
+    rows, whole = (ts.NamedSharding(mesh, P(*spec)) for spec in ([("host", "device")], []))
+    x = ts.ShapeDtypeStruct((16, 4), F32, sharding=rows)
+    made = ts.jit(lambda x: x * 2, out_shardings=whole).lower(x).compile()
+    (gather,) = ts.collectives_in(made)
+    assert (gather.kind, gather.axes) == ("all_gather", ("host", "device"))
+    assert str(gather) == "all_gather over host*device: once, 224 bytes"
+    assert "over=host*device" in made.as_text()
+
+
 def test_collectives_are_not_counted_in_a_function(mesh):
     with pytest.raises(ts.DtypeError, match=r"try:  ts\.collectives_in\(ts\.jit\(f\)\.lower\(x\)\.compile\(\)\)"):
         ts.collectives_in(torch.sin)

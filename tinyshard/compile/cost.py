@@ -21,7 +21,7 @@ class CollectiveCount:
 
     Attributes:
         kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", or "transfer".
-        axes: the names of the axes.
+        axes: the mesh's own names of the axes, one by one also where the plan has several as one.
         count: how many of them.
         nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
     """
@@ -116,11 +116,11 @@ def _transferred(program: Program, step: Eqn) -> int:
     return max(sent.values())
 
 
-def cost_of(program: Program, names: Sequence[str]) -> Cost:
+def cost_of(program: Program, mesh_axes: Sequence[tuple[str, ...]]) -> Cost:
     """Count a program's steps.
 
     Args:
-        names: what to call its axes.
+        mesh_axes: for each axis of the program the names of the mesh axes that it is.
 
     Communication: none.
     """
@@ -129,7 +129,8 @@ def cost_of(program: Program, names: Sequence[str]) -> Cost:
     for step in program.steps:
         if step.op in COLLECTIVES or step.op == "transfer":
             if step.op == "transfer" or COLLECTIVES[step.op].communicates:
-                key = (step.op, tuple(names[a] for a in step.kwargs.get("axes", range(len(program.axes)))))
+                over = step.kwargs.get("axes", range(len(program.axes)))
+                key = (step.op, tuple(name for a in over for name in mesh_axes[a]))
                 total = traffic.setdefault(key, [0, 0])
                 total[0] += 1
                 total[1] += bytes_sent(program, step)

@@ -40,12 +40,12 @@ def explanation(executable: Executable, assignment: DeviceAssignment, caller: Wh
         caller: the line that calls it, for ops that were not traced.
     """
     program = executable.program
-    names = axis_names(executable, assignment)
+    mesh_axes = axis_names(executable, assignment)
     lines = []
     for number, reason in program.reasons:
         step = program.steps[number]
         operand: Value = step.args[0]
-        over = "*".join(names[a] for a in step.kwargs["axes"])
+        over = "*".join(name for a in step.kwargs["axes"] for name in mesh_axes[a])
         nbytes = bytes_sent(program, step)
         lines += [
             f"{reason.op} gathers an operand, in {reason.where or caller}",

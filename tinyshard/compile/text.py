@@ -22,8 +22,8 @@ from tinyshard.core.types import ShapedType
 _UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
 
-def axis_names(executable: Executable, assignment: DeviceAssignment) -> tuple[str, ...]:
-    """What to call the axes of a program: as the mesh does, "a*b" for several as one; else by their number."""
+def axis_names(executable: Executable, assignment: DeviceAssignment) -> tuple[tuple[str, ...], ...]:
+    """For each axis of a program the mesh axes that it is, which may be several as one; else its number."""
     sizes = executable.program.axes
     mesh = assignment.mesh
     named = None
@@ -32,16 +32,16 @@ def axis_names(executable: Executable, assignment: DeviceAssignment) -> tuple[st
     return named or _numbered(executable.program)
 
 
-def _numbered(program: Program) -> tuple[str, ...]:
-    return tuple(str(i) for i in range(len(program.axes)))
+def _numbered(program: Program) -> tuple[tuple[str, ...], ...]:
+    return tuple((str(i),) for i in range(len(program.axes)))
 
 
-def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[str, ...] | None:
+def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[tuple[str, ...], ...] | None:
     """Names for axes of these sizes, each the product of the next named ones; None if they do not fit.
 
     Example:
         >>> _joined([("a", 4), ("b", 2), ("c", 3)], (8, 3))
-        ('a*b', 'c')
+        (('a', 'b'), ('c',))
     """
     left = list(named)
     out = []
@@ -53,13 +53,13 @@ def _joined(named: Sequence[tuple[str, int]], sizes: Sequence[int]) -> tuple[str
             size //= part
         if size > 1:
             return None
-        out.append("*".join(names) or str(i))
+        out.append(tuple(names) or (str(i),))
     return tuple(out)
 
 
-def program_text(program: Program, names: Sequence[str] | None = None) -> str:
+def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None = None) -> str:
     """A program with the names of its axes (by default their numbers), and the bytes sent in each collective."""
-    names = _numbered(program) if names is None else names
+    names = ["*".join(axes) for axes in (_numbered(program) if mesh_axes is None else mesh_axes)]
     axes = " x ".join(f"{name}={size}" for name, size in zip(names, program.axes, strict=True))
     lines = [f"program on {len(program.devices)} devices, axes {axes}" if axes else "program on 1 device"]
     lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]
