@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from course.widgets.base import Choice, Control, Explorer, Options
-from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import rectangle
 from course.widgets.journey import NAMES, NBYTES, SHAPE, Entry, Journey, Part, Place, Stage, record_journey, spec_text
 from tinyshard.draw.cell import BORDER, text
 from tinyshard.draw.colours import device_colour
 
 __all__ = ["array_moves", "describe", "draw"]
+
+HEADING = "What each device holds after every step of a move"
 
 MESHES = ((8,), (4, 2), (2, 4))
 ELEMENT, GAP, LABELS = 7, 10, 182  # px: side of an element, between devices, room for the words before a row
@@ -32,10 +34,10 @@ def array_moves() -> Explorer[Journey]:
         Choice("have", "from", lambda chosen: _places(chosen["mesh"]), start=("a", "b")),
         Choice("want", "to", lambda chosen: _places(chosen["mesh"]), start=("b", "a")),
     ]
-    return Explorer("moves of an array", controls, record_journey, draw, describe)
+    return Explorer(HEADING, controls, record_journey, draw, describe)
 
 
-def draw(journey: Journey) -> str:
+def draw(journey: Journey) -> Sheet:
     """A row for each stage: on each device the table, and in it the part that the device holds."""
     count = len(journey.stages[0].parts)
     side = SHAPE[1] * ELEMENT
@@ -52,7 +54,7 @@ def draw(journey: Journey) -> str:
     )
     lines = [paragraph([_total(journey)]), paragraph([legend], size=11, fill=MUTED)]
     title = stack([paragraph([_heading(journey)]), paragraph([_code(journey.want)], is_code=True)], 2)
-    return card(f"{_heading(journey)}: what each device holds after each step", stack([title, stack(rows, 6), *lines]))
+    return Sheet(f"{_heading(journey)}: what each device holds after each step", stack([title, stack(rows, 6), *lines]))
 
 
 def describe(journey: Journey) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer, Step
-from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import Entry, grid
 from tinyshard.core.errors import MappingError, message
 from tinyshard.transforms.vmap import vmap
@@ -136,17 +136,13 @@ def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, 
     return Mapped((first, second, third), (seen[0], seen[1]), out_axes, count, min(example, count - 1))
 
 
-def draw(mapped: Mapped) -> str:
+def draw(mapped: Mapped) -> Sheet:
     """x, w and the result; a colour for each example, a thick border around the chosen one's numbers."""
     pieces = [_drawn(batch, mapped) for batch in mapped.batches]
     legend = "each colour is one example; numbers with a band of all colours are shared by all examples; "
     note = paragraph([f"{legend}a thick border marks example {mapped.example}"], size=11, fill=MUTED)
     inside, outside = paragraph(_lines(mapped)), paragraph([_code(mapped)], is_code=True)
-    return card(
-        f"vmap over {mapped.count} examples: {_code(mapped)}",
-        stack([outside, beside(pieces), inside, note]),
-        heading=HEADING,
-    )
+    return Sheet(f"vmap over {mapped.count} examples: {_code(mapped)}", stack([outside, beside(pieces), inside, note]))
 
 
 def describe(mapped: Mapped) -> str:

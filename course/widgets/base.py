@@ -3,7 +3,7 @@
 A picture is made in three steps, each a plain function that can be tested and called without any notebook:
 
     look(**choices) → data      what the library really says: a Layout, a Program, recorded traffic
-    draw(data) → SVG            the picture
+    draw(data) → Sheet          the picture, and what it shows in one sentence
     describe(data) → words      the same in words, for screen readers, for a terminal, for the comparison by nbval
 
 `Explorer` puts controls around them. In a running notebook they are ordinary ipywidgets, which the keyboard reaches
@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 
 import ipywidgets
 
-from course.widgets.card import error_card
+from course.widgets.card import Sheet, card, error_sheet
 from tinyshard.core.errors import TinyshardError
 
 __all__ = ["Choice", "Control", "Explorer", "Press", "Step"]
@@ -90,20 +90,21 @@ class Explorer(Generic[Data]):
     """A picture and the controls that change it.
 
     Args:
-        title: what it shows, in a few words; the heading of the picture where `look` is refused.
+        heading: what it shows, in a few words: they stand in bold letters above every picture.
         controls: from left to right; a later one may depend on the earlier ones.
         look: from the choices, by name, to plain data. A TinyshardError that it raises is drawn instead.
-        draw: from the data to one `<svg>`.
+        draw: from the data to the sheet that is put on a card.
         describe: from the data to the same in words.
 
     Communication: none by itself; `look` may run programs.
 
     Example:
+        >>> from course.widgets.card import Piece, Sheet
         >>> square = Explorer(
         ...     "a square number",
         ...     [Step("side", "side", most=3, start=2)],
         ...     look=lambda side: side * side,
-        ...     draw=lambda n: f"<svg>{n}</svg>",
+        ...     draw=lambda n: Sheet(f"{n} squares", Piece(f"<text>{n}</text>", 100, 20)),
         ...     describe=lambda n: f"{n} small squares",
         ... )
         >>> square
@@ -114,13 +115,13 @@ class Explorer(Generic[Data]):
 
     def __init__(
         self,
-        title: str,
+        heading: str,
         controls: Sequence[Control],
         look: Callable[..., Data],
-        draw: Callable[[Data], str],
+        draw: Callable[[Data], Sheet],
         describe: Callable[[Data], str],
     ) -> None:
-        self.title = title
+        self._heading = heading
         self._controls = tuple(controls)
         self._look, self._draw, self._describe = look, draw, describe
         self._is_changing = False
@@ -177,9 +178,10 @@ class Explorer(Generic[Data]):
         try:
             data = self._look(**self.choices)
         except TinyshardError as error:
-            self.svg, self.text = error_card(self.title, str(error)), str(error)
+            sheet, self.text = error_sheet(self._heading, str(error)), str(error)
         else:
-            self.svg, self.text = self._draw(data), self._describe(data)
+            sheet, self.text = self._draw(data), self._describe(data)
+        self.svg = card(self._heading, sheet)
         self._picture.value = self.svg
         self._words.value = f'<pre style="line-height:1.2">{escape(self.text)}</pre>'
 

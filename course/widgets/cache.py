@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer
-from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, stack
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.draw.cell import number, text
@@ -172,7 +172,7 @@ class _Watched:
         return self._jitted.lower(x, times=times)
 
 
-def draw(remembered: Remembered) -> str:
+def draw(remembered: Remembered) -> Sheet:
     """The facts of both calls in a table; below, what is found and what is made anew, and the trace."""
     facts = remembered.facts
     columns = [
@@ -192,7 +192,7 @@ def draw(remembered: Remembered) -> str:
     heading = paragraph(["the trace that the second call uses:"], fill=MUTED)
     graph = paragraph(remembered.graph.splitlines(), size=12, is_code=True)
     rows = [table, boxes, *_warning(remembered), stack([heading, graph], 2)]
-    return card(_verdict(remembered), stack(rows), heading=HEADING)
+    return Sheet(_verdict(remembered), stack(rows))
 
 
 def describe(remembered: Remembered) -> str:

@@ -14,7 +14,20 @@ from xml.sax.saxutils import escape, quoteattr
 
 from tinyshard.draw.cell import number, text
 
-__all__ = ["INK", "MUTED", "PAPER", "Piece", "beside", "card", "error_card", "inset", "paragraph", "size_of", "stack"]
+__all__ = [
+    "INK",
+    "MUTED",
+    "PAPER",
+    "Piece",
+    "Sheet",
+    "beside",
+    "card",
+    "error_sheet",
+    "inset",
+    "paragraph",
+    "size_of",
+    "stack",
+]
 
 INK = "currentColor"
 PAPER = "var(--jp-layout-color1,#ffffff)"
@@ -36,6 +49,19 @@ class Piece:
     svg: str
     width: float
     height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """What a picture shows at this moment.
+
+    Args:
+        title: it in one sentence, for screen readers and for a resting mouse.
+        piece: what is drawn.
+    """
+
+    title: str
+    piece: Piece
 
 
 def paragraph(lines: Sequence[str], size: int = FONT_SIZE, is_code: bool = False, fill: str = INK) -> Piece:
@@ -126,13 +152,12 @@ def beside(pieces: Sequence[Piece], gap: float = 24) -> Piece:
     return Piece("".join(drawn), x - gap, max(piece.height for piece in pieces))
 
 
-def card(title: str, piece: Piece, heading: str = "") -> str:
-    """The finished picture: `piece` on a card of its size.
+def card(heading: str, sheet: Sheet) -> str:
+    """The finished picture: a sheet under its heading, on a card of its size.
 
     Args:
-        title: one sentence for screen readers and for a resting mouse.
-        piece: what is on the card.
-        heading: what the picture shows, in bold letters above it; without it nothing is above.
+        heading: what the picture shows, in bold letters above it.
+        sheet: what is drawn.
 
     Returns:
         One `<svg>` without ids, scripts or style sheets; the same for the same input.
@@ -140,34 +165,33 @@ def card(title: str, piece: Piece, heading: str = "") -> str:
     Communication: none.
 
     Example:
-        >>> size_of(card("nothing", Piece("", 100, 20)))
-        (124.0, 44.0)
+        >>> size_of(card("nothing", Sheet("nothing is seen", Piece("", 100, 20))))
+        (124.0, 72.0)
     """
-    if heading:
-        piece = stack([_bold(heading), piece])
+    piece = stack([_bold(heading), sheet.piece])
     width, height = math.ceil(piece.width + 2 * MARGIN), math.ceil(piece.height + 2 * MARGIN)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
-        f'role="img" aria-label={quoteattr(title)} '
+        f'role="img" aria-label={quoteattr(sheet.title)} '
         f'style="color:{_COLOUR};font-family:sans-serif;max-width:100%;height:auto">'
-        f"<title>{escape(title)}</title>"
+        f"<title>{escape(sheet.title)}</title>"
         f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="6" '
         f'style="fill:{PAPER};stroke:{_BORDER}"/>{_moved(piece, MARGIN, MARGIN)}</svg>'
     )
 
 
-def error_card(title: str, words: str) -> str:
+def error_sheet(heading: str, words: str) -> Sheet:
     """An error as a picture: its lines as they are printed.
 
     Communication: none.
 
     Example:
-        >>> "rule" in error_card("a picture", "it does not fit\\n  rule: 10 must be a multiple of 4")
-        True
+        >>> error_sheet("a picture", "it does not fit\\n  rule: 10 must be a multiple of 4").title
+        'a picture: it does not fit'
     """
     lines = [part for line in words.splitlines() for part in _folded(line)]
-    heading = paragraph(["The library refuses this:"], fill=MUTED)
-    return card(f"{title}: {words.splitlines()[0]}", stack([heading, paragraph(lines, is_code=True)]), heading=title)
+    refused = paragraph(["The library refuses this:"], fill=MUTED)
+    return Sheet(f"{heading}: {words.splitlines()[0]}", stack([refused, paragraph(lines, is_code=True)]))
 
 
 def _bold(words: str) -> Piece:

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 
 from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer
-from course.widgets.card import MUTED, Piece, card, paragraph, stack
+from course.widgets.card import MUTED, Piece, Sheet, paragraph, stack
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.compile.cost import CollectiveCount
@@ -188,7 +188,7 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int, optimiz
     )
 
 
-def draw(compared: Compared) -> str:
+def draw(compared: Compared) -> Sheet:
     """A bar of memory for each layout, and one of traffic."""
     longest = max(costs.peak_nbytes for costs in compared.costs)
     most_sent = max([costs.sent_nbytes for costs in compared.costs] + [1])
@@ -205,7 +205,7 @@ def draw(compared: Compared) -> str:
         paragraph([f"{chosen.name}:", *_lines(chosen)], size=12, is_code=True),
     ]
     title = f"{_heading(compared)}; {chosen.name}: {human_bytes(chosen.peak_nbytes)} at the peak"
-    return card(title, stack(pieces, 6), heading=HEADING)
+    return Sheet(title, stack(pieces, 6))
 
 
 def describe(compared: Compared) -> str:

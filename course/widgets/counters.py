@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from course.widgets.base import Choice, Control, Explorer, Options, Step
-from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import Entry, grid
 from course.widgets.traffic import in_lockstep
 from tinyshard import jit, random
@@ -127,7 +127,7 @@ def look(is_partitionable: bool, shape: tuple[int, ...], parts: int, follow: int
     )
 
 
-def draw(drawn: Drawn) -> str:
+def draw(drawn: Drawn) -> Sheet:
     """A block for each device, its numbers in the colour of their maker; in each cell the counters."""
     blocks = []
     for device, numbers in enumerate(drawn.blocks):
@@ -139,7 +139,7 @@ def draw(drawn: Drawn) -> str:
     lines = [beside(blocks[k : k + 4], 16) for k in range(0, len(blocks), 4)]
     legend = "in a cell: the counters; its colour: the device that made the number; thick border: the one to follow"
     pieces = [paragraph([_headline(drawn)]), *lines, paragraph([*_summary(drawn), _followed(drawn)])]
-    return card(_headline(drawn), stack([*pieces, _small(legend)]), heading=HEADING)
+    return Sheet(_headline(drawn), stack([*pieces, _small(legend)]))
 
 
 def describe(drawn: Drawn) -> str:

@@ -11,7 +11,7 @@ import psutil
 
 import tinyshard as ts
 from course.widgets.base import Choice, Control, Explorer, Press
-from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.workers import HAS_NO_PROCESS, IS_GONE, RUNS, STANDS_STILL, DeviceNow, PoolNow, pool_now
 from tinyshard.draw.cell import number
 
@@ -29,19 +29,19 @@ CARRIED_OUT_S = 5.0
 _FILLS = {RUNS: "#009E73", STANDS_STILL: "#E69F00", IS_GONE: "none", HAS_NO_PROCESS: "#56B4E9"}
 
 
-def draw(now: PoolNow) -> str:
+def draw(now: PoolNow) -> Sheet:
     """The panel: a lamp, the pid, the memory of the process, and a bar for the bytes of Arrays of each device.
 
     Args:
         now: what was found.
 
     Returns:
-        One `<svg>`.
+        The sheet.
 
     Communication: none.
 
     Example:
-        >>> draw(PoolNow(1, (DeviceNow("CPU 0", "lives", 7, 150 * MIB, 0),))).count("<circle")
+        >>> draw(PoolNow(1, (DeviceNow("CPU 0", "lives", 7, 150 * MIB, 0),))).piece.svg.count("<circle")
         1
     """
     most = max([device.array_nbytes for device in now.devices] + [1])
@@ -49,9 +49,7 @@ def draw(now: PoolNow) -> str:
     rows = [beside(cells[k : k + COLUMNS], gap=16) for k in range(0, len(cells), COLUMNS)]
     heading = paragraph([f"the kernel is pid {now.kernel_pid}; it gives orders to {len(cells)} devices"], fill=MUTED)
     endings = [device.ending for device in now.devices if device.ending]
-    return card(
-        _title(now), stack([heading, *rows, *([paragraph(endings)] if endings else [])], gap=14), heading=HEADING
-    )
+    return Sheet(_title(now), stack([heading, *rows, *([paragraph(endings)] if endings else [])], gap=14))
 
 
 def describe(now: PoolNow) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer
-from course.widgets.card import MUTED, beside, card, inset, paragraph, stack
+from course.widgets.card import MUTED, Sheet, beside, inset, paragraph, stack
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.core.layout import Layout
@@ -128,7 +128,7 @@ def look(function: str, left: PartitionSpec, right: PartitionSpec, result: Parti
     )
 
 
-def draw(planned: Planned) -> str:
+def draw(planned: Planned) -> Sheet:
     """Left, right and result side by side; below them what it costs, and the program."""
     names = ("left", "right", "result")
     shape = (planned.size, planned.size)
@@ -139,11 +139,7 @@ def draw(planned: Planned) -> str:
     program = paragraph(planned.program.splitlines(), size=12, is_code=True)
     heading = paragraph(["the program that each device runs:"], fill=MUTED)
     cost = paragraph([_cost(planned), *(planned.traffic or ["no collectives"])])
-    return card(
-        f"{planned.function}: {_cost(planned)}",
-        stack([beside(boxes), cost, stack([heading, program], 2)]),
-        heading=HEADING,
-    )
+    return Sheet(f"{planned.function}: {_cost(planned)}", stack([beside(boxes), cost, stack([heading, program], 2)]))
 
 
 def describe(planned: Planned) -> str:

@@ -8,7 +8,7 @@ from course.network import LAYOUTS, NEIGHBOURS, WIDTH, step_on
 from course.planner import MACHINES, ROUNDS, Estimate, Machine, estimate
 from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Explorer
-from course.widgets.card import Piece, card, paragraph, stack
+from course.widgets.card import Piece, Sheet, paragraph, stack
 from tinyshard.draw.colours import OKABE_ITO
 
 __all__ = ["Planned", "describe", "draw", "look", "machine_planner", "seconds", "sized"]
@@ -98,14 +98,14 @@ def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
     return Planned(machine, devices, examples, made)
 
 
-def draw(planned: Planned) -> str:
+def draw(planned: Planned) -> Sheet:
     """A bar for each layout, as long as a step without overlap: compute, collectives inside the hosts, and between."""
     longest = max(total.step_s for total in planned.estimates.values())
     rows = [_row(planned, name, BAR_WIDTH / longest) for name in planned.estimates]
     heading = paragraph([_heading(planned)])
     numbers = paragraph(_table(planned), is_code=True)
     title = f"{_heading(planned)}: a step takes {', '.join(_told(planned, name) for name in planned.estimates)}"
-    return card(title, stack([heading, legend(KINDS, size=13, height=24), *rows, numbers], 6), heading=HEADING)
+    return Sheet(title, stack([heading, legend(KINDS, size=13, height=24), *rows, numbers], 6))
 
 
 def describe(planned: Planned) -> str:

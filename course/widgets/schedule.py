@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from course.widgets.base import Choice, Explorer, Step
-from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, Sheet, paragraph, stack
 from tinyshard.compile.memory import MemoryAnalysis
 from tinyshard.draw.cell import number, text
 from tinyshard.draw.colours import OKABE_ITO
@@ -90,7 +90,7 @@ def look(name: str, line: MemoryAnalysis, limit_nbytes: int | None, step: int) -
     return Run(name, line, limit_nbytes, min(step, len(line.steps) - 1))
 
 
-def draw(run: Run) -> str:
+def draw(run: Run) -> Sheet:
     """Above, a cell for each step: a low blue one computes, a high red one exchanges. Below, the memory line."""
     pieces = [
         paragraph([_summary(run)]),
@@ -99,7 +99,7 @@ def draw(run: Run) -> str:
         _line(run),
         paragraph([_pointed(run)], is_code=True),
     ]
-    return card(_summary(run), stack(pieces, 6), heading=HEADING)
+    return Sheet(_summary(run), stack(pieces, 6))
 
 
 def describe(run: Run) -> str:

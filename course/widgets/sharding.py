@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course.widgets.base import Choice, Control, Explorer, Options
-from course.widgets.card import MUTED, beside, card, inset, paragraph, stack
+from course.widgets.card import MUTED, Sheet, beside, inset, paragraph, stack
 from tinyshard.core.layout import Layout
 from tinyshard.draw import mesh_svg, sharding_svg, sharding_text
 from tinyshard.draw.html import human_bytes
@@ -105,7 +105,7 @@ def look(mesh: tuple[int, ...], shape: tuple[int, ...], **dims: Entry) -> Placed
     return Placed(mesh, shape, entries, sharding.checked_layout(shape))
 
 
-def draw(placed: Placed) -> str:
+def draw(placed: Placed) -> Sheet:
     """The mesh, and beside it the blocks of the array; below them the bytes and the line of code."""
     ids = placed.layout.devices
     mesh = stack([paragraph(["the mesh"], fill=MUTED), inset(mesh_svg(placed.mesh_shape, ids, placed.names, "cpu"))], 2)
@@ -113,7 +113,7 @@ def draw(placed: Placed) -> str:
     lines = [paragraph(_cost(placed)), paragraph(_code(placed), is_code=True)]
     spec = f"P({', '.join(map(repr, placed.entries))})"
     title = f"array of shape {placed.shape} cut by {spec} on a mesh of {_words(placed.mesh_shape)} devices"
-    return card(title, stack([beside([mesh, array]), *lines]), heading=HEADING)
+    return Sheet(title, stack([beside([mesh, array]), *lines]))
 
 
 def describe(placed: Placed) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from course.widgets.base import Choice, Control, Explorer, Press, Step
-from course.widgets.card import INK, MUTED, Piece, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, Sheet, paragraph, stack
 from course.widgets.recorded_spans import CORES, RECORDED
 from tinyshard.arrays.placement import block_until_ready, device_put
 from tinyshard.draw.cell import BORDER, number, text
@@ -170,7 +170,7 @@ def _run(x: torch.Tensor, count: int, *, waits_each: bool) -> tuple[list[tuple[f
     return lines, ready
 
 
-def draw(line: TimeLine) -> str:
+def draw(line: TimeLine) -> Sheet:
     """Three lanes: your cell, the queue, CPU 0; to scale, time runs to the right."""
     whole_ms, digits = line.calls[-1].ready_ms, _digits(line)
     lanes = ("your cell", "queue", "CPU 0")
@@ -192,11 +192,7 @@ def draw(line: TimeLine) -> str:
         parts.append("</g>")
     lanes_piece = Piece("".join(parts), NAMES_WIDTH + WIDTH, ROW * len(lanes))
     pieces = [paragraph([_heading(line)]), lanes_piece, _scale(whole_ms), _legend(), paragraph(_told(line))]
-    return card(
-        f"{_heading(line)}: {_told(line)[0]}",
-        stack([*pieces, paragraph([line.origin], size=11, fill=MUTED)]),
-        heading=HEADING,
-    )
+    return Sheet(f"{_heading(line)}: {_told(line)[0]}", stack([*pieces, paragraph([line.origin], size=11, fill=MUTED)]))
 
 
 def describe(line: TimeLine) -> str:

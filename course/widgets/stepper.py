@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer, Options, Step
-from course.widgets.card import INK, MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import Entry, band
 from course.widgets.moves import MOVES
 from course.widgets.traffic import Held, Message, Moment, Recording, record
@@ -123,7 +123,7 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
     return Explorer(HEADING, controls, look, draw, describe)
 
 
-def draw(scene: Scene) -> str:
+def draw(scene: Scene) -> Sheet:
     """Before, arrows, after: a row for each device."""
     devices = Piece(
         "".join(text(f"CPU {d}", 0, ROW * (d + 0.5), 12, anchor="start") for d in range(scene.recording.count)),
@@ -138,7 +138,7 @@ def draw(scene: Scene) -> str:
     sent = paragraph(_sent(scene))
     heading = stack([paragraph([scene.code], is_code=True), paragraph([_headline(scene)])], 2)
     legend = paragraph(["the colours in a cell are those of the devices whose numbers are in it"], size=11, fill=MUTED)
-    return card(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]), heading=HEADING)
+    return Sheet(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]))
 
 
 def describe(scene: Scene) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer, Step
-from course.widgets.card import MUTED, Piece, beside, card, paragraph, stack
+from course.widgets.card import MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import Entry, grid
 from tinyshard import lax
 from tinyshard.arrays.placement import device_get
@@ -174,7 +174,7 @@ def look(call: int) -> Views:
     return Views(code, before, after, (seen[0], seen[1]), compiled.cost_analysis().nbytes, device=0)
 
 
-def draw(views: Views) -> str:
+def draw(views: Views) -> Sheet:
     """Above the whole, below what the one device gets and returns."""
     heading = paragraph([views.code], is_code=True)
     whole = beside([_whole("x", views.before, views.device), _whole("result", views.after, views.device)], 40)
@@ -189,7 +189,7 @@ def draw(views: Views) -> str:
         own,
         paragraph([*_told(views), _sent(views)]),
     ]
-    return card(f"{views.code}, as a whole and on CPU {views.device}", stack(pieces, 8), heading=HEADING)
+    return Sheet(f"{views.code}, as a whole and on CPU {views.device}", stack(pieces, 8))
 
 
 def describe(views: Views) -> str:

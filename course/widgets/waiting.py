@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from course.schedules import Moment, from_error, ring, start, steps
 from course.widgets.base import Choice, Explorer, Step
-from course.widgets.card import INK, MUTED, PAPER, Piece, beside, card, paragraph, stack
+from course.widgets.card import INK, MUTED, PAPER, Piece, Sheet, beside, paragraph, stack
 from tinyshard.draw.cell import number, text
 
 __all__ = ["describe", "draw", "who_waits"]
@@ -35,23 +35,23 @@ SCENES: dict[str, Moment] = {
 }
 
 
-def draw(now: Moment) -> str:
+def draw(now: Moment) -> Sheet:
     """Lists and arrows: a row for each device with what is done, what it is at and what comes; and the waits.
 
     Args:
         now: how far each device has come.
 
     Returns:
-        One `<svg>`.
+        The sheet.
 
     Communication: none.
 
     Example:
-        >>> draw(start({0: ["a"], 1: ["a"]}, still=[1])).count("<polygon")
+        >>> draw(start({0: ["a"], 1: ["a"]}, still=[1])).piece.svg.count("<polygon")
         1
     """
     heading = paragraph([f"after {_rounds(now.rounds)}: {_verdict(now)}"])
-    return card(_verdict(now), stack([heading, beside([_lists(now), _arrows(now)], gap=40)], gap=14), heading=HEADING)
+    return Sheet(_verdict(now), stack([heading, beside([_lists(now), _arrows(now)], gap=40)], gap=14))
 
 
 def describe(now: Moment) -> str:

@@ -14,9 +14,10 @@ NAME = "99-broken.ipynb"
 CELLS = {
     "meant": "raise ValueError('meant')",
     "inert": """from course.widgets.base import Choice, Explorer
+from course.widgets.card import Sheet, paragraph
 controls = [Choice("side", "side", (("one", 1), ("two", 2)))]
-Explorer("inert", controls, look=lambda side: side, draw=lambda side: "<svg><text>same</text></svg>", describe=str)""",
-    "lively": """draw = lambda side: f"<svg><text>{side}</text></svg>"
+Explorer("inert", controls, look=lambda side: side, draw=lambda side: Sheet("", paragraph(["same"])), describe=str)""",
+    "lively": """draw = lambda side: Sheet("", paragraph([str(side)]))
 Explorer("lively", controls, look=lambda side: side, draw=draw, describe=str)""",
     "broken": "raise ValueError('not meant')",
 }

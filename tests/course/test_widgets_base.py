@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from course.widgets.base import Choice, Explorer, Press, Step
-from course.widgets.card import Piece, beside, card, error_card, paragraph, size_of, stack
+from course.widgets.card import Piece, Sheet, beside, card, error_sheet, paragraph, size_of, stack
 from tinyshard.core.errors import ShardingError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -27,7 +27,7 @@ def explorer():
             Press("again", "again"),
         ],
         look=lambda **chosen: chosen,
-        draw=lambda chosen: card("colours", paragraph([f"{name} {value}" for name, value in chosen.items()])),
+        draw=lambda chosen: Sheet("shades", paragraph([f"{name} {value}" for name, value in chosen.items()])),
         describe=lambda chosen: " ".join(f"{name}={value}" for name, value in chosen.items()),
     )
 
@@ -56,7 +56,7 @@ def test_a_choice_whose_value_is_none_shows_its_words():
         "a result",
         [Choice("result", "result", [("as it comes", None), ("one", 1)])],
         look=lambda result: result,
-        draw=lambda result: card("a result", paragraph([str(result)])),
+        draw=lambda result: Sheet("a result", paragraph([str(result)])),
         describe=str,
     )
     dropdown = found.panel.children[0].children[0]
@@ -109,7 +109,7 @@ def test_the_words_are_shown_on_request_and_follow_the_picture():
 def test_a_notebook_gets_the_live_panel_the_picture_and_the_words():
     bundle = explorer()._repr_mimebundle_()
     assert bundle["text/plain"] == "colour=green shade=moss count=5 again=0"
-    assert words_of(bundle["image/svg+xml"]) == ["colour green", "shade moss", "count 5", "again 0"]
+    assert words_of(bundle["image/svg+xml"]) == ["colours", "colour green", "shade moss", "count 5", "again 0"]
     assert "model_id" in bundle["application/vnd.jupyter.widget-view+json"]
 
 
@@ -126,28 +126,34 @@ def test_an_error_of_the_library_is_drawn_and_the_next_choice_draws_again():
             raise ShardingError("it does not fit\n  got:  <1>\n  rule: not 1")
         return count
 
-    found = Explorer("numbers", [Step("count", "count", 2)], look, lambda n: card("n", paragraph([str(n)])), str)
+    found = Explorer("numbers", [Step("count", "count", 2)], look, lambda n: Sheet("n", paragraph([str(n)])), str)
     found.choose(count=1)
     assert found.text == "it does not fit\n  got:  <1>\n  rule: not 1"
     heading, said, *lines = words_of(found.svg)
     assert (heading, said, lines) == ("numbers", "The library refuses this:", found.text.splitlines())
-    assert words_of(found.choose(count=2).svg) == ["2"]
+    assert words_of(found.choose(count=2).svg) == ["numbers", "2"]
 
 
 def test_any_other_error_is_not_hidden():
     with pytest.raises(ZeroDivisionError):
-        Explorer("numbers", [Step("count", "count", 2)], lambda count: 1 / count, str, str)
+        Explorer(
+            "numbers",
+            [Step("count", "count", 2)],
+            lambda count: 1 / count,
+            lambda n: Sheet("n", paragraph([str(n)])),
+            str,
+        )
 
 
 def test_pieces_take_the_room_that_they_say():
     a, b = Piece("<a/>", 10, 4), Piece("<b/>", 6, 8)
     assert (stack([a, b], gap=2).width, stack([a, b], gap=2).height) == (10, 14)
     assert (beside([a, b], gap=2).width, beside([a, b], gap=2).height) == (18, 8)
-    assert size_of(card("both", beside([a, b], gap=2))) == (42, 32)
+    assert size_of(card("", Sheet("both", beside([a, b], gap=2)))) == (42, 60)
 
 
 def test_a_card_has_a_title_for_screen_readers_and_ink_and_paper_for_any_page():
-    root = ElementTree.fromstring(card("a <title> & more", paragraph(["words"])))
+    root = ElementTree.fromstring(card("heading", Sheet("a <title> & more", paragraph(["words"]))))
     assert (root.get("role"), root.get("aria-label")) == ("img", "a <title> & more")
     assert root.find(f"{SVG}title").text == "a <title> & more"
     assert "#1a1a1a" in root.get("style")
@@ -156,6 +162,6 @@ def test_a_card_has_a_title_for_screen_readers_and_ink_and_paper_for_any_page():
 
 def test_a_long_line_of_an_error_is_folded_at_a_blank():
     line = "  try:  " + "word " * 30
-    drawn = words_of(error_card("a picture", line))[2:]
+    drawn = words_of(card("a picture", error_sheet("a picture", line)))[2:]
     assert max(map(len, drawn)) <= 92
     assert " ".join(" ".join(drawn).split()) == " ".join(line.split())

@@ -8,6 +8,7 @@ import torch
 
 import tinyshard as ts
 from course.widgets import device_panel
+from course.widgets.card import card
 from course.widgets.device_panel import MIB, describe, draw
 from course.widgets.workers import DeviceNow, PoolNow, pool_now
 
@@ -31,7 +32,7 @@ def local() -> Iterator[None]:
 
 
 def test_each_state_has_a_lamp_of_its_own_colour_and_mark_and_a_word() -> None:
-    root = ElementTree.fromstring(draw(NOW))
+    root = ElementTree.fromstring(card("the devices", draw(NOW)))
     lamps = list(root.iter(f"{SVG}circle"))
     assert len({lamp.get("fill") for lamp in lamps}) == 4
     assert len(list(root.iter(f"{SVG}path"))) == 2  # two bars, and a cross
@@ -42,7 +43,7 @@ def test_each_state_has_a_lamp_of_its_own_colour_and_mark_and_a_word() -> None:
 
 
 def test_bars_are_as_long_as_the_bytes_and_lost_bytes_are_hollow() -> None:
-    root = ElementTree.fromstring(draw(NOW))
+    root = ElementTree.fromstring(card("the devices", draw(NOW)))
     filled = [node for node in root.iter(f"{SVG}rect") if node.get("height") == "8" and node.get("stroke") is not None]
     by_fill = {}
     for node in filled:

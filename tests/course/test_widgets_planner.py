@@ -8,6 +8,7 @@ import torch
 import tinyshard as ts
 from course.network import LAYOUTS, parameter_specs, step_on, training_step
 from course.planner import GPU_BOXES, LAPTOPS, Estimate, Exchange
+from course.widgets.card import card
 from course.widgets.planner import Planned, describe, draw, look, machine_planner, seconds, sized
 from tinyshard.compile.memory import memory_of
 
@@ -34,7 +35,7 @@ def bars(svg):
 
 
 def test_a_bar_is_as_long_as_its_part_of_the_slowest_step():
-    svg = draw(planned(data=1.0, tensor=2.0, fsdp=4.0))
+    svg = card("a step", draw(planned(data=1.0, tensor=2.0, fsdp=4.0)))
     # 420 px stand for 44 s
     assert bars(svg) == [
         ("compute: 1.0 s", 9.55),
@@ -50,7 +51,7 @@ def test_both_bounds_of_a_step_are_said_in_the_table_and_behind_its_bar():
     found = planned(data=1.0)
     assert describe(found).splitlines()[2].split()[2:7] == ["1.0", "s", "-", "10.0", "s"]
     assert "  11.0 s    10.0 s " in describe(found).splitlines()[2]
-    assert ">10.0 s to 11.0 s</text>" in draw(found)
+    assert ">10.0 s to 11.0 s</text>" in draw(found).piece.svg
 
 
 def test_the_words_say_which_is_fastest_of_those_that_fit():

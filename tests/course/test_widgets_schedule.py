@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from course.widgets.card import card
 from course.widgets.schedule import describe, draw, look, program_schedule
 from tinyshard.compile.memory import MemoryAnalysis, StepMemory
 
@@ -26,7 +27,7 @@ def polygon(svg):
 
 def test_the_line_is_as_high_as_the_bytes():
     # 620 px for two steps, 150 px for the peak
-    assert polygon(draw(look("f", line_of(50, 100), None, 0))) == [
+    assert polygon(card("f", draw(look("f", line_of(50, 100), None, 0)))) == [
         (6, 150),
         (6, 75),
         (316, 75),
@@ -37,14 +38,14 @@ def test_the_line_is_as_high_as_the_bytes():
 
 
 def test_a_limit_above_the_peak_makes_room_for_itself():
-    svg = draw(look("f", line_of(50, 100), 200, 0))
+    svg = card("f", draw(look("f", line_of(50, 100), 200, 0)))
     assert polygon(svg)[3] == (316, 75)
     assert "stroke-dasharray" in svg
-    assert "stroke-dasharray" not in draw(look("f", line_of(50, 100), None, 0))
+    assert "stroke-dasharray" not in draw(look("f", line_of(50, 100), None, 0)).piece.svg
 
 
 def test_steps_that_exchange_are_taller_and_named_in_words():
-    svg = draw(look("f", line_of(50, 100, 80, exchanges=(1,)), None, 0))
+    svg = card("f", draw(look("f", line_of(50, 100, 80, exchanges=(1,)), None, 0)))
     cells = [r for r in ElementTree.fromstring(svg).iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]
     assert [float(cell.get("height")) for cell in cells] == [15, 30, 15]
     assert "1 of them exchanges; at most 100 bytes, in step 1" in svg
@@ -75,5 +76,5 @@ def test_it_opens_at_the_peak_and_every_control_draws_anew():
 @pytest.mark.parametrize("limit", [None, 10])
 def test_a_program_without_steps_is_drawn(limit):
     found = look("empty", MemoryAnalysis(32, 0, ()), limit, 0)
-    assert ElementTree.fromstring(draw(found)).tag == f"{SVG}svg"
+    assert ElementTree.fromstring(card("a program", draw(found))).tag == f"{SVG}svg"
     assert describe(found).endswith("no steps")

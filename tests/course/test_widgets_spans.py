@@ -35,7 +35,7 @@ def test_who_waits_each_time_has_no_queue():
 
 
 def test_the_picture_is_to_scale_and_names_every_part():
-    svg = draw(TimeLine(size=200, waits_each=False, calls=TWO, origin="by hand"))
+    svg = draw(TimeLine(size=200, waits_each=False, calls=TWO, origin="by hand")).piece.svg
     for part in ("dispatch of product 2: from 1.0 to 2.0", "queue of product 2: from 2.0 to 11.0"):
         assert f"<title>{part} ms</title>" in svg
     # 10 of 21 ms, of 560 px

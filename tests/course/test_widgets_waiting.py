@@ -7,6 +7,7 @@ import pytest
 import tinyshard as ts
 from course.schedules import ring, start, steps
 from course.widgets import who_waits
+from course.widgets.card import card
 from course.widgets.waiting import SCENES, describe, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -15,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.mark.parametrize("name", SCENES)
 def test_every_moment_of_every_example_is_drawn_with_an_arrow_for_each_wait(name: str) -> None:
     for moment in steps(SCENES[name]):
-        root = ElementTree.fromstring(draw(moment))
+        root = ElementTree.fromstring(card("who waits", draw(moment)))
         arrows = list(root.iter(f"{SVG}polygon"))
         assert len(arrows) == sum(map(len, moment.waits_for.values()))
         thick = [node for node in root.iter(f"{SVG}path") if node.get("stroke-width") == "3"]
@@ -25,7 +26,7 @@ def test_every_moment_of_every_example_is_drawn_with_an_arrow_for_each_wait(name
 @pytest.mark.parametrize("name", SCENES)
 def test_what_is_drawn_lies_on_the_card(name: str) -> None:
     for moment in steps(SCENES[name]):
-        root = ElementTree.fromstring(draw(moment))
+        root = ElementTree.fromstring(card("who waits", draw(moment)))
         width, height = float(root.get("width", 0)), float(root.get("height", 0))
         assert 300 < width < 900 and 150 < height < 500
 
