@@ -139,8 +139,8 @@ def look(x: str, x_axis: int | None, w: str, w_axis: int | None, out_axes: int, 
 def draw(mapped: Mapped) -> Sheet:
     """x, w and the result; a colour for each example, a thick border around the chosen one's numbers."""
     pieces = [_drawn(batch, mapped) for batch in mapped.batches]
-    legend = "each colour is one example; numbers with a band of all colours are shared by all examples; "
-    note = paragraph([f"{legend}a thick border marks example {mapped.example}"], size=11, fill=MUTED)
+    legend = "each colour is one example; numbers with a band of all colours are shared by all examples"
+    note = paragraph([legend, f"a thick border marks example {mapped.example}"], size=11, fill=MUTED)
     inside, outside = paragraph(_lines(mapped)), paragraph([_code(mapped)], is_code=True)
     return Sheet(f"vmap over {mapped.count} examples: {_code(mapped)}", stack([outside, beside(pieces), inside, note]))
 

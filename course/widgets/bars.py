@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from course.widgets.card import INK, MUTED, Piece
+from course.widgets.card import CHARACTER, INK, MUTED, WIDEST, Piece
 from tinyshard.draw.cell import BORDER, number, text
 
 __all__ = ["NAMES_WIDTH", "bar", "legend"]
@@ -57,12 +57,12 @@ def bar(
 
 
 def legend(kinds: Sequence[tuple[str, str, float]], *, size: int, height: float) -> Piece:
-    """A swatch and a word for each kind, side by side.
+    """A swatch and a word for each kind, side by side, in as many lines as that takes.
 
     Args:
         kinds: word, colour, and height of the swatch in px.
         size: of the words, in px.
-        height: of the line, in px.
+        height: of a line, in px.
 
     Communication: none.
 
@@ -70,12 +70,16 @@ def legend(kinds: Sequence[tuple[str, str, float]], *, size: int, height: float)
         >>> legend([("memory", "#fff", 10)], size=13, height=24).svg.count("<rect")
         1
     """
-    drawn, x = [], 0.0
+    drawn, x, y, widest = [], 0.0, 0.0, 0.0
     for word, colour, tall in kinds:
+        width = SWATCH_WIDTH + 6 + size * CHARACTER * len(word)
+        if x and x + width > WIDEST:
+            x, y = 0.0, y + height
         drawn.append(
-            f'<rect x="{number(x)}" y="{number((height - tall) / 2)}" width="{SWATCH_WIDTH}" height="{tall}" '
+            f'<rect x="{number(x)}" y="{number(y + (height - tall) / 2)}" width="{SWATCH_WIDTH}" height="{tall}" '
             f'fill="{colour}" stroke="{BORDER}" stroke-width="0.5"/>'
         )
-        drawn.append(text(word, x + SWATCH_WIDTH + 6, height / 2, size, fill=MUTED, anchor="start"))
-        x += SWATCH_WIDTH + 6 + (size - 5) * len(word) + 18
-    return Piece("".join(drawn), x, height)
+        drawn.append(text(word, x + SWATCH_WIDTH + 6, y + height / 2, size, fill=MUTED, anchor="start"))
+        widest = max(widest, x + width)
+        x += width + 18
+    return Piece("".join(drawn), widest, y + height)

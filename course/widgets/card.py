@@ -15,9 +15,11 @@ from xml.sax.saxutils import escape, quoteattr
 from tinyshard.draw.cell import number, text
 
 __all__ = [
+    "CHARACTER",
     "INK",
     "MUTED",
     "PAPER",
+    "WIDEST",
     "Piece",
     "Sheet",
     "beside",
@@ -38,6 +40,7 @@ _BORDER = "var(--jp-border-color1,#bdbdbd)"
 FONT_SIZE = 13  # px
 LINE = 18  # px from one line to the next
 MARGIN = 12  # px around what is on the card
+WIDEST = 692  # px of a sheet that JupyterLab shows in full size in a window of 900 px; wider ones are scaled down
 # of the font size: the average of mixed words in common sans-serif fonts; a fixed-width one has 0.6
 CHARACTER, FIXED_CHARACTER, BOLD_CHARACTER = 0.56, 0.61, 0.6
 
@@ -91,8 +94,12 @@ def paragraph(lines: Sequence[str], size: int = FONT_SIZE, is_code: bool = False
     return Piece("".join(drawn), width, len(lines) * step)
 
 
-def inset(svg: str) -> Piece:
+def inset(svg: str, scale: float = 1) -> Piece:
     """A whole `<svg>`, as tinyshard.draw makes it, as a piece of another one.
+
+    Args:
+        svg: with its width and height at its beginning.
+        scale: how large it is drawn.
 
     Communication: none.
 
@@ -100,7 +107,9 @@ def inset(svg: str) -> Piece:
         >>> inset('<svg width="20" height="10"></svg>')
         Piece(svg='<svg width="20" height="10"></svg>', width=20.0, height=10.0)
     """
-    return Piece(svg, *size_of(svg))
+    width, height = size_of(svg)
+    drawn = svg if scale == 1 else f'<g transform="scale({number(scale)})">{svg}</g>'
+    return Piece(drawn, width * scale, height * scale)
 
 
 def size_of(svg: str) -> tuple[float, float]:
@@ -199,7 +208,7 @@ def _bold(words: str) -> Piece:
     return Piece(line, len(words) * (FONT_SIZE + 1) * BOLD_CHARACTER, LINE)
 
 
-def _folded(line: str, most: int = 92) -> list[str]:
+def _folded(line: str, most: int = 84) -> list[str]:
     """Break a long line at blanks, and indent what follows under its first word."""
     indent = " " * (len(line) - len(line.lstrip()) + 6)
     found = []

@@ -54,6 +54,13 @@ PARTS = (
     ("share of the batch", OKABE_ITO[1], 15),
     ("activations, gradients, gathered weights at the peak", OKABE_ITO[6], 10),
 )
+# yellow, green, dark blue, each with a height of its own, as above
+KINDS = {
+    "all_reduce": (OKABE_ITO[4], 20),
+    "all_gather": (OKABE_ITO[2], 15),
+    "reduce_scatter": (OKABE_ITO[5], 10),
+}
+OTHER_KIND = (OKABE_ITO[7], 20)
 CUT_WORDS = {"nothing": "none", "W2 and W3": "W2 and W3 along model", "W1 and W2": "W1 and W2 along model"}
 CUT_WORDS["FSDP"] = "every W along data (FSDP)"
 LOSS = "aten.mean.default"  # the step after which the loss, or a device's part of it, is known
@@ -201,6 +208,7 @@ def draw(compared: Compared) -> Sheet:
         legend(PARTS, size=12, height=20),
         *memory,
         paragraph(["sent by one device in a step"], fill=MUTED),
+        legend(_kinds(compared), size=12, height=20),
         *traffic,
         paragraph([f"{chosen.name}:", *_lines(chosen)], size=12, is_code=True),
     ]
@@ -271,6 +279,12 @@ def _words(mesh: tuple[int, int]) -> str:
     return f"{mesh[0]} × {mesh[1]}"
 
 
+def _kinds(compared: Compared) -> list[tuple[str, str, float]]:
+    """The collectives that any of the layouts has; the usual three first."""
+    found = {t.kind for costs in compared.costs for t in costs.traffic}
+    return [(kind, *KINDS.get(kind, OTHER_KIND)) for kind in [*KINDS, *sorted(found - KINDS.keys())] if kind in found]
+
+
 def _memory_bar(costs: Costs, px_per_byte: float) -> Piece:
     held = (costs.parameters_nbytes, costs.state_nbytes, costs.batch_nbytes)
     sizes = (*held, costs.peak_nbytes - sum(held))
@@ -279,10 +293,7 @@ def _memory_bar(costs: Costs, px_per_byte: float) -> Piece:
 
 
 def _traffic_bar(costs: Costs, px_per_byte: float) -> Piece:
-    parts = [
-        (f"{t.kind} over {'*'.join(t.axes)}", t.nbytes, OKABE_ITO[2 if k % 2 else 4], 20 - 5 * (k % 2))
-        for k, t in enumerate(costs.traffic)
-    ]
+    parts = [(f"{t.kind} over {'*'.join(t.axes)}", t.nbytes, *KINDS.get(t.kind, OTHER_KIND)) for t in costs.traffic]
     return _bar(costs.name, parts, px_per_byte, human_bytes(costs.sent_nbytes))
 
 

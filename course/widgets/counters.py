@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from course.widgets.base import Choice, Control, Explorer, Options, Step
-from course.widgets.card import MUTED, Piece, Sheet, beside, paragraph, stack
+from course.widgets.card import MUTED, WIDEST, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import Entry, grid
 from course.widgets.traffic import in_lockstep
 from tinyshard import jit, random
@@ -28,6 +28,7 @@ SEED = 42
 SHAPES = ((24,), (8, 6))
 PARTS = (1, 2, 4, 8)
 LONGEST_LINE = 8  # numbers of a vector in one line of the picture
+GAP = 16  # px between two blocks
 FLAG = "threefry_partitionable"
 
 
@@ -134,9 +135,10 @@ def draw(drawn: Drawn) -> Sheet:
         entries = [_entry(number, drawn) for number in numbers]
         line = drawn.shard_shape[-1] if len(drawn.shape) > 1 else LONGEST_LINE
         rows = [entries[k : k + line] for k in range(0, len(entries), line)]
-        size = (34.0, 24.0) if drawn.is_partitionable else (46.0, 24.0)
+        size = (26.0, 24.0) if drawn.is_partitionable else (46.0, 24.0)
         blocks.append(stack([paragraph([f"CPU {device}"], size=12), grid(rows, size)], 2))
-    lines = [beside(blocks[k : k + 4], 16) for k in range(0, len(blocks), 4)]
+    per_line = 4 if 4 * (blocks[0].width + GAP) <= WIDEST else 2
+    lines = [beside(blocks[k : k + per_line], GAP) for k in range(0, len(blocks), per_line)]
     legend = "in a cell: the counters; its colour: the device that made the number; thick border: the one to follow"
     pieces = [paragraph([_headline(drawn)]), *lines, paragraph([*_summary(drawn), _followed(drawn)])]
     return Sheet(_headline(drawn), stack([*pieces, _small(legend)]))
@@ -213,7 +215,7 @@ def _summary(drawn: Drawn) -> list[str]:
     sent = ", ".join(drawn.exchanges)
     traffic = f"{drawn.nbytes} bytes sent by each device, by the model: {sent}" if sent else "no device sends anything"
     foreign = sum(n.maker != device for device, numbers in enumerate(drawn.blocks) for n in numbers)
-    return [f"{traffic}; {foreign} of {math.prod(drawn.shape)} numbers are made elsewhere than where they are kept"]
+    return [traffic, f"{foreign} of {math.prod(drawn.shape)} numbers are made elsewhere than where they are kept"]
 
 
 def _followed(drawn: Drawn) -> str:

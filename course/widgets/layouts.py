@@ -35,6 +35,7 @@ SPECS = (
     P(None, ("a", "b")),
 )
 SIZES = (64, 4096)
+SCALE = 0.8  # of each of the three arrays, so that they fit side by side
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "left @ right": lambda left, right: left @ right,
     "left + right": lambda left, right: left + right,
@@ -133,13 +134,15 @@ def draw(planned: Planned) -> Sheet:
     names = ("left", "right", "result")
     shape = (planned.size, planned.size)
     boxes = [
-        stack([paragraph([f"{name}: {spec}"]), inset(sharding_svg(layout, shape))], 2)
+        stack([paragraph([f"{name}: {spec}"]), inset(sharding_svg(layout, shape), SCALE)], 2)
         for name, spec, layout in zip(names, planned.specs, planned.layouts, strict=True)
     ]
     program = paragraph(planned.program.splitlines(), size=12, is_code=True)
     heading = paragraph(["the program that each device runs:"], fill=MUTED)
     cost = paragraph([_cost(planned), *(planned.traffic or ["no collectives"])])
-    return Sheet(f"{planned.function}: {_cost(planned)}", stack([beside(boxes), cost, stack([heading, program], 2)]))
+    return Sheet(
+        f"{planned.function}: {_cost(planned)}", stack([beside(boxes, 20), cost, stack([heading, program], 2)])
+    )
 
 
 def describe(planned: Planned) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course.network import LAYOUTS, NEIGHBOURS, WIDTH, step_on
@@ -25,7 +26,7 @@ TITLES = {
 }
 # sky blue, orange, vermilion: told apart with any kind of colour vision; each bar also has a height of its own
 KINDS = (("compute", OKABE_ITO[0], 22), ("inside hosts", OKABE_ITO[1], 16), ("between hosts", OKABE_ITO[6], 10))
-BAR_WIDTH = 420  # px
+BAR_WIDTH = 300  # px
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def draw(planned: Planned) -> Sheet:
     longest = max(total.step_s for total in planned.estimates.values())
     rows = [_row(planned, name, BAR_WIDTH / longest) for name in planned.estimates]
     heading = paragraph([_heading(planned)])
-    numbers = paragraph(_table(planned), is_code=True)
+    numbers = paragraph(_table(planned), size=11, is_code=True)
     title = f"{_heading(planned)}: a step takes {', '.join(_told(planned, name) for name in planned.estimates)}"
     return Sheet(title, stack([heading, legend(KINDS, size=13, height=24), *rows, numbers], 6))
 
@@ -153,7 +154,7 @@ def _bounds(total: Estimate) -> str:
 
 def _table(planned: Planned) -> list[str]:
     heads = ("compute", "inside", "between", "sum", "max", "memory", "sent")
-    lines = [f"{'':20} " + " ".join(f"{head:>9}" for head in heads)]
+    lines = [f"{'':20} " + _row_of_table(heads)]
     for name, total in planned.estimates.items():
         times = (total.compute_s, total.inside_s, total.between_s, total.step_s, total.overlapped_s)
         cells = [
@@ -163,10 +164,15 @@ def _table(planned: Planned) -> list[str]:
         ]
         note = "" if total.fits else "  does not fit"
         note = "  <- least sum" if name == planned.best and total.fits else note
-        lines.append(f"{TITLES[name]:20} " + " ".join(f"{cell:>9}" for cell in cells) + note)
+        lines.append(f"{TITLES[name]:20} " + _row_of_table(cells) + note)
     lines.append("sum: no overlap, an upper bound; max: perfect overlap of compute and collectives, a lower bound")
     lines.append(f"memory of a device: {sized(planned.machine.memory_nbytes)}")
     return lines
+
+
+def _row_of_table(cells: Sequence[str]) -> str:
+    """Five times, then memory and bytes, which take more room."""
+    return " ".join(f"{cell:>{8 if k < 5 else 9}}" for k, cell in enumerate(cells))
 
 
 def _row(planned: Planned, name: str, px_per_s: float) -> Piece:

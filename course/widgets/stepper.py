@@ -25,8 +25,8 @@ HEADING = "Which device sends what to which, exchange by exchange"
 Function = Callable[[Tensor], Tensor]
 
 MOST_DEVICES = 8
-ROW, CELL, WIDE_CELL = 30, 30, 54  # px: height for a device, width of a number, width of a run of numbers
-ARROWS = 190  # px between what is held before and after
+ROW, CELL, WIDE_CELL = 30, 30, 38  # px: height for a device, width of a number, width of a run of numbers
+ARROWS, NARROW_ARROWS = 190, 120  # px between what is held before and after; beside runs of numbers there is less
 
 
 def _to_the_right(row: Tensor) -> Tensor:
@@ -133,7 +133,8 @@ def draw(scene: Scene) -> Sheet:
     if scene.now is None:
         body = beside([devices, _all_held(scene.recording.result)], 10)
     else:
-        arrows = _arrows(scene.now.messages, scene.recording.count, scene.follow)
+        room = NARROW_ARROWS if _has_runs(scene.now.before) or _has_runs(scene.now.after) else ARROWS
+        arrows = _arrows(scene.now.messages, scene.recording.count, scene.follow, room)
         body = beside([devices, _all_held(scene.now.before), arrows, devices, _all_held(scene.now.after)], 10)
     sent = paragraph(_sent(scene))
     heading = stack([paragraph([scene.code], is_code=True), paragraph([_headline(scene)])], 2)
@@ -185,32 +186,37 @@ def _row(held: tuple[Held, ...]) -> str:
     return (", " if has_runs else " ").join(one.words for one in held) or "nothing"
 
 
+def _has_runs(every: tuple[tuple[Held, ...], ...]) -> bool:
+    return any("…" in one.words for held in every for one in held)
+
+
 def _all_held(every: tuple[tuple[Held, ...], ...]) -> Piece:
     """A row of cells for each device."""
-    size = WIDE_CELL if any("…" in one.words for held in every for one in held) else CELL
+    size = WIDE_CELL if _has_runs(every) else CELL
     drawn = []
     for device, held in enumerate(every):
         for k, one in enumerate(held):
             names = ", ".join(map(str, one.origins))
             tip = f"{one.words}, from CPU {names}" if names else f"{one.words}, sent by no device"
-            drawn.append(band((k * size, device * ROW + 3, size, ROW - 6), Entry(one.words, one.origins, tip)))
+            words = one.words.replace(" … ", "…")
+            drawn.append(band((k * size, device * ROW + 3, size, ROW - 6), Entry(words, one.origins, tip)))
     return Piece("".join(drawn), max(map(len, every)) * size, ROW * len(every))
 
 
-def _arrows(messages: tuple[Message, ...], count: int, follow: int | None) -> Piece:
+def _arrows(messages: tuple[Message, ...], count: int, follow: int | None, room: float) -> Piece:
     """An arrow from the left, at the sender's row, to the right, at the receiver's; the followed ones stand out."""
     drawn = []
     for message in sorted(messages, key=lambda message: message.source == follow):
         is_followed = follow is None or message.source == follow
-        drawn.append(_arrow(message, is_followed))
-    return Piece("".join(drawn), ARROWS, ROW * count)
+        drawn.append(_arrow(message, is_followed, room))
+    return Piece("".join(drawn), room, ROW * count)
 
 
-def _arrow(message: Message, stands_out: bool) -> str:
+def _arrow(message: Message, stands_out: bool, room: float) -> str:
     """A dark line under a coloured one, so that light colours are seen on light pages."""
     start, end = ROW * (message.source + 0.5), ROW * (message.target + 0.5)
-    slope = (end - start) / (ARROWS - 14)
-    tip = ARROWS - 8, end - slope * 2
+    slope = (end - start) / (room - 14)
+    tip = room - 8, end - slope * 2
     line = f'x1="4" y1="{number(start)}" x2="{number(tip[0] - 6)}" y2="{number(tip[1] - 6 * slope)}"'
     if not stands_out:
         return f'<line {line} stroke="{INK}" stroke-opacity="0.12"/>'

@@ -176,7 +176,7 @@ def look(call: int) -> Views:
 
 def draw(views: Views) -> Sheet:
     """Above the whole, below what the one device gets and returns."""
-    heading = paragraph([views.code], is_code=True)
+    heading = paragraph([views.code], size=12, is_code=True)
     whole = beside([_whole("x", views.before, views.device), _whole("result", views.after, views.device)], 40)
     own = beside([_own("x", views.before, views.device), _own("the result", views.after, views.device)], 40)
     pieces = [

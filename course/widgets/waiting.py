@@ -51,7 +51,15 @@ def draw(now: Moment) -> Sheet:
         1
     """
     heading = paragraph([f"after {_rounds(now.rounds)}: {_verdict(now)}"])
-    return Sheet(_verdict(now), stack([heading, beside([_lists(now), _arrows(now)], gap=40)], gap=14))
+    legend = paragraph(
+        [
+            "boxes: ✓ done; bold: is at it; dashed: comes later",
+            "arrow: waits for; thick: in a circle; square: does not move; dashed: done",
+        ],
+        size=11,
+        fill=MUTED,
+    )
+    return Sheet(_verdict(now), stack([heading, beside([_lists(now), _arrows(now)], gap=40), legend], gap=14))
 
 
 def describe(now: Moment) -> str:
@@ -159,10 +167,7 @@ def _lists(now: Moment) -> Piece:
         boxes = [_box(name, k + ahead) for k, name in enumerate(plan)]
         label = Piece(text(f"CPU {device}", 0, BOX_HEIGHT / 2, 13, anchor="start"), 48, BOX_HEIGHT)
         rows.append(beside([label, *boxes], gap=GAP))
-    widest = max(row.width for row in rows)
-    legend = paragraph(["✓ done, bold: is at it, dashed: comes later"], size=11, fill=MUTED)
-    piece = stack([*(Piece(row.svg, widest, row.height) for row in rows), legend], gap=GAP)
-    return Piece(piece.svg, max(piece.width, widest), piece.height)
+    return stack(rows, gap=GAP)
 
 
 def _box(name: str, ahead: int) -> Piece:
@@ -191,10 +196,7 @@ def _arrows(now: Moment) -> Piece:
         if other != device
     ]
     drawn += [_node(now, device, *places[device]) for device in devices]
-    legend = paragraph(
-        ["arrow: waits for; thick: in a circle; square: does not move; dashed: done"], size=11, fill=MUTED
-    )
-    return stack([Piece("".join(drawn), side, side), legend], gap=GAP)
+    return Piece("".join(drawn), side, side)
 
 
 def _arrow(source: tuple[float, float], target: tuple[float, float], is_in_circle: bool) -> str:

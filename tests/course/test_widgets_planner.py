@@ -36,21 +36,21 @@ def bars(svg):
 
 def test_a_bar_is_as_long_as_its_part_of_the_slowest_step():
     svg = card("a step", draw(planned(data=1.0, tensor=2.0, fsdp=4.0)))
-    # 420 px stand for 44 s
+    # 300 px stand for 44 s
     assert bars(svg) == [
-        ("compute: 1.0 s", 9.55),
-        ("between hosts: 10.0 s", 95.45),
-        ("compute: 2.0 s", 19.09),
-        ("between hosts: 20.0 s", 190.91),
-        ("compute: 4.0 s", 38.18),
-        ("between hosts: 40.0 s", 381.82),
+        ("compute: 1.0 s", 6.82),
+        ("between hosts: 10.0 s", 68.18),
+        ("compute: 2.0 s", 13.64),
+        ("between hosts: 20.0 s", 136.36),
+        ("compute: 4.0 s", 27.27),
+        ("between hosts: 40.0 s", 272.73),
     ]
 
 
 def test_both_bounds_of_a_step_are_said_in_the_table_and_behind_its_bar():
     found = planned(data=1.0)
     assert describe(found).splitlines()[2].split()[2:7] == ["1.0", "s", "-", "10.0", "s"]
-    assert "  11.0 s    10.0 s " in describe(found).splitlines()[2]
+    assert "  11.0 s   10.0 s " in describe(found).splitlines()[2]
     assert ">10.0 s to 11.0 s</text>" in draw(found).piece.svg
 
 
