@@ -20,6 +20,8 @@
     planner       lesson 12: choose a machine; time, memory and bytes of a training step under three layouts
     schedule      lesson 13: the steps of programs, and the memory that a device holds during each
     traffic       what is sent in a mapped function, recorded while its Program runs
+    pattern_times what such a function, or a device_put, takes on the devices, beside the model
+    timed         a time that is measured when a button is pressed, beside the model's
     moves         what is sent in a device_put from one device to all or back, likewise
     journey       what each device holds after every step of a device_put
 

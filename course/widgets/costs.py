@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
@@ -11,17 +12,21 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
+from course.planner import LAPTOPS, estimate
 from course.widgets.bars import bar, legend
-from course.widgets.base import Choice, Control, Explorer
+from course.widgets.base import Choice, Control, Explorer, Press
 from course.widgets.card import MUTED, Piece, Sheet, paragraph, stack
+from course.widgets.timed import OnPress, Timed, is_too_much, table, table_piece, timed
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.arrays.placement import device_put
 from tinyshard.compile.cost import CollectiveCount
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
 from tinyshard.lax import with_sharding_constraint
+from tinyshard.runtime.lifecycle import devices
 from tinyshard.sharding import NamedSharding, P, PartitionSpec
-from tinyshard.sharding.mesh import AbstractMesh
+from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh
 from tinyshard.transforms.autodiff import value_and_grad
 
 __all__ = ["Compared", "Costs", "costs_of", "describe", "draw", "layout_costs", "look"]
@@ -73,6 +78,7 @@ class Costs:
 
     Args:
         name: the layout, in words.
+        layout: sizes of the axes data and model, and one of CUTS.
         parameters_nbytes: of the parameters that a device holds.
         state_nbytes: of the optimizer's state that it holds.
         batch_nbytes: of its share of the batch.
@@ -80,9 +86,12 @@ class Costs:
         peak_nbytes: the most that it holds at once during the step.
         traffic: what it sends, by collective and axes.
         flops: its multiplications and additions.
+        modelled_s: how long a step takes on the planner's laptop, with perfect overlap and with none.
+        problem: why a laptop had better not run it; "" where it may.
     """
 
     name: str
+    layout: tuple[tuple[int, int], str]
     parameters_nbytes: int
     state_nbytes: int
     batch_nbytes: int
@@ -90,6 +99,8 @@ class Costs:
     peak_nbytes: int
     traffic: tuple[CollectiveCount, ...]
     flops: int
+    modelled_s: tuple[float, float]
+    problem: str
 
     @property
     def sent_nbytes(self) -> int:
@@ -105,6 +116,7 @@ class Compared:
     examples: int
     optimizer: str
     costs: tuple[Costs, ...]
+    times: tuple[Timed, ...] = ()
 
 
 def layout_costs() -> Explorer[Compared]:
@@ -113,7 +125,8 @@ def layout_costs() -> Explorer[Compared]:
     Returns:
         The explorer; show it as the last line of a cell.
 
-    Communication: none; programs are made for meshes without devices, and counted.
+    Communication: none; programs are made for meshes without devices, and counted. The button runs a few steps of each
+    layout on the devices here.
 
     Example:
         >>> print(layout_costs().text.splitlines()[5])
@@ -125,8 +138,15 @@ def layout_costs() -> Explorer[Compared]:
         Choice("optimizer", "optimizer", [(name, name) for name in OPTIMIZERS]),
         Choice("width", "width", [(f"{width:,}", width) for width in WIDTHS]),
         Choice("examples", "examples", [(f"{examples:,}", examples) for examples in EXAMPLES]),
+        Press("measured", "measure here"),
     ]
-    return Explorer(HEADING, controls, look, draw, describe)
+    known = OnPress(times_of)
+
+    def look_and_measure(measured: int, **chosen: Any) -> Compared:
+        compared = look(**chosen)
+        return replace(compared, times=known(measured, compared) or ())
+
+    return Explorer(HEADING, controls, look_and_measure, draw, describe)
 
 
 def look(mesh: tuple[int, int], cut: str, optimizer: str, width: int, examples: int) -> Compared:
@@ -167,24 +187,20 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int, optimiz
         2345805
     """
     grid = AbstractMesh(mesh, ("data", "model"))
-    sizes = [784, width, width, width, 10]
 
     def stand_in(shape: tuple[int, ...], spec: PartitionSpec) -> ShapeDtypeStruct:
         return ShapeDtypeStruct(shape, torch.float32, sharding=NamedSharding(grid, spec))
 
-    params = [
-        (stand_in((m, n), specs[0]), stand_in((n,), specs[1]))
-        for (m, n), specs in zip(pairwise(sizes), CUTS[cut], strict=True)
-    ]
-    batch = (stand_in((examples, sizes[0]), P("data")), stand_in((examples, sizes[-1]), P("data")))
-    state = [params] * OPTIMIZERS[optimizer]
+    params, state, batch = _operands(stand_in, cut, width, examples, optimizer)
     compiled = jit(_train_step(grid, cut)).lower(params, state, batch).compile()
+    by_model = estimate(compiled, LAPTOPS)
     program, cost, memory = compiled.program, compiled.cost_analysis(), compiled.memory_analysis()
     held = [meta.nbytes for meta in program.metas[: program.num_inputs] if meta is not None]
     count = 2 * len(params)
     is_known = next(k for k, step in enumerate(memory.steps) if step.op == LOSS)
     return Costs(
         _layout_words(mesh, cut),
+        (mesh, cut),
         sum(held[:count]),
         sum(held[count:-2]),
         sum(held[-2:]),
@@ -192,7 +208,51 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int, optimiz
         memory.peak_nbytes,
         cost.traffic,
         cost.flops,
+        (by_model.overlapped_s, by_model.step_s),
+        is_too_much(memory.peak_nbytes * grid.size, cost.flops * grid.size),
     )
+
+
+def times_of(compared: Compared) -> tuple[Timed, ...]:
+    """What a step takes on the devices here, for each layout; too large ones are not run.
+
+    Args:
+        compared: the layouts, by the model.
+
+    Communication: that of some training steps.
+    """
+    return tuple(_time_of(costs, compared) for costs in compared.costs)
+
+
+def _time_of(costs: Costs, compared: Compared) -> Timed:
+    if costs.problem:
+        return Timed(costs.name, costs.sent_nbytes, costs.modelled_s, None, costs.problem)
+    mesh, cut = costs.layout
+
+    def prepare() -> Callable[[], Any]:
+        grid = make_mesh(mesh, ("data", "model"), devices=devices()[: math.prod(mesh)])
+        random = torch.Generator().manual_seed(0)
+
+        def placed(shape: tuple[int, ...], spec: PartitionSpec) -> Any:
+            return device_put(0.05 * torch.randn(shape, generator=random), NamedSharding(grid, spec))
+
+        operands = _operands(placed, cut, compared.width, compared.examples, compared.optimizer)
+        step = jit(_train_step(grid, cut))
+        return lambda: step(*operands)
+
+    return timed(costs.name, costs.sent_nbytes, costs.modelled_s, prepare)
+
+
+def _operands(
+    made: Callable[[tuple[int, ...], PartitionSpec], Any], cut: str, width: int, examples: int, optimizer: str
+) -> Any:
+    """Parameters, state of the optimizer and batch of a step, each made from its shape and spec."""
+    sizes = [784, width, width, width, 10]
+    params = [
+        (made((m, n), specs[0]), made((n,), specs[1])) for (m, n), specs in zip(pairwise(sizes), CUTS[cut], strict=True)
+    ]
+    batch = (made((examples, sizes[0]), P("data")), made((examples, sizes[-1]), P("data")))
+    return params, [params] * OPTIMIZERS[optimizer], batch
 
 
 def draw(compared: Compared) -> Sheet:
@@ -213,6 +273,7 @@ def draw(compared: Compared) -> Sheet:
         paragraph([f"{chosen.name}:", *_lines(chosen)], size=12, is_code=True),
     ]
     title = f"{_heading(compared)}; {chosen.name}: {human_bytes(chosen.peak_nbytes)} at the peak"
+    pieces += [table_piece(compared.times)] if compared.times else []
     return Sheet(title, stack(pieces, 6))
 
 
@@ -225,10 +286,10 @@ def describe(compared: Compared) -> str:
         words = "".join(f"{human_bytes(size):>13}" for size in (*sizes, costs.peak_nbytes, costs.sent_nbytes))
         lines.append(f"{costs.name:18}{words}{costs.flops / 1e6:>13,.1f}")
     chosen = compared.costs[-1]
-    return "\n".join([*lines, "", f"{chosen.name}:", *_lines(chosen)])
+    return "\n".join([*lines, "", f"{chosen.name}:", *_lines(chosen), *table(compared.times)])
 
 
-def _train_step(grid: AbstractMesh, cut: str) -> Callable[..., Any]:
+def _train_step(grid: Mesh, cut: str) -> Callable[..., Any]:
     """One step of SGD, or with two trees of state of Adam; under FSDP weights are gathered before they are used."""
 
     def laid(x: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:

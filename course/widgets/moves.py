@@ -14,7 +14,7 @@ from tinyshard.runtime.lifecycle import devices
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import make_mesh
 
-__all__ = ["MOVES", "record_move"]
+__all__ = ["MOVES", "ends_of", "record_move"]
 
 
 def record_move(have: Sharding, want: Sharding, shape: tuple[int, ...]) -> Recording:
@@ -74,24 +74,30 @@ def _places(count: int) -> tuple[SingleDeviceSharding, NamedSharding, NamedShard
     )
 
 
-def _scatter(count: int) -> Recording:
-    one, rows, _ = _places(count)
-    return record_move(one, rows, (count, count))
+def ends_of(pattern: str, count: int) -> tuple[Sharding, Sharding, tuple[int, ...]]:
+    """From where to where something goes, and its shape.
 
-
-def _broadcast(count: int) -> Recording:
-    one, _, copies = _places(count)
-    return record_move(one, copies, (count,))
-
-
-def _gather(count: int) -> Recording:
-    one, rows, _ = _places(count)
-    return record_move(rows, one, (count, count))
+    Args:
+        pattern: one of MOVES.
+        count: how many devices take part.
+    """
+    one, rows, copies = _places(count)
+    return {
+        "scatter": (one, rows, (count, count)),
+        "broadcast": (one, copies, (count,)),
+        "gather": (rows, one, (count, count)),
+    }[pattern]
 
 
 # words → (code, from the number of devices to what is recorded): from one device to all, and from all to one
 MOVES: dict[str, tuple[str, Callable[[int], Recording]]] = {
-    "scatter": ('device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))', _scatter),
-    "broadcast": ("device_put(row_on_cpu_0, NamedSharding(mesh, P()))", _broadcast),
-    "gather": ("device_put(table_in_rows, devices()[0])", _gather),
+    "scatter": (
+        'device_put(table_on_cpu_0, NamedSharding(mesh, P("i")))',
+        lambda count: record_move(*ends_of("scatter", count)),
+    ),
+    "broadcast": (
+        "device_put(row_on_cpu_0, NamedSharding(mesh, P()))",
+        lambda count: record_move(*ends_of("broadcast", count)),
+    ),
+    "gather": ("device_put(table_in_rows, devices()[0])", lambda count: record_move(*ends_of("gather", count))),
 }

@@ -8,10 +8,12 @@ from typing import Any
 
 from torch import Tensor
 
-from course.widgets.base import Choice, Control, Explorer, Options, Step
+from course.widgets.base import Choice, Control, Explorer, Options, Press, Step
 from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, stack
 from course.widgets.grid import Entry, band
-from course.widgets.moves import MOVES
+from course.widgets.moves import MOVES, ends_of
+from course.widgets.pattern_times import times_of_function, times_of_move
+from course.widgets.timed import OnPress, Timed, table, table_piece
 from course.widgets.traffic import Held, Message, Moment, Recording, record
 from tinyshard import lax
 from tinyshard.draw.cell import BORDER, number, text
@@ -63,6 +65,7 @@ class Scene:
         recording: all of it.
         moment: which exchange; the number of exchanges stands for the results.
         follow: the device whose messages stand out; None for all.
+        times: what was measured for this pattern.
     """
 
     pattern: str
@@ -70,6 +73,7 @@ class Scene:
     recording: Recording
     moment: int
     follow: int | None
+    times: tuple[Timed, ...] = ()
 
     @property
     def now(self) -> Moment | None:
@@ -89,7 +93,8 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
     Returns:
         The explorer; show it as the last line of a cell.
 
-    Communication: none; the programs are made for the devices and run in this process.
+    Communication: none; the programs are made for the devices and run in this process. The button runs the pattern
+    on the devices, several times.
 
     Example:
         >>> import tinyshard as ts
@@ -108,8 +113,15 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
             recordings[pattern] = record(mapped[pattern][1], count) if pattern in mapped else MOVES[pattern][1](count)
         return recordings[pattern]
 
-    def look(pattern: str, step: int, follow: int | None) -> Scene:
-        return Scene(pattern, codes[pattern], recorded(pattern), step, follow)
+    def measure(pattern: str) -> tuple[Timed, ...]:
+        if pattern in mapped:
+            return times_of_function(mapped[pattern][1], count)
+        return times_of_move(*ends_of(pattern, count))
+
+    known = OnPress(measure)
+
+    def look(pattern: str, step: int, follow: int | None, measured: int) -> Scene:
+        return Scene(pattern, codes[pattern], recorded(pattern), step, follow, known(measured, pattern) or ())
 
     def last(chosen: Mapping[str, Any]) -> int:
         return len(recorded(chosen["pattern"]).moments)
@@ -119,6 +131,7 @@ def collective_stepper(**functions: Function) -> Explorer[Scene]:
         Choice("pattern", "pattern", [(name, name) for name in codes]),
         Step("step", "step", last),
         Choice("follow", "follow", followed, start=0),
+        Press("measured", "measure here"),
     ]
     return Explorer(HEADING, controls, look, draw, describe)
 
@@ -139,7 +152,8 @@ def draw(scene: Scene) -> Sheet:
     sent = paragraph(_sent(scene))
     heading = stack([paragraph([scene.code], is_code=True), paragraph([_headline(scene)])], 2)
     legend = paragraph(["the colours in a cell are those of the devices whose numbers are in it"], size=11, fill=MUTED)
-    return Sheet(f"{scene.pattern}, {_headline(scene)}", stack([heading, body, sent, legend]))
+    pieces = [heading, body, sent, *([table_piece(scene.times)] if scene.times else []), legend]
+    return Sheet(f"{scene.pattern}, {_headline(scene)}", stack(pieces))
 
 
 def describe(scene: Scene) -> str:
@@ -150,7 +164,7 @@ def describe(scene: Scene) -> str:
     else:
         pairs = enumerate(zip(scene.now.before, scene.now.after, strict=True))
         lines += [f"CPU {d}: {_row(before)} → {_row(after)}" for d, (before, after) in pairs]
-    return "\n".join([*lines, "", *_sent(scene)])
+    return "\n".join([*lines, "", *_sent(scene), *table(scene.times)])
 
 
 def _headline(scene: Scene) -> str:

@@ -145,7 +145,7 @@ def test_a_ring_by_hand_is_as_many_exchanges_as_it_has_steps_and_the_origins_gro
         return total
 
     found = collective_stepper(ring_of_rows=ring_of_rows)
-    assert found.choices == {"pattern": "ring_of_rows", "step": 0, "follow": 0}
+    assert found.choices == {"pattern": "ring_of_rows", "step": 0, "follow": 0, "measured": 0}
     assert found.choose(step=2, follow=1).text.splitlines()[1:5] == [
         "exchange 3 of 3: collective_permute; each sender has one receiver",
         "",
