@@ -66,7 +66,10 @@ def _shown_in_codespaces(environment: Mapping[str, str]) -> list[str]:
 
 
 def offer_settings(environment: MutableMapping[str, str]) -> None:
-    """Let JupyterLab find the course's own settings, which do not ask the learner whether to fetch news.
+    """Let JupyterLab find the course's own settings.
+
+    They do not ask the learner whether to fetch news, and they leave the arrow keys to a dropdown or a slider that has
+    the focus; JupyterLab alone would go to another cell.
 
     Args:
         environment: The environment that JupyterLab will have; the user's own settings there go first.

@@ -67,6 +67,7 @@ def test_the_courses_settings_come_behind_the_users(tmp_path: Path) -> None:
     users, ours = environment["JUPYTER_CONFIG_PATH"].split(os.pathsep)
     assert users == str(tmp_path)
     assert (Path(ours) / "labconfig/page_config.json").is_file()
+    assert (Path(ours) / "labconfig/default_setting_overrides.json").is_file()
 
 
 def test_help_tells_every_command(capsys: pytest.CaptureFixture[str]) -> None:
