@@ -137,7 +137,7 @@ def draw(drawn: Drawn) -> Sheet:
         rows = [entries[k : k + line] for k in range(0, len(entries), line)]
         size = (26.0, 24.0) if drawn.is_partitionable else (46.0, 24.0)
         blocks.append(stack([paragraph([f"CPU {device}"], size=12), grid(rows, size)], 2))
-    per_line = 4 if 4 * (blocks[0].width + GAP) <= WIDEST else 2
+    per_line = 4 if 4 * blocks[0].width + 3 * GAP <= WIDEST else 2
     lines = [beside(blocks[k : k + per_line], GAP) for k in range(0, len(blocks), per_line)]
     legend = "in a cell: the counters; its colour: the device that made the number; thick border: the one to follow"
     pieces = [paragraph([_headline(drawn)]), *lines, paragraph([*_summary(drawn), _followed(drawn)])]
