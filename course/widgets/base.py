@@ -32,6 +32,11 @@ Options = Sequence[tuple[str, Any]]
 _FIRST: Any = object()  # not None, which may be one of the values
 _NONE: Any = object()  # stands for the value None in a dropdown: ipywidgets takes None for "nothing is chosen"
 _LABEL = {"description_width": "initial"}
+# ipywidgets draws the arrow of a dropdown black in any theme: in JupyterLab's dark one it would not be seen
+_ARROW = "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 18 18'><path fill='%23e0e0e0' d='M4 7h10l-5 5z'/></svg>"
+_DARK = (
+    f'<style>[data-jp-theme-light="false"]{{--jp-widgets-dropdown-arrow:url("data:image/svg+xml,{_ARROW}")}}</style>'
+)
 
 
 @dataclass(frozen=True)
@@ -183,7 +188,7 @@ class Explorer(Generic[Data]):
             sheet, self.text = self._draw(data), self._describe(data)
         self.svg = card(self._heading, sheet)
         self._picture.value = self.svg
-        self._words.value = f'<pre style="line-height:1.2">{escape(self.text)}</pre>'
+        self._words.value = f'<pre style="line-height:1.2">{escape(self.text)}</pre>{_DARK}'
 
     def __repr__(self) -> str:
         """The picture in words."""
