@@ -4,7 +4,7 @@ import textwrap
 
 __all__ = ["WIDTH", "filled"]
 
-WIDTH = 100
+WIDTH = 88  # characters in an output of JupyterLab that is 900 px wide
 
 
 def filled(label: str, text: str, indent: str) -> str:
