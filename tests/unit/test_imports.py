@@ -44,12 +44,6 @@ MOST_ENTRIES = 15
 # Layouts are drawn, and programs run, by what knows plain data alone.
 KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 
-# Imports against the order that are left: `device_put` in a trace is a constraint; a region is vmapped by `vmap`.
-AGAINST_THE_ORDER = {
-    "tinyshard.arrays.placement": {"tinyshard.primitives.constraint"},
-    "tinyshard.primitives.manual_region_rules": {"tinyshard.transforms.vmap"},
-}
-
 # Imports inside of functions, all of them for what it costs to load the module: no circle needs one.
 LATE = {
     "tinyshard.partition.by_rule": {"tinyshard.partition.dtensor"},  # DTensor: half a second
@@ -165,7 +159,7 @@ def test_a_folder_imports_from_those_before_it() -> None:
         for other in others:
             if folder_of(other) in later or (later and other == "tinyshard"):
                 against.setdefault(module, set()).add(other)
-    assert against == AGAINST_THE_ORDER
+    assert against == {}
 
 
 @pytest.mark.parametrize("folder", KNOWS_ONLY)

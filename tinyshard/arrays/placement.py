@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,17 +9,17 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.transfer import move, put_tensor
+from tinyshard.arrays.constraint import Target, is_transformed, placed_at
+from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import is_whole
-from tinyshard.primitives.constraint import Target, is_transformed, placed_at
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
-from tinyshard.sharding.mesh import AbstractMesh, current_mesh
+from tinyshard.sharding.mesh import current_mesh
 from tinyshard.sharding.prefix import spread
 
 
@@ -85,19 +84,7 @@ def _put(value: Any, device: Any) -> Any:
             check_holdable(value)
         return put_plain(value, sharding, device is not None)
     sharding.checked_layout(tuple(value.shape))
-    return placed_at(value, Target(sharding, device is not None, put_plain, returns=True))
-
-
-def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:
-    """Put a tensor that nothing transforms where a sharding says; None stands for the host."""
-    if sharding is None:
-        return value._gather() if isinstance(value, Array) else value.clone()
-    layout = sharding.checked_layout(tuple(value.shape))
-    if isinstance(value, Array):
-        _check_devices_exist(sharding, value._buffer.runtime)
-        return move(value, layout, committed=committed, sharding=sharding)
-    _check_devices_exist(sharding, lifecycle.current())
-    return put_tensor(as_tensor(value), layout, committed=committed, sharding=sharding)
+    return placed_at(value, Target(sharding, device is not None, returns=True))
 
 
 def refuse_on_a_shard(what: str) -> None:
@@ -136,34 +123,6 @@ def as_sharding(device: Any) -> Sharding:
             try_="NamedSharding(mesh, P('a', 'b')), or ts.devices()[0]",
         )
     )
-
-
-def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
-    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
-        raise ShardingError(
-            message(
-                "a value cannot be put on an abstract mesh",
-                got=f"{sharding!r}",
-                rule="an AbstractMesh has no devices: it is for planning, drawing and jit(f).lower",
-                try_="ts.make_mesh(sizes, names) for a mesh of devices",
-            )
-        )
-    check_devices(sharding.devices, runtime)
-
-
-def check_devices(devices: Iterable[Device], runtime: Any) -> None:
-    """Raise ShardingError for devices that are not there, as those of a mesh that was made before another `ts.init`."""
-    there = set(runtime.devices)
-    missing = [d for d in devices if d not in there]
-    if missing:
-        raise ShardingError(
-            message(
-                "the sharding names devices that are not there",
-                got=f"{missing[:8]}" + (" and more" if len(missing) > 8 else ""),
-                rule=f"the devices are {list(runtime.devices)}",
-                try_="ts.init(devices=n) starts n of them; an AbstractMesh has none",
-            )
-        )
 
 
 def as_tensor(value: Any) -> torch.Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from tinyshard.arrays.array import Array
+from tinyshard.core.devices import Device
+from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.program import Builder, Program, Value
@@ -15,7 +18,8 @@ from tinyshard.partition.reshard import ShardedVar, reshard
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent, forget_released, release
 from tinyshard.runtime.controller.lineage import users_line
-from tinyshard.sharding import Sharding
+from tinyshard.sharding import NamedSharding, Sharding
+from tinyshard.sharding.mesh import AbstractMesh
 
 
 def put_tensor(host: torch.Tensor, layout: Layout, *, committed: bool, sharding: Sharding | None = None) -> Array:
@@ -50,6 +54,46 @@ def move(x: Array, layout: Layout, *, committed: bool, sharding: Sharding | None
         program = move_program(coarsest(have), coarsest(layout), shape, x.dtype)
         buffer = buffer.runtime.run(program, [buffer], users_line())[0]
     return Array(buffer, layout, tuple(x.shape), x.dtype, committed, sharding=sharding)
+
+
+def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -> torch.Tensor:
+    """Put a tensor that nothing transforms where a sharding says; None stands for the host."""
+    if sharding is None:
+        return value._gather() if isinstance(value, Array) else value.clone()
+    layout = sharding.checked_layout(tuple(value.shape))
+    if isinstance(value, Array):
+        _check_devices_exist(sharding, value._buffer.runtime)
+        return move(value, layout, committed=committed, sharding=sharding)
+    _check_devices_exist(sharding, lifecycle.current())
+    return put_tensor(value.detach(), layout, committed=committed, sharding=sharding)
+
+
+def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
+    if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
+        raise ShardingError(
+            message(
+                "a value cannot be put on an abstract mesh",
+                got=f"{sharding!r}",
+                rule="an AbstractMesh has no devices: it is for planning, drawing and jit(f).lower",
+                try_="ts.make_mesh(sizes, names) for a mesh of devices",
+            )
+        )
+    check_devices(sharding.devices, runtime)
+
+
+def check_devices(devices: Iterable[Device], runtime: Any) -> None:
+    """Raise ShardingError for devices that are not there, as those of a mesh that was made before another `ts.init`."""
+    there = set(runtime.devices)
+    missing = [d for d in devices if d not in there]
+    if missing:
+        raise ShardingError(
+            message(
+                "the sharding names devices that are not there",
+                got=f"{missing[:8]}" + (" and more" if len(missing) > 8 else ""),
+                rule=f"the devices are {list(runtime.devices)}",
+                try_="ts.init(devices=n) starts n of them; an AbstractMesh has none",
+            )
+        )
 
 
 _moves: Recent[Any, Program] = Recent(1024, release)

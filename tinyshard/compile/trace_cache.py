@@ -13,7 +13,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
-from tinyshard.arrays.placement import check_devices
+from tinyshard.arrays.transfer import check_devices
 from tinyshard.compile.executable import (
     DeviceAssignment,
     Executable,

@@ -64,6 +64,10 @@ class Layout:
         """The shape of one block. Every dim must be a multiple of its number of parts."""
         return tuple(n // k for n, k in zip(global_shape, self.parts, strict=True))
 
+    def global_shape(self, shard_shape: Sequence[int]) -> tuple[int, ...]:
+        """The shape of the whole, from that of one block."""
+        return tuple(n * k for n, k in zip(shard_shape, self.parts, strict=True))
+
     def coordinates(self, position: int) -> tuple[int, ...]:
         """Coordinates along the axes of the device at `position` of `devices`."""
         out = []

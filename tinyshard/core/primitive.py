@@ -1,4 +1,4 @@
-"""Primitives: the ops of tinyshard's own, each with all its rules in one file of `tinyshard/primitives/`.
+"""Primitives: the ops of tinyshard's own, each with all its rules in one file.
 
 A primitive is one op of torch's, so that a trace records it, with the rules that torch asks for and those that this
 package's interpreters of a graph ask for.

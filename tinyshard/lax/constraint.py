@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.arrays.placement import as_sharding, put_plain, refuse_on_a_shard
+from tinyshard.arrays.constraint import Target, placed_at
+from tinyshard.arrays.placement import as_sharding, refuse_on_a_shard
 from tinyshard.core.errors import ShardingError, message
-from tinyshard.primitives.constraint import Target, placed_at
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.prefix import spread
 
@@ -63,4 +63,4 @@ def _wanted(place: Any) -> Sharding:
 def _constrained(x: Any, sharding: Sharding) -> Any:
     x = x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
     sharding.checked_layout(x.shape)
-    return placed_at(x, Target(sharding, True, put_plain))
+    return placed_at(x, Target(sharding, True))

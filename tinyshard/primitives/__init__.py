@@ -1,9 +1,7 @@
 """The ops of tinyshard's own, each with its rules (`tinyshard.core.primitive`).
 
 collective           a collective over a named axis
-constraint           where a value is to be placed
 manual_region        code that every device runs on its own shard: its graph, and its shapes on devices and as a whole
-manual_region_rules  the same as one op on whole tensors, with its rules
 inlining             its graph, written into a program
 varying              whether its results are the same along the axes that out_specs leave out
 random_bits          the op that draws: a key and a shape go in, each element is made of its own counter

@@ -25,13 +25,15 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import collective
 from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.sharding.named import spec_of
 
 Names = frozenset[str]
 
 
 def varying(region: ManualRegion) -> list[Names]:
     """The axes along which each result may differ from device to device; axes of size 1 are left out."""
-    inputs = (frozenset(name for names in cut for name in names) for cut in region.all_in_dims)
+    names = region.mesh.axis_names
+    inputs = (frozenset(names[a] for cut in at.dims for a in cut) for at in region.all_ins)
     several = {name for name, size in region.mesh.shape.items() if size > 1}
     return [axes & several for axes in evaluate(region.traced.graph, _Varying(), inputs)]
 
@@ -58,14 +60,15 @@ def check_specs(region: ManualRegion, name: str) -> None:
         ShardingError: a result may differ along an axis that its spec leaves out.
     """
     ways = [way for way, i in named_leaves(region.traced.tree_of_results) if i is not None]
-    for way, axes, cut in zip(ways, varying(region), region.out_dims, strict=True):
-        wrong = sorted(axes & set(region.unmentioned(cut)))
+    for way, axes, at in zip(ways, varying(region), region.outs, strict=True):
+        wrong = sorted(axes & set(region.unmentioned(at)))
         if wrong:
             axis = ", ".join(map(repr, wrong))
+            spec = spec_of(at.dims, region.mesh)
             raise ShardingError(
                 message(
                     f"out_specs leave mesh axis {axis} out, along which the result may differ between devices",
-                    got=f"{name}, result{way}, {region.sharding(cut).spec!r}: it depends on an argument that is cut\n"
+                    got=f"{name}, result{way}, {spec!r}: it depends on an argument that is cut\n"
                     f"along {axis}, or on its axis_index, and no psum, pmean, pmax, pmin or all_gather over it follows",
                     rule="along an axis that its spec leaves out, the value of one device stands for all",
                     try_=f"a reduction over {axis} in the function, or {axis} in out_specs;\n"
@@ -92,8 +95,8 @@ def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: S
     """
     if not config.read("check_replicated"):
         return
-    for place, (number, cut) in enumerate(zip(made, region.out_dims, strict=True)):
-        left_out = region.unmentioned(cut)
+    for place, (number, at) in enumerate(zip(made, region.outs, strict=True)):
+        left_out = region.unmentioned(at)
         over, groups = along(left_out)
         meta = builder.metas[number]
         if not over or meta is None or not meta.nbytes:

@@ -13,6 +13,7 @@ import numpy as np
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import MeshError, message
+from tinyshard.core.layout import Axes, Layout
 from tinyshard.draw.html import mesh_html
 from tinyshard.runtime import lifecycle
 
@@ -267,6 +268,11 @@ class set_mesh:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _current[0] = self._before
+
+
+def layout_on(mesh: Mesh, dims: tuple[Axes, ...]) -> Layout:
+    """The layout of a tensor on a mesh: for each dim the numbers of the mesh's axes that cut it."""
+    return Layout(mesh.device_ids, mesh.axis_sizes, dims, mesh.platform)
 
 
 def current_mesh() -> Mesh | None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError, message
-from tinyshard.core.layout import Layout, coarsest, refine
+from tinyshard.core.layout import Axes, Layout, coarsest, refine
 from tinyshard.sharding.base import Sharding, rank_error
-from tinyshard.sharding.mesh import Mesh
+from tinyshard.sharding.mesh import Mesh, layout_on
 
 
 class PartitionSpec(tuple[Any, ...]):
@@ -123,7 +123,7 @@ class NamedSharding(Sharding):
         number = {name: i for i, name in enumerate(self.mesh.axis_names)}
         dims = tuple(tuple(number[n] for n in names) for names in self._names)
         whole: tuple[tuple[int, ...], ...] = ((),) * (ndim - len(dims))
-        return Layout(self.mesh.device_ids, self.mesh.axis_sizes, dims + whole, self.mesh.platform)
+        return layout_on(self.mesh, dims + whole)
 
     def _own_layout(self) -> Layout:
         return self.layout(max(len(self.spec), 1))
@@ -196,24 +196,26 @@ def _check_spec(mesh: Mesh, spec: PartitionSpec, names: Sequence[tuple[str, ...]
 
 def spec_for(layout: Layout, mesh: Mesh) -> PartitionSpec | None:
     """The spec that says `layout` on `mesh`; None if it cuts a dim by part of an axis."""
-    whole = Layout(layout.devices, mesh.axis_sizes, tuple((i,) for i in range(len(mesh.axis_sizes))))
+    whole = layout_on(mesh, tuple((i,) for i in range(len(mesh.axis_sizes))))
     common = refine([coarsest(layout), whole])
     if common is None:
         return None
     fine, axes = common
-    entries: list[Any] = []
-    for cut in fine.dims:
-        names: list[str] = []
-        rest = cut
+    dims: list[Axes] = []
+    for rest in fine.dims:
+        dims.append(())
         while rest:
-            for name, pieces in zip(mesh.axis_names, axes.dims, strict=True):
-                if pieces and rest[: len(pieces)] == pieces:
-                    names.append(name)
-                    rest = rest[len(pieces) :]
-                    break
-            else:
+            number = next((i for i, pieces in enumerate(axes.dims) if pieces and rest[: len(pieces)] == pieces), None)
+            if number is None:
                 return None  # the cut ends inside a mesh axis
-        entries.append(None if not names else names[0] if len(names) == 1 else tuple(names))
-    while entries and entries[-1] is None:
+            dims[-1] += (number,)
+            rest = rest[len(axes.dims[number]) :]
+    return spec_of(dims, mesh)
+
+
+def spec_of(dims: Sequence[Axes], mesh: Mesh) -> PartitionSpec:
+    """The spec that cuts each dim by the axes of these numbers."""
+    entries = [tuple(mesh.axis_names[a] for a in cut) for cut in dims]
+    while entries and not entries[-1]:
         entries.pop()
     return PartitionSpec(*entries)

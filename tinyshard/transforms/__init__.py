@@ -9,6 +9,7 @@ vmap_errors   what torch.func.vmap refuses, in the form of tinyshard's errors
 over_devices  what pmap and shard_map share: a function of one shard, run by every device on its own
 pmap          one row of the arguments for each device
 shard_map     one block of the arguments for each device of a mesh
+manual_region_rules  such a function as one op on whole tensors, with its rules
 axes          in_axes and out_axes, checked against the arguments
 autodiff      grad value_and_grad vjp jvp
 jacobians     jacfwd jacrev hessian

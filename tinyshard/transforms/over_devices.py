@@ -9,7 +9,6 @@ machinery does the rest, so that a call is one message.
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,12 +27,14 @@ from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError, message
+from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
-from tinyshard.primitives.manual_region import ManualRegion, NamedDims
-from tinyshard.primitives.manual_region_rules import MANUAL_REGION, apply_region, entry_of
+from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.runtime.cache import Recent
-from tinyshard.sharding.mesh import Mesh
+from tinyshard.sharding.mesh import Mesh, layout_on
+from tinyshard.sharding.named import NamedSharding, spec_of
 from tinyshard.transforms.jitted import Jitted
+from tinyshard.transforms.manual_region_rules import MANUAL_REGION, apply_region, entry_of
 
 
 @dataclass(frozen=True)
@@ -42,12 +43,12 @@ class Split:
 
     Attributes:
         mesh: the devices.
-        cuts: how each operand is cut.
+        ins: the layout of each operand, on the axes of the mesh.
         dims: the mapped dim that the function does not see, for each operand.
     """
 
     mesh: Mesh
-    cuts: tuple[NamedDims, ...]
+    ins: tuple[Layout, ...]
     dims: tuple[int | None, ...]
 
 
@@ -76,8 +77,8 @@ class OverDevices(Jitted):
         """How the operands of a call go to the devices. Raises MappingError."""
 
     @abstractmethod
-    def _out_dims(self, mesh: Mesh, out: Any) -> list[tuple[NamedDims, int | None]]:
-        """For each leaf of the function's result how it is cut, and where the mapped dim is to be put in."""
+    def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
+        """For each leaf of the function's result its layout, and where the mapped dim is to be put in."""
 
     def _check(self, region: ManualRegion) -> None:
         """Refuse a region whose results are not what the user says of them."""
@@ -109,10 +110,10 @@ class OverDevices(Jitted):
             )
         operands, split = [capture_outer(x) for x in operands], self._split(bound)
         if not operands:  # transformations find an op by what it takes
-            operands, split = [torch.zeros(())], Split(split.mesh, ((),), (None,))
+            operands, split = [torch.zeros(())], Split(split.mesh, (layout_on(split.mesh, ()),), (None,))
         region, closed = self._region(bound, split, operands)
         inputs = [*operands, *closed]
-        if region.out_dims:
+        if region.outs:
             made: Sequence[torch.Tensor] = apply_region(region, inputs)
         elif region.has_effect:  # nothing to transform
             made = MANUAL_REGION.record(region, inputs) if is_tracing() else MANUAL_REGION.run(region, *inputs)
@@ -134,27 +135,24 @@ class OverDevices(Jitted):
             closed = None if entry.hides_tensors else entry.look_up(roots)
             if closed is not None:
                 return region, [capture_outer(x) for x in closed]
-        out_dims: list[NamedDims] = []
+        outs: list[Layout] = []
 
         def call(shards: Sequence[torch.Tensor]) -> Any:
             rows = [x if d is None else x.squeeze(d) for x, d in zip(shards, split.dims, strict=True)]
             out = bound.call(rows)
             leaves, form = tree_flatten(out)
             leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
-            cuts = self._out_dims(split.mesh, tree_unflatten(leaves, form))
-            out_dims[:] = [cut for x, (cut, _) in zip(leaves, cuts, strict=True) if x is not None]
+            found = self._outs(split.mesh, tree_unflatten(leaves, form))
+            outs[:] = [at for x, (at, _) in zip(leaves, found, strict=True) if x is not None]
             put_in = [
-                x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, cuts, strict=True)
+                x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, found, strict=True)
             ]
             return tree_unflatten(put_in, form)
 
-        shards = [
-            ShapedType(_shard_shape(x.shape, cut, split.mesh), x.dtype)
-            for x, cut in zip(operands, split.cuts, strict=True)
-        ]
+        shards = [ShapedType(at.shard_shape(x.shape), x.dtype) for x, at in zip(operands, split.ins, strict=True)]
         with axis_names.mapped_to_devices(split.mesh.shape):
             traced = trace(roots, call, shards, bound.names)
-        region = ManualRegion(traced, split.mesh, split.cuts, tuple(out_dims))
+        region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
         self._check(region)
         known.append(region)
         del known[:-MOST_ALIKE]
@@ -175,18 +173,13 @@ def mesh_of(entry: TraceCacheEntry) -> Mesh | None:
     return next((region.mesh for _, region in MANUAL_REGION.nodes(entry.traced.graph)), None)
 
 
-def _shard_shape(whole: Sequence[int], cut: NamedDims, mesh: Mesh) -> tuple[int, ...]:
-    sizes = mesh.shape
-    return tuple(n // math.prod(sizes[name] for name in by) for n, by in zip(whole, cut, strict=True))
-
-
-def moved_to(mesh: Mesh, operands: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+def moved_to(split: Split, operands: Sequence[Any]) -> list[Any]:
     """Operands that are committed to other devices, put on those of the mesh."""
-    out = []
-    for x, sharding in zip(operands, shardings, strict=True):
+
+    def moved(x: Any, at: Layout) -> Any:
         there = innermost(x)  # of what a transformation wraps
         layout = getattr(there, "_layout", None)
-        if layout is not None and there.committed and layout.devices != mesh.device_ids:
-            x = device_put(x, sharding)
-        out.append(x)
-    return out
+        is_elsewhere = layout is not None and there.committed and layout.devices != at.devices
+        return device_put(x, NamedSharding(split.mesh, spec_of(at.dims, split.mesh))) if is_elsewhere else x
+
+    return [moved(x, at) for x, at in zip(operands, split.ins, strict=True)]

@@ -13,11 +13,10 @@ from tinyshard.compile.signature import Bound
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import shapes_of
-from tinyshard.primitives.manual_region import NamedDims
 from tinyshard.runtime import lifecycle
-from tinyshard.sharding import NamedSharding, P
-from tinyshard.sharding.mesh import Mesh
+from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.transforms.over_devices import OverDevices, Split, moved_to
 
@@ -54,8 +53,9 @@ class Pmapped(OverDevices):
         size = axis_length("pmap", self._function, args, kwargs, every, self._axis_size)
         all_leaves = tree_leaves((tuple(args), kwargs))
         dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
-        cuts = tuple(_cut(len(x.shape), d, self._axis_name) for x, d in zip(bound.operands, dims, strict=True))
-        return Split(self._mesh(size), cuts, tuple(dims))
+        mesh = self._mesh(size)
+        ins = tuple(_rows(mesh, len(x.shape), d) for x, d in zip(bound.operands, dims, strict=True))
+        return Split(mesh, ins, tuple(dims))
 
     def _axes(self, bound: Bound, args: Sequence[Any]) -> Any:
         """in_axes of the traced arguments: those of static ones left out, if they are there."""
@@ -82,25 +82,24 @@ class Pmapped(OverDevices):
             )
         return Mesh(np.array(devices[:size], dtype=object), (self._axis_name,))
 
-    def _out_dims(self, mesh: Mesh, out: Any) -> list[tuple[NamedDims, int | None]]:
+    def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
         axes = checked_out_axes("pmap", self._out_axes, out)
-        found: list[tuple[NamedDims, int | None]] = []
+        found: list[tuple[Layout, int | None]] = []
         for x, shape, axis in zip(tree_leaves(out), shapes_of(out), axes, strict=True):
             if x is None or axis is None:
-                found.append((((),) * (0 if x is None else x.dim()), None))
+                found.append((_rows(mesh, 0 if x is None else x.dim(), None), None))
                 continue
             dim = placed_dim(axis, len(shape))
-            found.append((_cut(x.dim() + 1, dim, self._axis_name), dim))
+            found.append((_rows(mesh, x.dim() + 1, dim), dim))
         return found
 
     def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
-        split = self._split(bound)
-        shardings = [NamedSharding(split.mesh, P(*(names or None for names in cut))) for cut in split.cuts]
-        return moved_to(split.mesh, bound.operands, shardings)
+        return moved_to(self._split(bound), bound.operands)
 
 
-def _cut(ndim: int, dim: int | None, name: str) -> NamedDims:
-    return tuple((name,) if i == dim else () for i in range(ndim))
+def _rows(mesh: Mesh, ndim: int, dim: int | None) -> Layout:
+    """A row of `dim` for each device; the whole where it is None."""
+    return layout_on(mesh, tuple((0,) if i == dim else () for i in range(ndim)))
 
 
 _TAKEN = ("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "devices", "axis_size")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from torch.utils._pytree import tree_leaves, tree_unflatten
@@ -12,8 +13,9 @@ from tinyshard.compile.signature import Bound
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.errors import DtypeError, MeshError, message
+from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import shapes_of
-from tinyshard.primitives.manual_region import ManualRegion, NamedDims
+from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
@@ -75,16 +77,16 @@ class ShardMapped(OverDevices):
             static = {number for number, _, _ in bound.signature.static}
             specs = tuple(spec for i, spec in enumerate(specs) if i not in static)
         shapes = [shape for x, shape in zip(leaves, shapes_of((args, kwargs)), strict=True) if x is not None]
-        cuts = [
-            _cut(mesh, P() if spec is None else spec, shape, len(x.shape))
+        ins = [
+            _layout(mesh, P() if spec is None else spec, shape, len(x.shape))
             for spec, shape, x in zip(spread(specs, tuple(args)), shapes, bound.operands, strict=True)
         ]
-        return Split(mesh, tuple(cuts), (None,) * len(cuts))
+        return Split(mesh, tuple(ins), (None,) * len(ins))
 
-    def _out_dims(self, mesh: Mesh, out: Any) -> list[tuple[NamedDims, int | None]]:
+    def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
         specs = iter(spread(self._out_specs, out))
         return [
-            ((), None) if x is None else (_cut(mesh, next(specs), shape, x.dim(), local=True), None)
+            (_layout(mesh, P() if x is None else next(specs), shape, 0 if x is None else x.dim(), local=True), None)
             for x, shape in zip(tree_leaves(out), shapes_of(out), strict=True)
         ]
 
@@ -99,8 +101,8 @@ def _is_spec(specs: Any) -> bool:
     return isinstance(specs, PartitionSpec) or not isinstance(specs, list | tuple)
 
 
-def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> NamedDims:
-    """The names of the axes that cut each of `ndim` dims, those of a shape and one that its user does not see.
+def _layout(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool = False) -> Layout:
+    """The layout of `ndim` dims, those of a shape and one that its user does not see.
 
     Raises:
         ShardingError: a name that the mesh does not have, more entries than dims, an uneven cut.
@@ -112,8 +114,7 @@ def _cut(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bool 
         )
     sharding = NamedSharding(mesh, spec)
     layout = sharding.layout(len(shape)) if local else sharding.checked_layout(shape)
-    cut = tuple(tuple(mesh.axis_names[a] for a in axes) for axes in layout.dims)
-    return cut + ((),) * (ndim - len(shape))
+    return replace(layout, dims=layout.dims + ((),) * (ndim - len(shape)))
 
 
 def shard_map(

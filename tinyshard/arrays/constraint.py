@@ -8,13 +8,14 @@ vmap             left out: the constraint is on each example, and a spec cannot 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tinyshard.arrays.array import Array
+from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.transfer import put_plain
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive
@@ -29,13 +30,11 @@ class Target:
     Attributes:
         sharding: on which devices, and how; None for the host.
         committed: whether the value is to stay there.
-        put: puts a tensor there, outside of a trace.
         returns: whether the gradient is put back to where the value was; else it is placed as the result is.
     """
 
     sharding: Sharding | None
     committed: bool
-    put: Callable[[torch.Tensor, Sharding | None, bool], torch.Tensor]
     returns: bool = False
 
 
@@ -48,7 +47,7 @@ class Constraint(Primitive[Target]):
         return xs
 
     def run(self, params: Target, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        return [params.put(xs[0], params.sharding, params.committed)]
+        return [put_plain(xs[0], params.sharding, params.committed)]
 
     def record(self, params: Target, xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         if params.sharding is None or not params.committed:
@@ -56,7 +55,7 @@ class Constraint(Primitive[Target]):
         return super().record(params, xs)
 
     def save(self, ctx: Any, params: Target, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
-        ctx.source = params if is_tracing() or not params.returns else _target_of(xs[0], params)
+        ctx.source = params if is_tracing() or not params.returns else _place_of(xs[0])
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor]:
         return self.bind(ctx.source, *gradients)
@@ -100,11 +99,9 @@ def is_transformed(x: torch.Tensor) -> bool:
     )
 
 
-def _target_of(x: torch.Tensor, target: Target) -> Target:
+def _place_of(x: torch.Tensor) -> Target:
     """Where the value that transformations wrap is placed now."""
-    functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(x):
-        x = functorch.get_unwrapped(x)
-    if isinstance(x, Array):
-        return Target(x.sharding, x.committed, target.put, returns=True)
-    return Target(None, False, target.put, returns=True)
+    there = innermost(x)
+    if isinstance(there, Array):
+        return Target(there.sharding, there.committed, returns=True)
+    return Target(None, False, returns=True)

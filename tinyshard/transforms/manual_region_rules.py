@@ -9,8 +9,10 @@ Outside of a trace it is a graph of one node, compiled and called as any other.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -19,7 +21,7 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.executable import Elsewhere
 from tinyshard.compile.replay import gradients, replayed, tangents
 from tinyshard.compile.trace_cache import TraceCacheEntry
-from tinyshard.compile.tracing import Traced, trace
+from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.handles import Handle
@@ -29,26 +31,14 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
 from tinyshard.primitives.inlining import Axes, inline
-from tinyshard.primitives.manual_region import ManualRegion, NamedDims
-from tinyshard.sharding import Sharding
-from tinyshard.sharding.mesh import Mesh
+from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.sharding import NamedSharding, P, Sharding
+from tinyshard.sharding.mesh import layout_on
+from tinyshard.sharding.named import spec_of
 from tinyshard.transforms.vmap import vmap
 
 Function = Callable[..., Sequence[torch.Tensor]]
 T = TypeVar("T")
-
-
-def make_region(
-    mesh: Mesh,
-    function: Function,
-    metas: Sequence[ShapedType],
-    cuts: Sequence[NamedDims],
-    out_dims: Sequence[NamedDims],
-) -> ManualRegion:
-    """Trace a function of shards that closes over constants at most, as the conjugate of 1j in a gradient."""
-    with axis_names.mapped_to_devices(mesh.shape):
-        traced = trace((), lambda xs: tuple(function(*xs)), metas, lambda: [f"shard {i}" for i in range(len(metas))])
-    return ManualRegion(traced, mesh, tuple(cuts), tuple(out_dims))
 
 
 def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
@@ -58,7 +48,7 @@ def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tupl
         region: the region.
         operands: its inputs, and then what it closes over, as it is now; constants may be left out.
     """
-    constants = [c.value for c in region.traced.closed[len(operands) - len(region.in_dims) :]]
+    constants = [c.value for c in region.traced.closed[len(operands) - len(region.ins) :]]
     first, *others = (*operands, *constants)
     for name in _free_names(region):  # its rule is to run at that level, mapped operands or not
         first = lifted(first, name)
@@ -72,7 +62,7 @@ def _free_names(region: ManualRegion) -> list[axis_names.Name]:
 
 
 def _metas(nodes: Sequence[torch.fx.Node]) -> list[ShapedType]:
-    return [ShapedType(tuple(n.meta["val"].shape), n.meta["val"].dtype) for n in nodes]
+    return [shaped_type_of(node.meta["val"]) for node in nodes]
 
 
 def _differentiable(metas: Sequence[ShapedType]) -> list[int]:
@@ -127,7 +117,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         name = here.name if here is not None and here.name not in params.mesh.axis_names else None
         batched = _vmapped(params, tuple(d is not None for d in dims), size, name)
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
-        return apply_region(batched, fronted), [0] * len(params.out_dims)
+        return apply_region(batched, fronted), [0] * len(params.outs)
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_region(self.params(args), args[0])
@@ -136,90 +126,75 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         return self.params(args).has_effect
 
     def shardings(self, params: ManualRegion) -> Sequence[Sharding]:
-        return [params.anywhere]
+        return [NamedSharding(params.mesh, P())]
 
     def required(self, params: ManualRegion) -> Sequence[Layout]:
-        names = params.mesh.axis_names  # a layout with one dim for each axis shows which of the program's axes that is
-        return [params.sharding(tuple((name,) for name in names)).layout(len(names))]
+        every = range(len(params.mesh.axis_names))  # one dim for each axis shows which of the program's axes that is
+        return [layout_on(params.mesh, tuple((a,) for a in every))]
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         region, written = self.params(args), partitioner.goals[node][0][1]
         if written is None:
             return self._elsewhere(partitioner, region, args[0])
-        named = dict(zip(region.mesh.axis_names, written.dims, strict=True))
 
-        def dims(cut: NamedDims) -> Any:
-            return tuple(tuple(a for name in names for a in named[name]) for names in cut)
+        def dims(at: Layout) -> Any:
+            return tuple(tuple(a for number in cut for a in written.dims[number]) for cut in at.dims)
 
-        wanted = [dims(cut) for cut in region.all_in_dims]
-        numbers = [partitioner.at(x, at).number for x, at in zip(args[0], wanted, strict=True)]
-        made = inline(partitioner.builder, region, Axes(region.mesh.shape, named), numbers)
+        given = zip(args[0], map(dims, region.all_ins), strict=True)
+        axes = Axes(region.mesh.shape, dict(zip(region.mesh.axis_names, written.dims, strict=True)))
+        made = inline(partitioner.builder, region, axes, [partitioner.at(x, at).number for x, at in given])
         return [
-            ShardedVar(partitioner.apart(number, dims(cut)), meta.shape, meta.dtype, dims(cut))
-            for number, meta, cut in zip(made, region.outputs, region.out_dims, strict=True)
+            ShardedVar(partitioner.apart(number, at), meta.shape, meta.dtype, at)
+            for number, meta, at in zip(made, region.outputs, map(dims, region.outs), strict=True)
         ]
 
     def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[Elsewhere]:
         """On a mesh that the program's axes cannot say."""
-
-        def layout(cut: NamedDims) -> Layout:
-            return region.sharding(cut).layout(len(cut))
-
-        given = zip(operands, region.all_in_dims, strict=True)
-        numbers = [partitioner.elsewhere(partitioner.as_it_is(x), layout(cut)).number for x, cut in given]
+        given = zip(operands, region.all_ins, strict=True)
+        numbers = [partitioner.elsewhere(partitioner.as_it_is(x), at).number for x, at in given]
         made = inline(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
         return [
-            Elsewhere(number, meta.shape, meta.dtype, layout(cut))
-            for number, meta, cut in zip(made, region.outputs, region.out_dims, strict=True)
+            Elsewhere(number, meta.shape, meta.dtype, at)
+            for number, meta, at in zip(made, region.outputs, region.outs, strict=True)
         ]
 
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
         region = self.params(args)
-        inputs = [f"shard of {x!r}, {_spelled(cut)}" for x, cut in zip(args[0], region.all_in_dims, strict=True)]
-        returned = f" as {', '.join(map(_spelled, region.out_dims))}"
+
+        def spelled(at: Layout) -> str:
+            return repr(spec_of(at.dims, region.mesh))
+
+        inputs = [f"shard of {x!r}, {spelled(at)}" for x, at in zip(args[0], region.all_ins, strict=True)]
         first = f"{made} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:"
-        return [first, *printer.nested(region.traced, inputs, returned)]
+        return [first, *printer.nested(region.traced, inputs, f" as {', '.join(map(spelled, region.outs))}")]
 
 
 MANUAL_REGION = ManualRegionPrimitive()
 
 
-def _spelled(cut: NamedDims) -> str:
-    last = max((i + 1 for i, names in enumerate(cut) if names), default=0)
-    entries = [None if not names else names[0] if len(names) == 1 else names for names in cut[:last]]
-    return f"P({', '.join(map(repr, entries))})"
-
-
-def trace_of(region: ManualRegion) -> Traced:
-    """The region alone as a traced function on whole tensors: a graph of one node."""
+def _alone(region: ManualRegion) -> TraceCacheEntry:
     graph = torch.fx.Graph()
-
-    def meta_of(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        return torch.empty(tuple(shape), dtype=dtype, device="meta")
-
-    inputs = []
-    for number, (node, cut) in enumerate(zip(region.traced.inputs, region.all_in_dims, strict=True)):
+    inputs, results = [], []
+    for number, (node, at) in enumerate(zip(region.traced.inputs, region.all_ins, strict=True)):
         value = node.meta["val"]
         inputs.append(graph.placeholder(f"x_{number}"))
-        inputs[-1].meta["val"] = meta_of(region.whole_shape(tuple(value.shape), cut), value.dtype)
+        inputs[-1].meta["val"] = torch.empty(at.global_shape(value.shape), dtype=value.dtype, device="meta")
     handle = MANUAL_REGION.handle(region)
-    results = []
-    if region.out_dims or region.has_effect:
+    if region.outs or region.has_effect:
         made = graph.call_function(MANUAL_REGION.op, (inputs, handle.number))
-        made.meta["val"] = [meta_of(m.shape, m.dtype) for m in region.outputs]
+        made.meta["val"] = [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in region.outputs]
         for number, value in enumerate(made.meta["val"]):
             results.append(graph.call_function(operator.getitem, (made, number)))
             results[-1].meta["val"] = value
     graph.output(tuple(results))
-    traced = region.traced
-    arguments = tuple(shaped_type_of(x.meta["val"]) for x in inputs[: len(region.in_dims)])
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    return Traced(module, arguments, traced.closed, traced.outputs, traced.out_tree, (handle,), traced.own_rule)
+    arguments = tuple(_metas(inputs[: len(region.ins)]))
+    return TraceCacheEntry(replace(region.traced, graph=module, arguments=arguments, kept=(handle,)))
 
 
 def entry_of(region: ManualRegion) -> TraceCacheEntry:
-    """The region alone, with the executables of it."""
-    return _kept(region, "entry", lambda: TraceCacheEntry(trace_of(region)))
+    """The region alone, as a graph of one node on whole tensors, with the executables of it."""
+    return _kept(region, "entry", lambda: _alone(region))
 
 
 def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
@@ -230,57 +205,59 @@ def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
     return made
 
 
-def _gradient(region: ManualRegion, wanted: tuple[int, ...]) -> ManualRegion:
-    ins, outs = _metas(region.traced.inputs), _metas(region.traced.results)
-    floating = _differentiable(outs)
-    function = replayed(region.traced)
-
-    def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        parts = [region.parts(region.unmentioned(region.out_dims[i])) for i in floating]
-        shares = [g / n if n > 1 else g for g, n in zip(given[len(ins) :], parts, strict=True)]
-        found = gradients(function, given[: len(ins)], wanted, floating, shares)
-        return [_summed(region, region.all_in_dims[i], g) for i, g in zip(wanted, found, strict=True)]
+def _derived(
+    region: ManualRegion, key: Any, function: Function, metas: Any, ins: Sequence[Layout], outs: Sequence[Layout]
+) -> ManualRegion:
+    """A function of shards, made of a region's, traced; it closes over constants at most, as conj(1j) in a gradient."""
 
     def make() -> ManualRegion:
-        cuts = (*region.all_in_dims, *(region.out_dims[i] for i in floating))
-        metas = (*ins, *(outs[i] for i in floating))
-        return make_region(region.mesh, pull, metas, cuts, [region.all_in_dims[i] for i in wanted])
+        with axis_names.mapped_to_devices(region.mesh.shape):
+            traced = trace(
+                (), lambda xs: tuple(function(*xs)), metas, lambda: [f"shard {i}" for i in range(len(metas))]
+            )
+        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
 
-    return _kept(region, ("gradient", wanted), make)
+    return _kept(region, key, make)
 
 
-def _summed(region: ManualRegion, cut: NamedDims, g: torch.Tensor) -> torch.Tensor:
+def _gradient(region: ManualRegion, wanted: tuple[int, ...]) -> ManualRegion:
+    metas, outs, ins = _metas(region.traced.inputs), _metas(region.traced.results), region.all_ins
+    floating, function = _differentiable(outs), replayed(region.traced)
+
+    def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+        copies = [math.prod(region.mesh.shape[name] for name in region.unmentioned(region.outs[i])) for i in floating]
+        shares = [g / n if n > 1 else g for g, n in zip(given[len(metas) :], copies, strict=True)]
+        found = gradients(function, given[: len(metas)], wanted, floating, shares)
+        return [_summed(g, region.unmentioned(ins[i])) for i, g in zip(wanted, found, strict=True)]
+
+    taken = [*metas, *(outs[i] for i in floating)]
+    at = [*ins, *(region.outs[i] for i in floating)]
+    return _derived(region, ("gradient", wanted), pull, taken, at, [ins[i] for i in wanted])
+
+
+def _summed(g: torch.Tensor, copies: tuple[str, ...]) -> torch.Tensor:
     """Every device used the whole input: the gradients of all add up."""
-    copies = [name for name in region.unmentioned(cut) if region.mesh.shape[name] > 1]
     return collective("all_reduce", g, copies, op="sum") if copies else g
 
 
 def _tangent(region: ManualRegion, moved: tuple[int, ...]) -> ManualRegion:
-    ins = _metas(region.traced.inputs)
-    floating = _differentiable(_metas(region.traced.results))
-    function = replayed(region.traced)
+    metas, ins = _metas(region.traced.inputs), region.all_ins
+    floating, function = _differentiable(_metas(region.traced.results)), replayed(region.traced)
 
     def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        return tangents(function, given[: len(ins)], moved, floating, given[len(ins) :])
+        return tangents(function, given[: len(metas)], moved, floating, given[len(metas) :])
 
-    def make() -> ManualRegion:
-        cuts = (*region.all_in_dims, *(region.all_in_dims[i] for i in moved))
-        metas = (*ins, *(ins[i] for i in moved))
-        return make_region(region.mesh, push, metas, cuts, [region.out_dims[i] for i in floating])
-
-    return _kept(region, ("tangent", moved), make)
+    taken, at = [*metas, *(metas[i] for i in moved)], [*ins, *(ins[i] for i in moved)]
+    return _derived(region, ("tangent", moved), push, taken, at, [region.outs[i] for i in floating])
 
 
 def _vmapped(region: ManualRegion, mapped: tuple[bool, ...], size: int, name: str | None) -> ManualRegion:
-    ins = _metas(region.traced.inputs)
+    def with_examples(at: Layout) -> Layout:
+        return replace(at, dims=((), *at.dims))
+
     in_axes = tuple(0 if m else None for m in mapped)
     function = vmap(replayed(region.traced), in_axes=in_axes, axis_name=name, axis_size=size)
-
-    def make() -> ManualRegion:
-        metas = [
-            ShapedType((size, *m.shape), m.dtype) if is_mapped else m for m, is_mapped in zip(ins, mapped, strict=True)
-        ]
-        cuts = [((), *cut) if is_mapped else cut for cut, is_mapped in zip(region.all_in_dims, mapped, strict=True)]
-        return make_region(region.mesh, function, metas, cuts, [((), *cut) for cut in region.out_dims])
-
-    return _kept(region, ("vmap", mapped, size, name), make)
+    metas = _metas(region.traced.inputs)
+    taken = [ShapedType((size, *m.shape), m.dtype) if b else m for m, b in zip(metas, mapped, strict=True)]
+    ins = [with_examples(at) if b else at for at, b in zip(region.all_ins, mapped, strict=True)]
+    return _derived(region, ("vmap", mapped, size, name), function, taken, ins, list(map(with_examples, region.outs)))
