@@ -9,7 +9,7 @@ import torch
 import tinyshard as ts
 from tinyshard import P
 from tinyshard.compile import trace_cache
-from tinyshard.core.handles import Handles
+from tinyshard.core.primitive import Handles
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent
 

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import tinyshard as ts
 from tinyshard import P
 from tinyshard.compile.capture import TracedValueError
-from tinyshard.compile.ended import EndedTraceError
+from tinyshard.core.errors import EndedTraceError
 
 pytestmark = pytest.mark.usefixtures("local")
 

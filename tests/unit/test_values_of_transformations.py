@@ -8,7 +8,7 @@ import torch
 
 import tinyshard as ts
 from tinyshard.compile.capture import TracedValueError
-from tinyshard.compile.ended import EndedTraceError
+from tinyshard.core.errors import EndedTraceError
 
 pytestmark = pytest.mark.usefixtures("local")
 

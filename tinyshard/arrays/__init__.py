@@ -7,11 +7,9 @@ constraint     where a value is to be placed, as one op with its rules
 transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described
 live           live_arrays: which Arrays are alive, and the memory that they take
-chain          how a view is reached from its root: the ops that make it
 refusals       what an Array cannot do that a tensor can: be changed, show its memory
 views          which handles share memory in torch
 strided        as_strided, which reads memory, on values
-hidden_writes  functions of torch that change an argument in place, though their names do not say so
-host_draws     functions of torch that would draw a mask on the host: refused
+hidden_effects functions of torch that change an argument, or draw on the host, though their names do not say so
 unchecked      functions of torch that read a value only to check it
 """

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from numbers import Integral
+from collections.abc import Sequence
 
 import torch
 
@@ -13,6 +12,7 @@ from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
+from tinyshard.sharding.base import checked_shape
 from tinyshard.sharding.mesh import Mesh
 
 
@@ -42,10 +42,7 @@ class ShapeDtypeStruct:
     def __init__(
         self, shape: Sequence[int], dtype: torch.dtype, *, sharding: Sharding | PartitionSpec | None = None
     ) -> None:
-        sizes = tuple(shape) if isinstance(shape, Iterable) else (-1,)
-        if any(not isinstance(n, Integral) or n < 0 for n in sizes):
-            raise DtypeError(message("a shape is a tuple of ints that are 0 or more", got=repr(shape)))
-        self.shape: tuple[int, ...] = tuple(map(int, sizes))
+        self.shape = checked_shape(shape)
         if not isinstance(dtype, torch.dtype):
             problem = "an array has one of torch's dtypes"
             raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))

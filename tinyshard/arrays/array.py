@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from tinyshard.arrays import strided
-from tinyshard.arrays.chain import View
 from tinyshard.arrays.refusals import Immutable, refuse
 from tinyshard.arrays.shard import Shard
 from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
@@ -141,7 +140,7 @@ class Array(Immutable):
     _meta: ShapedType
     _origin: tuple[int, int, int]
     _viewed: bool  # shares memory, in torch, with a handle that is not remembered
-    _view: View | None = None  # how it is reached from the handle whose memory it shares
+    _view: Any = None  # a `views.View`: how it is reached from the handle whose memory it shares
     _views: list[weakref.ref[Array]] | None = None  # those that are reached from it
     _is_part: bool
     committed: bool

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
@@ -20,7 +20,7 @@ from tinyshard.core.leaves import is_whole
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import current_mesh
-from tinyshard.sharding.prefix import spread
+from tinyshard.sharding.prefix import map_with
 
 
 def device_put(tree: Any, device: Any = None) -> Any:
@@ -56,7 +56,7 @@ def device_put(tree: Any, device: Any = None) -> Any:
         Shard(device=CPU 1, index=(slice(0, 2, None), slice(3, 6, None)), replica_id=0)
     """
     if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
-        return _put_with_prefix(tree, device)
+        return map_with(_put_leaf, tree, device, is_whole)
     return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=is_whole)
 
 
@@ -64,12 +64,6 @@ def _put_leaf(value: Any, device: Any) -> Any:
     if not is_whole(value):
         return _put(value, device)
     return value._placed(_put, device if device is None else as_sharding(device))
-
-
-def _put_with_prefix(tree: Any, device: Any) -> Any:
-    leaves, form = tree_flatten(tree, is_leaf=is_whole)
-    places = iter(spread(device, tree))
-    return tree_unflatten([x if x is None else _put_leaf(x, next(places)) for x in leaves], form)
 
 
 def _put(value: Any, device: Any) -> Any:
@@ -205,7 +199,8 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
     if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
         raise _not_numeric(value)
-    if isinstance(value, list | tuple) and any(_is_computed(x) for x in tree_leaves(value)):
+    tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
+    if isinstance(value, list | tuple) and any(isinstance(x, Array) or is_transformed(x) for x in tensors):
         stacked = torch.stack([array(x) for x in value])
         return stacked if dtype is None else stacked.to(dtype)  # type: ignore[return-value]
     if isinstance(value, torch.Tensor) and is_transformed(value):
@@ -217,10 +212,6 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         return host  # type: ignore[return-value]
     default = SingleDeviceSharding(lifecycle.devices()[0])
     return put_tensor(host, default.layout(host.dim()), committed=False)
-
-
-def _is_computed(x: Any) -> bool:
-    return isinstance(x, Array) or (isinstance(x, torch.Tensor) and is_transformed(x))
 
 
 def block_until_ready(tree: Any) -> Any:

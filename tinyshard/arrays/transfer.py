@@ -116,18 +116,14 @@ def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torc
 def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     common = refine([have, want]) if have.devices == want.devices else None
     if common is None:
-        return _transfer_program(have, want, shape, dtype)
+        devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
+        builder = Builder(devices, (len(devices),))
+        builder.input(ShapedType(have.shard_shape(shape), dtype))
+        return builder.finish([transfer(builder, 0, have, want, shape)])
     builder = Builder(have.devices, common[0].axes)
     x = ShardedVar(0, shape, dtype, common[0].dims)
     builder.input(x.local(builder.axes))
     return builder.finish([reshard(builder, x, common[1].dims).number])
-
-
-def _transfer_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
-    devices = tuple(dict.fromkeys((*have.devices, *want.devices)))
-    builder = Builder(devices, (len(devices),))
-    builder.input(ShapedType(have.shard_shape(shape), dtype))
-    return builder.finish([transfer(builder, 0, have, want, shape)])
 
 
 def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: tuple[int, ...]) -> int:

@@ -1,7 +1,7 @@
 """Which handles share memory in torch: a view made inside a call remembers its root and the ops that lead from it.
 
     w                       a root: a handle of its own
-    w.t()[1]                a view of w: (t), (select 0 1)
+    w.t()[1]                a view of w: View(w, (Link(t), Link(select, 0, 1)))
 
 Only what one call of torch's makes on a value of its own is remembered: nothing else is changed in place. A handle that
 has a view which is not remembered, or is one, is marked (`_viewed`), and is not changed at all.
@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, remembered
-from tinyshard.arrays.chain import Link, View
-from tinyshard.arrays.host_draws import refuse_host_draw
+from tinyshard.arrays.hidden_effects import refuse_host_draw
 from tinyshard.arrays.refusals import no_memory_wrapped
 from tinyshard.arrays.unchecked import TAKE_CLASSES
 from tinyshard.core.current_trace import is_tracing
@@ -32,6 +31,41 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE
 
 aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One op that makes a view.
+
+    Attributes:
+        op: the op.
+        args, kwargs: its arguments after the tensor.
+        which: which of its results it is; None if it has one.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    which: int | None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """The view of `x`."""
+        made = self.op(x, *self.args, **self.kwargs)
+        view: torch.Tensor = made if self.which is None else made[self.which]
+        return view
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """How a handle is reached from the one whose memory it shares in torch.
+
+    Attributes:
+        root: that Array.
+        chain: the ops that lead from it.
+    """
+
+    root: Array
+    chain: tuple[Link, ...]
 
 
 def follow(chain: Sequence[Link], x: torch.Tensor) -> torch.Tensor:

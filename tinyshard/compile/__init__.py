@@ -3,7 +3,6 @@
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
 capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
-ended            what a traced value becomes when its trace is over
 closure          the tensors that a function closes over, and how to look them up again
 intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
 indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)
@@ -18,6 +17,5 @@ lowered          Lowered: a traced function, to be read
 text             the text of a graph and of a program
 memory           what a device holds during each step, counted from a program's steps
 cost             floating-point operations and bytes, counted from a program's steps
-explain          why a jitted function is traced again, in words
-explain_gathers  which op gathers an operand, on whose line, and why
+explain          in words: why a jitted function is traced again; which op gathers an operand, on whose line, and why
 """

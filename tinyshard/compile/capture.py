@@ -19,9 +19,8 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tinyshard.arrays.array import Array
-from tinyshard.arrays.hidden_writes import runs_in_batch_norm, statistics_error, writes_statistics
-from tinyshard.compile.ended import end_value
+from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.hidden_effects import runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError, message
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
@@ -80,12 +79,9 @@ class Recorder:
                 if type(x) is torch.Tensor and _is_wrapped(x) and not _is_wrapped_outside(x):
                     self._made.append(weakref.ref(x))
 
-    def end(self, name: str) -> None:
-        """The trace is over: what is still there of its stand-ins is an error to use."""
-        for known in self._made:
-            x = known()
-            if x is not None:
-                end_value(x, name)
+    def left(self) -> list[torch.Tensor]:
+        """What is still there of its stand-ins."""
+        return [x for known in self._made if (x := known()) is not None]
 
     def capture(self, x: torch.Tensor) -> torch.Tensor:
         """The stand-in for a tensor that the function closes over; makes it an input.
@@ -174,14 +170,7 @@ class Watch(TorchDispatchMode):
             recorder.note_made(made)
             return made
         except DynamicOutputShapeException as error:
-            raise DtypeError(
-                message(
-                    "the shape of a result depends on values",
-                    got=f"{op} in {where}",
-                    rule="a program has static shapes",
-                    try_="torch.where(mask, x, 0), or call it outside of jit",
-                )
-            ) from error
+            raise unknown_shape_error(op, where) from error
 
 
 def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -189,6 +178,18 @@ def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
     names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     return tree_leaves([given.get(name) for name in names])
+
+
+def unknown_shape_error(op: Any, where: Where | None) -> DtypeError:
+    """The error for an op whose result has a shape that only running tells."""
+    return DtypeError(
+        message(
+            "the shape of a result depends on values",
+            got=f"{op} in {where}" if where else str(op),
+            rule="a program has static shapes",
+            try_="torch.where(mask, x, 0), or call it outside of jit",
+        )
+    )
 
 
 def closed_over_changed(got: str) -> ImmutableError:
@@ -269,11 +270,8 @@ def _is_wrapped(x: torch.Tensor) -> bool:
 def _is_wrapped_outside(x: torch.Tensor) -> bool:
     from torch._subclasses.functional_tensor import FunctionalTensor
 
-    if not _is_wrapped(x):
-        return False
-    while _is_wrapped(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return not (isinstance(x, FunctionalTensor) and _is_of_this_trace(x))
+    inner = innermost(x)
+    return inner is not x and not (isinstance(inner, FunctionalTensor) and _is_of_this_trace(inner))
 
 
 def traced_value_error(

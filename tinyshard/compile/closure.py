@@ -65,7 +65,7 @@ def spelled(path: tuple[PathStep, ...]) -> str:
             text = ".".join(key)
         elif kind == "attribute":
             text = f"{text}.{key}" if text else str(key)
-        elif kind in ("item", "parameter", "buffer"):
+        elif kind in ("item", "dotted"):
             text = f"{text}[{key!r}]" if kind == "item" else f"{text}.{key}"
     return text or "a static argument"
 
@@ -89,8 +89,7 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "attribute": getattr,
     "class": lambda at, number: type(at).__mro__[number],
     "item": lambda container, key: container[key],
-    "parameter": _dotted,
-    "buffer": _dotted,
+    "dotted": _dotted,
 }
 
 
@@ -106,8 +105,8 @@ def _children(at: Any) -> Iterator[tuple[PathStep, Any]]:
         for name in ("func", "args", "keywords"):
             yield ("attribute", name), getattr(at, name)
     elif isinstance(at, torch.nn.Module):
-        yield from ((("parameter", n), p) for n, p in at.named_parameters(remove_duplicate=False))
-        yield from ((("buffer", n), b) for n, b in at.named_buffers(remove_duplicate=False))
+        for named in (at.named_parameters, at.named_buffers):
+            yield from ((("dotted", n), x) for n, x in named(remove_duplicate=False))
         yield ("attribute", "forward"), at.forward
         yield from ((("attribute", k), v) for k, v in list(vars(at).items()) if not k.startswith("_"))
         yield from _of_class(at)
@@ -121,10 +120,7 @@ def _children(at: Any) -> Iterator[tuple[PathStep, Any]]:
         if _has_state(at):
             yield from ((("attribute", k), getattr(at, k)) for k in vars(at) if k == "__call__" or k[:2] != "__")
     elif "__wrapped__" in getattr(at, "__dict__", {}) and type(at).__module__.startswith("tinyshard."):
-        yield (
-            ("attribute", "__wrapped__"),
-            at.__wrapped__,
-        )  # jitted or mapped: its caches hold what it met in old traces
+        yield ("attribute", "__wrapped__"), at.__wrapped__  # jitted or mapped: its caches hold what old traces met
     elif not isinstance(at, types.ModuleType):
         yield from ((("attribute", k), v) for k, v in list(getattr(at, "__dict__", {}).items()))
         slots = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
@@ -16,13 +16,13 @@ from tinyshard.compile.executable import DeviceAssignment, Executable, call
 from tinyshard.compile.memory import MemoryAnalysis, memory_of
 from tinyshard.compile.signature import Bound, as_operand, spelled_call
 from tinyshard.compile.text import axis_names, program_text
+from tinyshard.compile.trace_cache import assembled, refuse_abstract
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program
 from tinyshard.sharding import Sharding, express
-from tinyshard.sharding.mesh import AbstractMesh
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,7 @@ class Compiled:
         self._traced = traced
         self._executable = executable
         self._assignment = assignment
-        self._form: TreeSpec = bound.signature.tree
-        self._nones = bound.signature.nones
-        self._metas = bound.signature.metas
+        self._signature = bound.signature
         self._names = tuple(bound.names())
         self._given = tuple(x.sharding if getattr(x, "committed", False) else None for x in bound.operands)
         self._closure = closure
@@ -87,9 +85,7 @@ class Compiled:
             self._refuse("\n".join(self._closure.changes()), "what it closes over has the shapes and dtypes of then")
         everything = [*operands, *closed]
         self._check_places(everything)
-        arrays = call(self._executable, everything, self._assignment_now(everything))
-        leaves = [arrays[x] if is_tensor else x for is_tensor, x in self._traced.outputs]
-        return tree_unflatten(leaves, self._traced.out_tree)
+        return assembled(self._traced, call(self._executable, everything, self._assignment_now(everything)))
 
     def __repr__(self) -> str:
         return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
@@ -97,19 +93,19 @@ class Compiled:
     # ---- what it takes ----------------------------------------------------------------------------------------
 
     def _operands(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        known = _keywords(self._form, len(self._nones))
+        form, nones = self._signature.tree, self._signature.nones
+        known = list(tree_unflatten([None] * len(nones), form)[1])  # by name, in their order
         if set(kwargs) == set(known):
             kwargs = {name: kwargs[name] for name in known}
-        leaves, form = tree_flatten((list(args), kwargs))
-        nones = tuple(x is None for x in leaves)
-        if form != self._form or nones != self._nones:
-            now, before = spelled_call(form, nones), spelled_call(self._form, self._nones)
-            rule = "its arguments are put together as in lower(), static ones left out"
-            self._refuse(f"{now}, compiled for {before}", rule)
+        leaves, given = tree_flatten((list(args), kwargs))
+        left_out = tuple(x is None for x in leaves)
+        if (given, left_out) != (form, nones):
+            got = f"{spelled_call(given, left_out)}, compiled for {spelled_call(form, nones)}"
+            self._refuse(got, "its arguments are put together as in lower(), static ones left out")
         operands = [as_operand(x) for x in leaves if x is not None]
         wrong = [
             f"{name}: {shaped_type_of(x)}, compiled for {meta}"
-            for name, x, meta in zip(self._names, operands, self._metas, strict=True)
+            for name, x, meta in zip(self._names, operands, self._signature.metas, strict=True)
             if shaped_type_of(x) != meta
         ]
         if wrong:
@@ -139,15 +135,7 @@ class Compiled:
         """Where it runs, in the words of the operands: it may have been compiled on an abstract mesh."""
         bound = [x for x in operands if getattr(x, "committed", False)]
         mesh = next((x._mesh for x in bound if x._mesh is not None), self._assignment.mesh)
-        if isinstance(mesh, AbstractMesh):
-            raise ShardingError(
-                message(
-                    "a program for an abstract mesh cannot be called",
-                    got=f"{self._name} called, with {mesh!r}",
-                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
-                    try_="ts.make_mesh(sizes, names) for a mesh of devices",
-                )
-            )
+        refuse_abstract(mesh, self._name)
         return replace(self._assignment, mesh=mesh, committed=self._assignment.committed or bool(bound))
 
     # ---- what it is -------------------------------------------------------------------------------------------
@@ -166,8 +154,8 @@ class Compiled:
             fits = given is not None and is_same_placement(given.layout(layout.ndim), layout)
             return given if given is not None and fits else express(layout, mesh)
 
-        leaves = [None if none else said(*next(shardings)) for none in self._nones]
-        args, kwargs = tree_unflatten(leaves, self._form)
+        leaves = [None if none else said(*next(shardings)) for none in self._signature.nones]
+        args, kwargs = tree_unflatten(leaves, self._signature.tree)
         return tuple(args), kwargs
 
     @property
@@ -258,8 +246,3 @@ def collectives_in(compiled: Compiled) -> CollectiveCounts:
         try_ = "ts.collectives_in(ts.jit(f).lower(x).compile())"
         raise DtypeError(message(problem, got=f"{type(compiled).__name__}", rule=rule, try_=try_))
     return compiled.cost_analysis().traffic
-
-
-def _keywords(form: TreeSpec, count: int) -> list[str]:
-    """The names of the arguments by name, in the order of the form."""
-    return list(tree_unflatten([None] * count, form)[1])

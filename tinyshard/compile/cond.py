@@ -37,34 +37,18 @@ def cond(
     Communication: that of both branches in a trace; else that of one.
     """
     if is_tracing():
-        return choose(pred, true_fn, false_fn, operands)
+        return _choose(pred, true_fn, false_fn, operands)
     if not any(isinstance(innermost(x), Array) for x in tree_leaves((pred, operands))):
         return _cond_of_torch(pred, true_fn, false_fn, operands)
     if torch._C._functorch.maybe_current_level() is not None:
-        return choose(pred, true_fn, false_fn, operands)
+        return _choose(pred, true_fn, false_fn, operands)
     return (true_fn if bool(pred) else false_fn)(*operands)
 
 
 torch.cond = cond
 
 
-def choose(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
-    """`true_fn(*operands)` where `pred` is true, else `false_fn(*operands)`.
-
-    Args:
-        pred: a bool, or a tensor of one.
-        true_fn, false_fn: functions whose results have the same trees, shapes and dtypes.
-        operands: their arguments.
-
-    Raises:
-        DtypeError: the results of the branches differ in tree, shape or dtype.
-
-    Communication: that of both branches.
-
-    Example:
-        >>> choose(torch.tensor(True), torch.sin, torch.cos, (torch.tensor(0.0),))
-        tensor(0.)
-    """
+def _choose(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
     if isinstance(pred, bool):
         return (true_fn if pred else false_fn)(*operands)
     (left, form), (right, other) = (tree_flatten(f(*operands)) for f in (true_fn, false_fn))

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.collectives import COLLECTIVES, nbytes_sent
-from tinyshard.core.program import Eqn, Program, Value
+from tinyshard.core.program import CROSSING, Eqn, Program, Value
 from tinyshard.runtime.worker.executor import find_op
 
 
@@ -127,14 +127,13 @@ def cost_of(program: Program, mesh_axes: Sequence[tuple[str, ...]]) -> Cost:
     flops = 0
     traffic: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     for step in program.steps:
-        if step.op in COLLECTIVES or step.op == "transfer":
-            if step.op == "transfer" or COLLECTIVES[step.op].communicates:
-                over = step.kwargs.get("axes", range(len(program.axes)))
-                key = (step.op, tuple(name for a in over for name in mesh_axes[a]))
-                total = traffic.setdefault(key, [0, 0])
-                total[0] += 1
-                total[1] += bytes_sent(program, step)
-        elif step.op != "literal":
+        if step.op in CROSSING:
+            over = step.kwargs.get("axes", range(len(program.axes)))
+            key = (step.op, tuple(name for a in over for name in mesh_axes[a]))
+            total = traffic.setdefault(key, [0, 0])
+            total[0] += 1
+            total[1] += bytes_sent(program, step)
+        elif step.op != "literal" and step.op not in COLLECTIVES:
             flops += _flops(program, step)
     gathers: dict[tuple[str, str], list[int]] = {}
     for number, reason in program.reasons:

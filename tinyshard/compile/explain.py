@@ -1,10 +1,17 @@
-"""Why a jitted function is traced again: the new signature against the nearest old one, in words."""
+"""What flags print: why a jitted function is traced again; which op gathers an operand, on whose line, and why."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 
+from tinyshard.compile.cost import bytes_sent
+from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.signature import Signature, spelled_call
+from tinyshard.compile.text import axis_names
+from tinyshard.core import config
+from tinyshard.core.program import Value
+from tinyshard.runtime.controller.lineage import users_line
 
 MOST_LINES = 8
 
@@ -58,3 +65,34 @@ def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -
 
 def _spelled(signature: Signature) -> str:
     return spelled_call(signature.tree, signature.nones)
+
+
+_explained: set[tuple[int, str]] = set()
+MOST = 4096  # remembered; then all are forgotten, and may be explained again
+
+
+def explain_gathers(executable: Executable, assignment: DeviceAssignment) -> None:
+    """Print, if the flag is set, why a program that is called gathers operands; once for each program and line.
+
+    Communication: none.
+    """
+    program = executable.program
+    if not program.reasons or not config.read("explain_gathers"):
+        return
+    caller = users_line()
+    if (program.number, str(caller)) in _explained:
+        return
+    if len(_explained) >= MOST:
+        _explained.clear()
+    _explained.add((program.number, str(caller)))
+    mesh_axes = axis_names(executable, assignment)
+    for number, reason in program.reasons:
+        step = program.steps[number]
+        operand: Value = step.args[0]
+        over, nbytes = "*".join(names[a] for a in step.kwargs["axes"]), bytes_sent(program, step)
+        print(
+            f"{reason.op} gathers an operand, in {reason.where or caller}\n"
+            f"  what: all_gather of {program.metas[operand.number]} over {over}, {nbytes:,} bytes a device\n"
+            f"  why:  {reason.why}",
+            file=sys.stderr,
+        )

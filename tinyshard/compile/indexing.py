@@ -26,12 +26,13 @@ from tinyshard.runtime.controller.lineage import users_line
 
 def is_traced_index(x: Any) -> bool:
     """Whether an index is one number that only the devices know."""
-    return isinstance(x, torch.Tensor) and x.dim() == 0 and _is_integer(x)
-
-
-def _is_integer(x: torch.Tensor) -> bool:
     # to torch a uint8 index is a mask, as one of bools is
-    return not (x.is_floating_point() or x.is_complex() or x.dtype in (torch.bool, torch.uint8))
+    others = (torch.bool, torch.uint8)
+    return (
+        isinstance(x, torch.Tensor)
+        and x.dim() == 0
+        and not (x.is_floating_point() or x.is_complex() or x.dtype in others)
+    )
 
 
 def getitem(x: torch.Tensor, index: Any) -> torch.Tensor:
@@ -59,7 +60,9 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     """`x[index] = value`, where traced numbers may be among the entries. Raises TracedValueError as `getitem`."""
     entries = _entries(index)
     if len(entries) == 1 and _fits_every_mask(x, entries[0], value):
-        _write_at(x, entries[0], value)
+        mask, rest = entries[0], x.dim() - entries[0].dim()
+        value = value.reshape(value.shape[max(value.dim() - rest, 0) :])
+        x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
         return
     if not _traced_dims(x, entries):
         x[index] = value
@@ -104,12 +107,6 @@ def _fits_every_mask(x: torch.Tensor, mask: Any, value: Any) -> bool:
     leading = value.shape[: max(value.dim() - rest, 0)]
     is_of_x = mask.shape == x.shape[: mask.dim()]
     return is_of_x and value.dtype == x.dtype and all(n == 1 for n in leading)
-
-
-def _write_at(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> None:
-    rest = x.dim() - mask.dim()
-    value = value.reshape(value.shape[max(value.dim() - rest, 0) :])
-    x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
 
 
 def select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor:

@@ -138,16 +138,15 @@ def _deepcopy(x: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return memo[id(x)]
 
 
-def _list(x: torch.Tensor) -> Any:
-    if _is_traced(x):
-        raise traced_value_error()
-    return x.tolist()
+def _of_values(name: str) -> Callable[..., Any]:
+    """A method that gives the values, which a traced tensor has not."""
 
+    def called(x: torch.Tensor, **kwargs: Any) -> Any:
+        if _is_traced(x):
+            raise traced_value_error()
+        return getattr(x, name)(**kwargs)
 
-def _numpy(x: torch.Tensor, *, force: bool = False) -> Any:
-    if _is_traced(x):
-        raise traced_value_error()
-    return x.numpy(force=force)
+    return called
 
 
 def _storage(x: torch.Tensor) -> Any:
@@ -204,8 +203,8 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__repr__: _repr,
     torch.Tensor.__format__: _format,
     torch.Tensor.__deepcopy__: _deepcopy,
-    torch.Tensor.tolist: _list,
-    torch.Tensor.numpy: _numpy,
+    torch.Tensor.tolist: _of_values("tolist"),
+    torch.Tensor.numpy: _of_values("numpy"),
     torch.Tensor.untyped_storage: _storage,
     torch.Tensor.detach: _detach,
     torch.detach: _detach,

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import Eqn, Program, values_in
+from tinyshard.core.program import CROSSING, Eqn, Program, values_in
 from tinyshard.runtime.worker.executor import find_op
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
@@ -85,8 +85,7 @@ def memory_of(program: Program) -> MemoryAnalysis:
     for k, step in enumerate(program.steps):
         held |= {owners[n] for n in step.results if n >= 0}
         nbytes = sum(_nbytes(program, n) for n in held)
-        communicates = step.op == "transfer" or (step.op in COLLECTIVES and COLLECTIVES[step.op].communicates)
-        steps.append(StepMemory(step.op, _result(program, step), communicates, nbytes))
+        steps.append(StepMemory(step.op, program.made_by(step), step.op in CROSSING, nbytes))
         held = {n for n in held if last[n] > k}
     return MemoryAnalysis(argument_nbytes, sum(_nbytes(program, n) for n in program.outputs), tuple(steps))
 
@@ -122,8 +121,3 @@ def _last_use(program: Program, owners: dict[int, int]) -> dict[int, float]:
 def _nbytes(program: Program, number: int) -> int:
     meta = program.metas[number]
     return 0 if meta is None else meta.nbytes
-
-
-def _result(program: Program, step: Eqn) -> str:
-    made = [n for n in step.results if n >= 0]
-    return ", ".join(f"%{n}: {program.metas[n] or '?'}" for n in made)

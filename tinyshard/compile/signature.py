@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,16 +53,20 @@ class Bound:
     Attributes:
         signature: what must be the same for the next call to find the same trace.
         operands: the tensor leaves, in order; a ShapeDtypeStruct may stand for one.
-        positional: the positional arguments that are traced.
         names: what a learner would call each operand, as "params[0]['w']".
         call: calls the function with other tensors in the places of the operands.
     """
 
     signature: Signature
     operands: list[Any]
-    positional: tuple[Any, ...]
     names: Callable[[], list[str]]
     call: Callable[[Sequence[torch.Tensor]], Any]
+
+    @property
+    def arguments(self) -> Any:
+        """What is traced, the operands in their places: (args, kwargs)."""
+        given = iter(self.operands)
+        return tree_unflatten([None if none else next(given) for none in self.signature.nones], self.signature.tree)
 
     @property
     def statics(self) -> tuple[Any, ...]:
@@ -100,7 +104,7 @@ def bind(
     operands = [as_operand(leaf) for leaf in leaves if leaf is not None]
 
     def names() -> list[str]:
-        return list(_leaf_names(function, args, numbers, named))
+        return [n for n, x in zip(leaf_names(function, args, named, numbers), leaves, strict=True) if x is not None]
 
     def call(tensors: Sequence[torch.Tensor]) -> Any:
         given = iter(tensors)
@@ -115,7 +119,17 @@ def bind(
         tuple(x is None for x in leaves),
         (*config.key(), current_mesh()),
     )
-    return Bound(signature, operands, tuple(traced), names, call)
+    return Bound(signature, operands, names, call)
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+def starred(tree: TreeSpec, nones: Sequence[bool] = ()) -> Any:
+    """The containers of a tree with a `*` for each leaf, and None where it has None."""
+    return tree_unflatten([None if none else _Star() for none in nones or (False,) * tree.num_leaves], tree)
 
 
 def spelled_call(tree: TreeSpec, nones: Sequence[bool]) -> str:
@@ -125,12 +139,7 @@ def spelled_call(tree: TreeSpec, nones: Sequence[bool]) -> str:
         >>> spelled_call(tree_flatten(([1, (2, None)], {"n": 3}))[1], (False, False, True, False))
         '(*, (*, None), n=*)'
     """
-
-    class Star:
-        def __repr__(self) -> str:
-            return "*"
-
-    args, kwargs = tree_unflatten([None if none else Star() for none in nones], tree)
+    args, kwargs = starred(tree, nones)
     return f"({', '.join([*map(repr, args), *(f'{k}={v!r}' for k, v in kwargs.items())])})"
 
 
@@ -148,66 +157,60 @@ def static_both_ways(
     Raises:
         StaticArgumentError: a static name or position that the function does not have.
     """
-    plain = _positional_names(function)
-    if plain is not None and not _takes_any_position(function):
+    known = _parameters(function)
+    plain, every = _positional(known), [p.name for p in known or ()]
+    kinds = {p.kind for p in known or ()}
+    if known is not None and inspect.Parameter.VAR_POSITIONAL not in kinds:
         for number in numbers:
             if not -len(plain) <= number < len(plain):
                 raise StaticArgumentError(
                     message(
                         "a static argument has a position that the function does not have",
                         got=f"{number} among the static positions {tuple(numbers)}",
-                        rule=f"{_called(function)} takes {len(plain)} arguments by position",
+                        rule=f"{getattr(function, '__name__', 'it')} takes {len(plain)} arguments by position",
                         try_="static_argnames for an argument that is given by name",
                     )
                 )
-    if names and plain is not None and not _takes_any_keyword(function):
+    if known is not None and inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in names:
-            if name not in inspect.signature(function).parameters:
+            if name not in every:
                 raise StaticArgumentError(
                     message(
                         "static_argnames names an argument that the function does not have",
                         got=repr(name),
-                        rule=f"its arguments are {', '.join(map(repr, inspect.signature(function).parameters))}",
+                        rule=f"its arguments are {', '.join(map(repr, every))}",
                     )
                 )
-    plain = plain or []
     by_number = {plain[n] for n in numbers if -len(plain) <= n < len(plain)}
     by_name = {plain.index(n) for n in names if n in plain}
     return (*numbers, *sorted(by_name - set(numbers))), (*names, *sorted(by_number - set(names)))
 
 
-def _positional_names(function: Any) -> list[str] | None:
-    """Names of the arguments that can be given by position; None if the function does not tell."""
+def _parameters(function: Any) -> list[inspect.Parameter] | None:
+    """The parameters of a function; None if it does not tell."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return None
-    return [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
 
 
-def _called(function: Any) -> str:
-    return str(getattr(function, "__name__", "the function"))
+def _positional(parameters: Sequence[inspect.Parameter] | None) -> list[str]:
+    """The names of those that can be given by position."""
+    return [p.name for p in parameters or () if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
 
 
-def _takes_any_position(function: Any) -> bool:
-    return any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(function).parameters.values())
-
-
-def _takes_any_keyword(function: Any) -> bool:
-    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(function).parameters.values())
-
-
-def _argument_name(function: Any, number: int) -> str:
-    plain = _positional_names(function) or []
-    return plain[number] if number < len(plain) else f"args[{number}]"
-
-
-def _leaf_names(function: Any, args: Sequence[Any], numbers: set[int], named: dict[str, Any]) -> Iterator[str]:
-    places = [(_argument_name(function, i), x) for i, x in enumerate(args) if i not in numbers]
-    for base, tree in [*places, *named.items()]:
-        for path, leaf in named_leaves(tree):
-            if leaf is not None:
-                yield base + path
+def leaf_names(
+    function: Any,
+    args: Sequence[Any],
+    named: dict[str, Any],
+    static: Collection[int] = (),
+    is_leaf: Callable[[Any], bool] | None = None,
+) -> list[str]:
+    """What a learner would call each leaf of the arguments of a call, static ones left out."""
+    plain = _positional(_parameters(function))
+    bases = [*plain, *(f"args[{i}]" for i in range(len(plain), len(args)))]
+    places = [(bases[i], x) for i, x in enumerate(args) if i not in static]
+    return [base + path for base, tree in [*places, *named.items()] for path, _ in named_leaves(tree, is_leaf)]
 
 
 def as_operand(leaf: Any) -> Any:
@@ -237,7 +240,8 @@ def _check_hashable(function: Any, key: int | str, value: Any) -> None:
     try:
         hash(value)
     except TypeError as error:
-        name = key if isinstance(key, str) else _argument_name(function, key)
+        plain = _positional(_parameters(function))
+        name = key if isinstance(key, str) else plain[key] if key < len(plain) else f"args[{key}]"
         raise StaticArgumentError(
             message(
                 "a static argument cannot be hashed",

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.strided import check_traced
 from tinyshard.arrays.transfer import transfer
+from tinyshard.compile.capture import unknown_shape_error
 from tinyshard.compile.executable import (
     DeviceAssignment,
     Elsewhere,
@@ -24,7 +25,6 @@ from tinyshard.compile.executable import (
 )
 from tinyshard.compile.look_ahead import LookAhead
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
@@ -152,14 +152,7 @@ class Partitioner(Interpreter):
         try:
             made = partitioner.apply(self.builder, op, args, kwargs)
         except partitioner.UnknownShape as error:
-            raise DtypeError(
-                message(
-                    "the shape of a result depends on values",
-                    got=f"{op} in {self.builder.where}" if self.builder.where else str(op),
-                    rule="a program has static shapes",
-                    try_="torch.where(mask, x, 0), or call it outside of jit",
-                )
-            ) from error
+            raise unknown_shape_error(op, self.builder.where) from error
         returns = op._schema.returns
         single = len(returns) == 1 and "List" not in str(returns[0].type)
         return made[0] if single else made

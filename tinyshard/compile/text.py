@@ -15,7 +15,7 @@ from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
-from tinyshard.core.program import Program, Value
+from tinyshard.core.program import CROSSING, Program, Value
 from tinyshard.core.types import ShapedType
 
 # arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
@@ -65,20 +65,20 @@ def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None =
     lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]
     reasons = dict(program.reasons)
     for number, step in enumerate(program.steps):
-        made = ", ".join(f"{Value(n)}: {program.metas[n] or '?'}" for n in step.results if n >= 0)
         params = dict(step.kwargs)
         note = ""
         if step.op in COLLECTIVES:
             group = [names[a] for a in params.pop("axes")]
             params = {"over": "*".join(group), **params}
-            sent = bytes_sent(program, step)
-            note = f"    # {sent:,} bytes" if COLLECTIVES[step.op].communicates else ""
-            note += f", gathered for {reasons[number].op}" if number in reasons else ""
         elif step.op == "transfer":
             params = {"over": "*".join(names)}
+        if step.op in CROSSING:
             note = f"    # {bytes_sent(program, step):,} bytes"
+            note += f", gathered for {reasons[number].op}" if number in reasons else ""
         named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
-        lines.append(f"  {made or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
+        lines.append(
+            f"  {program.made_by(step) or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}"
+        )
     lines.append(f"  return {', '.join(repr(Value(n)) for n in program.outputs)}")
     return "\n".join(lines)
 

@@ -24,7 +24,7 @@ from tinyshard.compile.executable import (
     executables,
     spec_of,
 )
-from tinyshard.compile.explain_gathers import explain_gathers
+from tinyshard.compile.explain import explain_gathers
 from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
@@ -36,7 +36,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent, release
 from tinyshard.sharding import Sharding
-from tinyshard.sharding.mesh import AbstractMesh
+from tinyshard.sharding.mesh import AbstractMesh, Mesh
 
 MOST_TRACES = 1024  # of a function, for different signatures
 MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
@@ -137,16 +137,7 @@ class TraceCacheEntry:
         """Raise ShardingError for a program whose devices are not there, or that has an AbstractMesh and no devices."""
         if any(getattr(x, "committed", False) for x in operands):
             return  # it is on them
-        mesh = assignment.mesh
-        if isinstance(mesh, AbstractMesh):
-            raise ShardingError(
-                message(
-                    "a program for an abstract mesh cannot be called",
-                    got=f"{name} called, with {mesh!r}",
-                    rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
-                    try_=f"{name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
-                )
-            )
+        refuse_abstract(assignment.mesh, name)
         check_devices((Device(i, assignment.platform) for i in assignment.devices), lifecycle.current())
 
     def call(self, operands: Sequence[torch.Tensor], name: str) -> list[Array]:
@@ -173,6 +164,19 @@ class TraceCacheEntry:
             elif shaped_type_of(now) != before:
                 said.append(f"{name}, which it closes over: {before}, now {shaped_type_of(now)}")
         return said
+
+
+def refuse_abstract(mesh: Mesh | None, name: str) -> None:
+    """Raise ShardingError for the call of a program on a mesh without devices."""
+    if isinstance(mesh, AbstractMesh):
+        raise ShardingError(
+            message(
+                "a program for an abstract mesh cannot be called",
+                got=f"{name} called, with {mesh!r}",
+                rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
+                try_=f"{name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
+            )
+        )
 
 
 Traces = Recent[Signature, list[TraceCacheEntry]]

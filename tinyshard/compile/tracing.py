@@ -8,31 +8,32 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.traceback import preserve_node_meta
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.arrays.hidden_writes import max_norm_error, statistics_error
+from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, methods_replaced
 from tinyshard.core.current_trace import recording
-from tinyshard.core.errors import ImmutableError, message
+from tinyshard.core.errors import EndedTraceError, ImmutableError, message
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.controller.lineage import Where
+from tinyshard.runtime.controller.lineage import Where, users_line
 
 
 class Closed:
@@ -179,7 +180,9 @@ def trace(
     paths = reachable(roots) if recorder.captured else {}
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree = result
-    recorder.end(getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function")
+    name = getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
+    for x in recorder.left():
+        _end_value(x, name)
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
     return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule)
@@ -258,3 +261,67 @@ def _stays(node: torch.fx.Node) -> bool:
 def closed_names(traced: Traced) -> list[str]:
     """How a learner would call each closed-over tensor."""
     return [spelled(c.paths[0]) if c.paths else f"closed_{i}" for i, c in enumerate(traced.closed)]
+
+
+# ---- what a traced value becomes when its trace is over: an error to use, that names the function --------------------
+
+
+def _end_value(x: torch.Tensor, name: str) -> None:
+    """Make a value of a trace an error to use.
+
+    Args:
+        x: a stand-in, or what a transformation inside of the trace wrapped around one; a plain tensor, as a constant
+            that autograd makes, stays one.
+        name: of the function that was traced.
+    """
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    value: Any = x
+    if type(x) is FunctionalTensor:
+        value.__class__ = _kinds()[0]
+    elif type(x) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(x):
+        value.__class__ = _kinds()[1]
+    else:
+        return
+    object.__setattr__(x, "_traced_by", name)
+
+
+@functools.cache
+def _kinds() -> tuple[type, type]:
+    """The classes of ended stand-ins, and of what is wrapped around them."""
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    return type("EndedStandIn", (_Ended, FunctionalTensor), {}), type("EndedWrapper", (_Ended, torch.Tensor), {})
+
+
+class _Ended:
+    """What both refuse."""
+
+    def __repr__(self, **_: Any) -> str:
+        return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"
+
+    def tolist(self) -> NoReturn:
+        _refuse(self)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        _refuse(self)
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        _refuse(next((x for x in tree_leaves((args, kwargs)) if isinstance(x, _Ended)), None))
+
+    @classmethod
+    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
+        _refuse(next((x for x in tree_leaves((args, kwargs)) if isinstance(x, _Ended)), None))
+
+
+def _refuse(ended: Any) -> NoReturn:
+    name = "a function" if ended is None else object.__getattribute__(ended, "_traced_by")
+    raise EndedTraceError(
+        message(
+            "a traced value is used after its trace",
+            got=f"a value made while {name} was traced, in {users_line()}",
+            rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
+            try_="return it from the function, in place of storing it in a list, a global or an attribute",
+        )
+    )

@@ -11,7 +11,6 @@ axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
 primitive    an op of tinyshard's own with all its rules: the base of `tinyshard/primitives/`
 evaluate     the one walk over a traced graph, and what interprets it
-handles      numbers that stand for Python objects in a traced graph
 leaves       values that are one leaf of a tree, as keys are
 tree         `ts.tree`: torch's pytrees under JAX's names
 holdable     which tensors a device can hold

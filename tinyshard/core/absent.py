@@ -8,6 +8,7 @@ ts.jit(f, backend="cpu")    DtypeError: ts.init(platform=...) says on what progr
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -227,3 +228,10 @@ def check_arguments(what: str, others: Mapping[str, Any], known: Iterable[str]) 
         try_ = ARGUMENTS.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
         rule = f"its arguments are {', '.join(known)}"
         raise DtypeError(message(f"{what} has no argument {name!r}", got=f"{name}={value!r}", rule=rule, try_=try_))
+
+
+def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> None:
+    """As `check_arguments`, of a function that collects them as `others`."""
+    if others:
+        known = [name for name in inspect.signature(function).parameters if name != "others"]
+        check_arguments(function.__name__, others, known)

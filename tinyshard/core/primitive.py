@@ -18,22 +18,31 @@ package's interpreters of a graph ask for.
     targets     layouts that they say if they can
     text        `compile.text`: a line of a graph's text                        as an op of torch
 
-`bind` calls a primitive at every level of torch.func and within any trace.
+`bind` calls a primitive at every level of torch.func and within any trace. A torch op takes tensors and numbers only:
+so what a primitive takes besides is represented by a number.
+
+    handle = primitive.handle(NamedSharding(mesh, P("a")))      a number, the same for an equal object
+
+A trace keeps the handles that its graph names; a handle that no trace keeps is dropped.
 """
 
 from __future__ import annotations
 
+import itertools
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
 from tinyshard.core.current_trace import is_tracing, keep
-from tinyshard.core.handles import Handle, Handles
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 
 P = TypeVar("P")  # what a primitive takes beside tensors: a frozen value that can be hashed
+
+T = TypeVar("T")
 
 _library: Any = torch.library.Library("tinyshard", "DEF")  # type: ignore[no-untyped-call]
 _by_op: dict[Any, Rules] = {}
@@ -59,6 +68,51 @@ def define(schema: str, run: Any, shape: Any) -> Any:
 def primitive_of(op: Any) -> Rules | None:
     """The rules of an op of this package's own; None for one of torch's."""
     return _by_op.get(op)
+
+
+class Handle(Generic[T]):
+    """An object and its number.
+
+    Attributes:
+        value: the object.
+        number: what stands for it in a graph.
+    """
+
+    __slots__ = ("__weakref__", "number", "value")
+
+    def __init__(self, value: T, number: int) -> None:
+        self.value = value
+        self.number = number
+
+
+class Handles(Generic[T]):
+    """The objects of one op that are in use, by number."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = itertools.count(1)
+        self._by_number: weakref.WeakValueDictionary[int, Handle[T]] = weakref.WeakValueDictionary()
+        self._by_value: weakref.WeakValueDictionary[Any, Handle[T]] = weakref.WeakValueDictionary()
+
+    def handle(self, value: T) -> Handle[T]:
+        """The handle of an object that can be hashed; equal objects share one. The caller keeps it alive."""
+        with self._lock:
+            found = self._by_value.get(value)
+            if found is None:
+                found = Handle(value, next(self._count))
+                self._by_number[found.number] = self._by_value[value] = found
+            return found
+
+    def own(self, value: T) -> Handle[T]:
+        """A handle for an object that keeps it, as a region does: as a key of the table it would never be dropped."""
+        with self._lock:
+            made = Handle(value, next(self._count))
+            self._by_number[made.number] = made
+            return made
+
+    def value(self, number: int) -> T:
+        """The object that a number stands for."""
+        return self._by_number[number].value
 
 
 class Rules:

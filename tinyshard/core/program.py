@@ -24,6 +24,8 @@ from tinyshard.core.types import ShapedType
 
 T = TypeVar("T")
 
+CROSSING = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}  # steps that exchange data
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -106,10 +108,13 @@ class Program:
     largest_nbytes: float = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        crossing = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}
-        object.__setattr__(self, "communicates", any(step.op in crossing for step in self.steps))
+        object.__setattr__(self, "communicates", any(step.op in CROSSING for step in self.steps))
         sizes = (math.inf if meta is None else meta.nbytes for meta in self.metas)
         object.__setattr__(self, "largest_nbytes", max(sizes, default=0))
+
+    def made_by(self, step: Eqn) -> str:
+        """What a step makes, in words: "%5: f32[16, 4]"."""
+        return ", ".join(f"{Value(n)}: {self.metas[n] or '?'}" for n in step.results if n >= 0)
 
 
 def values_in(tree: Any) -> Iterator[Value]:

@@ -14,7 +14,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.hidden_writes import with_new_statistics, writes_statistics
+from tinyshard.arrays.hidden_effects import with_new_statistics, writes_statistics
 from tinyshard.arrays.placement import device_get
 from tinyshard.arrays.strided import is_part
 from tinyshard.arrays.views import remember
@@ -29,7 +29,7 @@ from tinyshard.compile.executable import (
     open_program,
     spec_of,
 )
-from tinyshard.compile.explain_gathers import explain_gathers
+from tinyshard.compile.explain import explain_gathers
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, StatefulRandomError, message
 from tinyshard.core.holdable import check_holdable
@@ -86,9 +86,11 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if known.is_answer:
         return op(*device_get(args), **device_get(kwargs))  # item(), equal(): the answer is a Python value
     if "device" in kwargs:
-        if _target(kwargs) == "meta":  # torch.func asks for shapes only
-            return op(*tree_map_only(Array, _on_meta, args), **kwargs)
-        _check_target(op, kwargs)
+        kind = _kind(op, kwargs["device"])
+        if kind == "meta":  # torch.func asks for shapes only
+            return op(
+                *tree_map_only(Array, lambda x: torch.empty(tuple(x.shape), dtype=x.dtype, device=kind), args), **kwargs
+            )
     operands: list[torch.Tensor] = []
     _collect(args, operands)
     _collect(kwargs, operands)
@@ -129,18 +131,10 @@ def _executable(
     return executable
 
 
-def _target(kwargs: dict[str, Any]) -> str:
-    device = kwargs.get("device")
-    return "cpu" if device is None else torch.device(device).type
-
-
-def _on_meta(x: Array) -> torch.Tensor:
-    return torch.empty(tuple(x.shape), dtype=x.dtype, device="meta")
-
-
-def _check_target(op: Any, kwargs: dict[str, Any]) -> None:
-    device = kwargs.get("device")
-    if _target(kwargs) != "cpu":
+def _kind(op: Any, device: Any) -> str:
+    """The kind of a torch device that an op is to make its result on."""
+    kind = "cpu" if device is None else torch.device(device).type
+    if kind not in ("cpu", "meta"):
         raise DtypeError(
             message(
                 "torch's .to(device) does not place Arrays",
@@ -148,6 +142,7 @@ def _check_target(op: Any, kwargs: dict[str, Any]) -> None:
                 try_="ts.device_put(x, device_or_sharding), or ts.device_get(x) for a plain tensor",
             )
         )
+    return kind
 
 
 def _collect(tree: Any, operands: list[torch.Tensor]) -> None:

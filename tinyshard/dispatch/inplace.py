@@ -22,10 +22,9 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, is_own
-from tinyshard.arrays.chain import Link
-from tinyshard.arrays.hidden_writes import max_norm_error, runs_in_batch_norm, statistics_error
+from tinyshard.arrays.hidden_effects import max_norm_error, runs_in_batch_norm, statistics_error
 from tinyshard.arrays.refusals import refuse
-from tinyshard.arrays.views import chain_of, follow, frozen, live_views, root_of
+from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import written
 from tinyshard.compile.executable import assignment_of, call, executables, spec_of
 from tinyshard.compile.spmd import compile_graph

@@ -39,7 +39,7 @@ def fitted(owners: Iterable[Ids], platform: str, width: float, height: float) ->
         Labels(size=8, lines={(0,): ()})
     """
     distinct = dict.fromkeys(owners)
-    for texts in (_complete, _ends):
+    for texts in (ids_text, _ends):
         for size in FONT_SIZES:
             columns = int((width - 2 * MARGIN) / (CHARACTER_WIDTH * size))
             rows = int((height - MARGIN) / (LINE_HEIGHT * size))
@@ -48,10 +48,6 @@ def fitted(owners: Iterable[Ids], platform: str, width: float, height: float) ->
                 if all(0 < len(x) <= rows for x in lines.values()):
                     return Labels(size, lines)
     return Labels(FONT_SIZES[-1], dict.fromkeys(distinct, ()))
-
-
-def _complete(ids: Ids) -> str:
-    return ids_text(ids)
 
 
 def _ends(ids: Ids) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.constraint import Target, placed_at
 from tinyshard.arrays.placement import as_sharding, refuse_on_a_shard
 from tinyshard.core.errors import ShardingError, message
-from tinyshard.sharding import Sharding
-from tinyshard.sharding.prefix import spread
+from tinyshard.sharding.prefix import map_with
 
 
 def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
@@ -42,12 +40,10 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         NamedSharding(Mesh('a': 4), P())
     """
     refuse_on_a_shard("with_sharding_constraint")
-    leaves, form = tree_flatten(tree)
-    places = iter(spread(shardings, tree))
-    return tree_unflatten([None if x is None else _constrained(x, _wanted(next(places))) for x in leaves], form)
+    return map_with(_constrained, tree, shardings)
 
 
-def _wanted(place: Any) -> Sharding:
+def _constrained(x: Any, place: Any) -> Any:
     if place is None:
         raise ShardingError(
             message(
@@ -57,10 +53,6 @@ def _wanted(place: Any) -> Sharding:
                 try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
             )
         )
-    return as_sharding(place)
-
-
-def _constrained(x: Any, sharding: Sharding) -> Any:
-    x = x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+    x, sharding = x if isinstance(x, torch.Tensor) else torch.as_tensor(x), as_sharding(place)
     sharding.checked_layout(x.shape)
     return placed_at(x, Target(sharding, True))

@@ -12,7 +12,6 @@ decompositions   ops written in other ops that can be partitioned: two tables
 dtensor          DTensor's sharding rules; every touch of torch's internal API for them
 verified         which of these rules the sweep has found right; written by `python -m tests.sweeps.verify`
 deferred         fills, and what is computed from them alone, made in the layout of their first consumer
-planning_axes    as few axes as the operands of an op need, since DTensor's rules take long on many
 reshard          from one layout to another over the same devices, cheapest exchanges first
 whole_blocks     cat and split along a sharded dim
 """

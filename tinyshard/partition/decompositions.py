@@ -149,21 +149,11 @@ def _variance(x: torch.Tensor, dim: Any, correction: float | None, keepdim: bool
     return total / max(count - (1 if correction is None else correction), 0), mean if keepdim else mean.squeeze(dims)
 
 
-def _var(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> torch.Tensor:
-    return _variance(x, dim, correction, keepdim)[0]
+def _of_variance(choose: Function) -> Function:
+    def made(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+        return choose(*_variance(x, dim, correction, keepdim))
 
-
-def _std(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> torch.Tensor:
-    return _variance(x, dim, correction, keepdim)[0].sqrt()
-
-
-def _var_mean(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    return _variance(x, dim, correction, keepdim)
-
-
-def _std_mean(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-    variance, mean = _variance(x, dim, correction, keepdim)
-    return variance.sqrt(), mean
+    return made
 
 
 def _first(x: torch.Tensor, best: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:
@@ -234,10 +224,10 @@ def _nll_backward(
 
 _WHERE_CUT: dict[Any, Function] = {
     aten.unbind.int: lambda x, dim=0: [x.select(dim, i) for i in range(x.shape[dim])],
-    aten.var.correction: _var,
-    aten.std.correction: _std,
-    aten.var_mean.correction: _var_mean,
-    aten.std_mean.correction: _std_mean,
+    aten.var.correction: _of_variance(lambda variance, mean: variance),
+    aten.std.correction: _of_variance(lambda variance, mean: variance.sqrt()),
+    aten.var_mean.correction: _of_variance(lambda variance, mean: (variance, mean)),
+    aten.std_mean.correction: _of_variance(lambda variance, mean: (variance.sqrt(), mean)),
     aten.argmax.default: _arg(torch.amax),
     aten.argmin.default: _arg(torch.amin),
     aten.max.dim: _with_arg(torch.amax),

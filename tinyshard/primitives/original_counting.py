@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tinyshard.core.primitive import define
-from tinyshard.partition.op_table import BATCHED, Batch
-from tinyshard.primitives.random_bits import made_of, width
+from tinyshard.primitives.random_bits import drawn_from_alone, inner, made_of, width
 from tinyshard.primitives.threefry import words
 
 MOST_WORDS = 2**32 - 1  # a counter is one word here
@@ -78,11 +76,8 @@ def _draw_original(key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dt
     return of_words(both, shape, kind, dtype, low, high)
 
 
-def _draw_original_on_meta(
-    key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
-) -> Tensor:
-    inner = (2,) if kind == "words" else ()
-    return key.new_empty([*key.shape[:-1], *shape, *inner], dtype=dtype)
+def _draw_original_on_meta(key: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, *_: float) -> Tensor:
+    return key.new_empty([*key.shape[:-1], *shape, *inner(kind)], dtype=dtype)
 
 
 # ---- on many devices: any layout --------------------------------------------------------------------------------
@@ -111,11 +106,8 @@ def _of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype,
     return of_words(made[..., :half].flatten(-2), shape, kind, dtype, low, high)
 
 
-def _of_words_on_meta(
-    made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float
-) -> Tensor:
-    inner = (2,) if kind == "words" else ()
-    return made.new_empty([*made.shape[:-2], *shape, *inner], dtype=dtype)
+def _of_words_on_meta(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, *_: float) -> Tensor:
+    return made.new_empty([*made.shape[:-2], *shape, *inner(kind)], dtype=dtype)
 
 
 # ---- on many devices: rows of an even number of elements, on an even number of devices ------------------------------
@@ -147,7 +139,7 @@ def _draw_pairs(
 
 
 def _draw_pairs_on_meta(
-    key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
+    key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, *_: float
 ) -> tuple[Tensor, Tensor]:
     made = key.new_empty([_half_of_block(count, parts)], dtype=dtype)
     return made, made.clone()
@@ -185,9 +177,4 @@ DRAW_PAIRS = define(
 JOIN_PAIRS = define(
     "join_pairs(Tensor own, Tensor got, int parts, Tensor at, int[] shape) -> Tensor", _join_pairs, _join_pairs_on_meta
 )
-BATCHED[DRAW_ORIGINAL] = Batch(-1)
-
-
-@torch.library.register_vmap("tinyshard::draw_original")
-def _draw_original_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any) -> tuple[Tensor, int]:
-    return DRAW_ORIGINAL(key.movedim(in_dims[0], 0), *rest), 0
+drawn_from_alone(DRAW_ORIGINAL)

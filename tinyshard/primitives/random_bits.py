@@ -97,23 +97,16 @@ def _draw(
     numbers = iter(at)
     block = counters_of(shape, parts, [int(next(numbers)) if p > 1 else 0 for p in parts])
     local = [n // p for n, p in zip(shape, parts, strict=True)]
-    out = torch.empty([*key.shape[:-1], *local, *_inner(kind)], dtype=dtype, device=key.device)
+    out = torch.empty([*key.shape[:-1], *local, *inner(kind)], dtype=dtype, device=key.device)
     fill(out, key, block, kind, low, high)
     return out
 
 
 def _draw_on_meta(
-    key: Tensor,
-    shape: Sequence[int],
-    parts: Sequence[int],
-    at: Sequence[Tensor],
-    kind: str,
-    dtype: torch.dtype,
-    low: float = 0.0,
-    high: float = 1.0,
+    key: Tensor, shape: Sequence[int], parts: Sequence[int], at: Any, kind: str, dtype: torch.dtype, *_: float
 ) -> Tensor:
     local = [n // p for n, p in zip(shape, parts, strict=True)]
-    return key.new_empty([*key.shape[:-1], *local, *_inner(kind)], dtype=dtype)
+    return key.new_empty([*key.shape[:-1], *local, *inner(kind)], dtype=dtype)
 
 
 DRAW = define(
@@ -122,15 +115,27 @@ DRAW = define(
     _draw,
     _draw_on_meta,
 )
-BATCHED[DRAW] = Batch(-1)  # each key of a batch is drawn from alone
 
 
-@torch.library.register_vmap("tinyshard::draw")
-def _draw_under_vmap(info: Any, in_dims: Any, key: Tensor, *rest: Any, **named: Any) -> tuple[Tensor, int]:
-    return DRAW(key.movedim(in_dims[0], 0), *rest, **named), 0
+def drawn_from_alone(op: Any) -> None:
+    """Each key of a batch is drawn from alone: on devices that have a part of the batch, and under vmap."""
+    BATCHED[op] = Batch(-1)
+
+    def fronted(x: Any, dim: Any, size: int) -> Any:
+        if not isinstance(x, Tensor):
+            return x
+        return x.expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
+
+    def under_vmap(info: Any, in_dims: Any, *args: Any, **named: Any) -> tuple[Tensor, int]:
+        return op(*(fronted(x, d, info.batch_size) for x, d in zip(args, in_dims, strict=True)), **named), 0
+
+    torch.library.register_vmap(op, under_vmap)
 
 
-def _inner(kind: str) -> tuple[int, ...]:
+drawn_from_alone(DRAW)
+
+
+def inner(kind: str) -> tuple[int, ...]:
     """What an element consists of: one number, or for new keys the two words."""
     return (2,) if kind == "words" else ()
 
@@ -143,7 +148,7 @@ def width(kind: str, dtype: torch.dtype) -> int:
 def fill(out: Tensor, key: Tensor, block: Counters, kind: str, low: float, high: float) -> None:
     """Write the draws of a block, for each key of a batch."""
     keys = key.reshape(-1, 2)
-    rows = out.view(len(keys), block.size, *_inner(kind))
+    rows = out.view(len(keys), block.size, *inner(kind))
     enough = COMPILED_FROM if "tinyshard.primitives.compiled_draws" in sys.modules else LOAD_FROM
     if out.device.type == "cpu" and block.size >= enough and is_compiled(kind, out.dtype):
         from tinyshard.primitives import compiled_draws

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.core import config
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.leaves import named_leaves
@@ -81,7 +80,7 @@ Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
 
 
 def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: Sequence[int]) -> None:
-    """With the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
+    """For the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
 
     On a GPU the comparison that fails is an assertion of CUDA, after which its worker has to be started again.
 
@@ -93,8 +92,6 @@ def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: S
 
     Communication: two all_reduces of each result whose spec leaves an axis out.
     """
-    if not config.read("check_replicated"):
-        return
     for place, (number, at) in enumerate(zip(made, region.outs, strict=True)):
         left_out = region.unmentioned(at)
         over, groups = along(left_out)

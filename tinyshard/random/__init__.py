@@ -13,7 +13,6 @@ its consumer wants it, each device making its own block. Where torch.func.vmap m
     continuous         uniform normal ...: formulas on uniform numbers
     choices            permutation choice categorical
     sampling           what all distributions share: the checks, and where the numbers are made
-    reuse              a key that is used twice
 
 The op that draws, and the hash beneath it: `tinyshard.primitives.random_bits` and its fellows.
 """
@@ -31,9 +30,8 @@ from tinyshard.random.continuous import (
     uniform,
 )
 from tinyshard.random.discrete import bernoulli, bits, rademacher, randint
-from tinyshard.random.keys import DrawError, Key
+from tinyshard.random.keys import DrawError, Key, KeyReuseError
 from tinyshard.random.making import PRNGKey, fold_in, key, key_data, split, wrap_key_data
-from tinyshard.random.reuse import KeyReuseError
 
 __all__ = [
     "DrawError",

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
-from tinyshard.random.sampling import check_others, checked, checked_float, drawn, unit
+from tinyshard.random.sampling import checked, checked_float, drawn, unit
 
 Shape = Sequence[int]
 

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import message
 from tinyshard.primitives import floats
 from tinyshard.primitives.floats import rounded
 from tinyshard.random.keys import DrawError
 from tinyshard.random.sampling import (
-    check_others,
     check_range,
     checked,
     checked_float,

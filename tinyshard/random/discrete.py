@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.primitives.floats import rounded
 from tinyshard.random.continuous import check_mode
 from tinyshard.random.keys import DrawError
 from tinyshard.random.making import draw_op
-from tinyshard.random.sampling import check_others, check_range, checked, checked_float, checked_parameters, drawn, unit
+from tinyshard.random.sampling import check_range, checked, checked_float, checked_parameters, drawn, unit
 
 Shape = Sequence[int]
 BITS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -118,12 +119,8 @@ def randint_of(data: Tensor, sizes: list[int], minval: Any, maxval: Any, dtype: 
     first, second = draw_op(data, [2], "words", torch.int32)
     high, low = (drawn(k, sizes, "bits", torch.int32).long() & MASK for k in (first, second))
     span: Any = above - below
-    if isinstance(span, Tensor):
-        span = torch.where(span <= 0, 1, span)
-        half = 2**16 % span
-    else:
-        span = max(span, 1)
-        half = 2**16 % span
+    span = torch.where(span <= 0, 1, span) if isinstance(span, Tensor) else max(span, 1)
+    half = 2**16 % span
     if dtype == torch.int32 and not isinstance(span, Tensor) and span == 2**32:
         return (low + below).to(dtype)
     multiplier = (half * half & MASK) % span

@@ -13,12 +13,10 @@ import tinyshard.primitives.sharded_draws  # noqa: F401  the rules of the ops th
 from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.primitive import define
-from tinyshard.partition.op_table import BATCHED, Batch
 from tinyshard.primitives.original_counting import DRAW_ORIGINAL
-from tinyshard.primitives.random_bits import DRAW
+from tinyshard.primitives.random_bits import DRAW, drawn_from_alone
 from tinyshard.primitives.threefry import words
-from tinyshard.random import reuse
-from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape
+from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape, new_key
 
 
 def key(seed: Any) -> Key:
@@ -55,14 +53,11 @@ def key(seed: Any) -> Key:
                 )
             )
         word = seed.to(torch.int32)
-        made = Key(torch.stack([torch.zeros_like(word), word]))
-    else:
-        number = _int(seed, "a seed is an int")
-        if not -(2**63) <= number < 2**63:
-            raise DrawError(message("a seed has at most 64 bits", got=str(number)))
-        made = Key(torch.tensor([0, _signed(number)], dtype=torch.int32))
-    reuse.made(made.data)
-    return made
+        return new_key(torch.stack([torch.zeros_like(word), word]))
+    number = _int(seed, "a seed is an int")
+    if not -(2**63) <= number < 2**63:
+        raise DrawError(message("a seed has at most 64 bits", got=str(number)))
+    return new_key(torch.tensor([0, _signed(number)], dtype=torch.int32))
 
 
 PRNGKey = key
@@ -116,9 +111,7 @@ def wrap_key_data(data: Any) -> Key:
         raise DtypeError(message("the words of a key are uint32", got=str(data.dtype), try_="data.to(torch.uint32)"))
     if not data.dim() or data.shape[-1] != 2:
         raise DrawError(message("a key is two words", got=f"shape {tuple(data.shape)}", rule="the last dim is 2"))
-    made = Key(data.clone().view(torch.int32))
-    reuse.made(made.data)
-    return made
+    return new_key(data.clone().view(torch.int32))
 
 
 def split(key: Key, num: int | Sequence[int] = 2) -> Key:
@@ -145,9 +138,7 @@ def split(key: Key, num: int | Sequence[int] = 2) -> Key:
     """
     shape = checked_shape("split", num)
     data = checked_key("split", key)
-    made = Key(draw_op(data, shape, "words", torch.int32))
-    reuse.made(made.data)
-    return made
+    return new_key(draw_op(data, shape, "words", torch.int32))
 
 
 def fold_in(key: Key, data: Any) -> Key:
@@ -189,9 +180,7 @@ def fold_in(key: Key, data: Any) -> Key:
         if not 0 <= number < 2**32:
             raise DrawError(message("fold_in takes a number of 32 bits", got=str(number), rule="0 <= n < 2**32"))
         low = torch.tensor(_signed(number), dtype=torch.int32)
-    made = Key(FOLD(words_of, low))
-    reuse.made(made.data)
-    return made
+    return new_key(FOLD(words_of, low))
 
 
 def _fold_in(key: Tensor, number: Tensor) -> Tensor:
@@ -200,16 +189,7 @@ def _fold_in(key: Tensor, number: Tensor) -> Tensor:
 
 
 FOLD = define("fold_in(Tensor key, Tensor number) -> Tensor", _fold_in, lambda key, number: torch.empty_like(key))
-BATCHED[FOLD] = Batch(-1)
-
-
-@torch.library.register_vmap("tinyshard::fold_in")
-def _fold_in_under_vmap(info: Any, in_dims: Any, key: Tensor, number: Tensor) -> tuple[Tensor, int]:
-    given = [
-        x.expand(info.batch_size, *x.shape) if d is None else x.movedim(d, 0)
-        for x, d in zip((key, number), in_dims, strict=True)
-    ]
-    return FOLD(*given), 0
+drawn_from_alone(FOLD)
 
 
 def draw_op(

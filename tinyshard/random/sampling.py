@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from tinyshard.arrays.array import Array
 from tinyshard.core import config
-from tinyshard.core.absent import check_arguments
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.dispatch import eager
@@ -67,13 +65,6 @@ def checked(function: str, key: Any, shape: Any) -> tuple[Tensor, list[int]]:
     """The words of the key, and the shape as a list; the shape is looked at first, so that an error uses no key up."""
     sizes = checked_shape(function, shape)
     return checked_key(function, key), sizes
-
-
-def check_others(function: Callable[..., Tensor], others: Mapping[str, Any]) -> None:
-    """Raise DtypeError for arguments that a distribution does not take; those of JAX's get what to do here."""
-    if others:
-        known = [name for name in inspect.signature(function).parameters if name != "others"]
-        check_arguments(function.__name__, others, known)
 
 
 def checked_float(function: str, dtype: torch.dtype | None) -> torch.dtype:

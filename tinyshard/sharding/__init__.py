@@ -1,7 +1,6 @@
 """Shardings: how a learner says where an array lives.
 
-    base         Sharding: devices, shard_shape, devices_indices_map, is_equivalent_to
-    single       SingleDeviceSharding(device)
+    base         Sharding: devices, shard_shape, devices_indices_map, is_equivalent_to; SingleDeviceSharding(device)
     named        NamedSharding(mesh, P('a', 'b'))
     positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
     mesh         Mesh, AbstractMesh, make_mesh, set_mesh: devices in a grid whose axes have names
@@ -17,11 +16,10 @@ from __future__ import annotations
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device
 from tinyshard.core.layout import Layout
-from tinyshard.sharding.base import Sharding
+from tinyshard.sharding.base import Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import AbstractMesh, Mesh
 from tinyshard.sharding.named import NamedSharding, P, PartitionSpec, spec_for
 from tinyshard.sharding.positional import PositionalSharding
-from tinyshard.sharding.single import SingleDeviceSharding
 
 __all__ = [
     "AbstractMesh",

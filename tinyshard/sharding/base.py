@@ -1,12 +1,15 @@
-"""What every sharding is: something that reduces to a `Layout`."""
+"""What every sharding is: something that reduces to a `Layout`; and the simplest one, of a single device."""
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
+from typing import Any
 
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import DtypeError, ShardingError, message
 from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.draw.html import sharding_html
 
@@ -107,6 +110,64 @@ class Sharding(ABC):
 
     def _repr_html_(self) -> str:
         return sharding_html(self._own_layout(), repr(self))
+
+
+class SingleDeviceSharding(Sharding):
+    """The whole array on one device.
+
+    Args:
+        device: the device.
+
+    Raises:
+        ShardingError: not a Device.
+
+    Communication: none.
+
+    Example:
+        >>> SingleDeviceSharding(Device(0)).shard_shape((4, 2))
+        (4, 2)
+    """
+
+    def __init__(self, device: Device) -> None:
+        if not isinstance(device, Device):
+            raise ShardingError(
+                message(
+                    "SingleDeviceSharding takes one device",
+                    got=f"{device!r} ({type(device).__name__})",
+                    try_="SingleDeviceSharding(ts.devices()[0])",
+                )
+            )
+        self.device = device
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The one device."""
+        return (self.device,)
+
+    def layout(self, ndim: int) -> Layout:
+        """The plain form for an array of `ndim` dims."""
+        return Layout((self.device.id,), (), ((),) * ndim, self.device.platform)
+
+    def _own_layout(self) -> Layout:
+        return self.layout(2)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SingleDeviceSharding) and self.device == other.device
+
+    def __hash__(self) -> int:
+        return hash((SingleDeviceSharding, self.device))
+
+    def __repr__(self) -> str:
+        return f"SingleDeviceSharding({self.device!r})"
+
+
+def checked_shape(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple of ints. Raises DtypeError for anything else."""
+    sizes = tuple(shape) if isinstance(shape, Iterable) else (-1,)
+    if any(not isinstance(n, Integral) or n < 0 for n in sizes):
+        got = f"{reprlib.repr(shape)} ({type(shape).__name__})"
+        raise DtypeError(message("not a shape", got=got, rule="a shape is a tuple of ints that are 0 or more"))
+    return tuple(map(int, sizes))
 
 
 def rank_error(sharding: Sharding, ndim: int, own: str, instead: str) -> ShardingError:

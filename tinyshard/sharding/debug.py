@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.layout import Layout
 from tinyshard.draw.text import sharding_text
 from tinyshard.sharding import Sharding
+from tinyshard.sharding.base import checked_shape
 
 __all__ = ["visualize_array_sharding", "visualize_sharding"]
 
@@ -99,25 +99,8 @@ def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
                 try_="NamedSharding(mesh, P('x')), or ts.debug.visualize_array_sharding(x) for an array",
             )
         )
-    global_shape = _checked_shape(shape)
+    global_shape = checked_shape(shape)
     print(sharding_text(sharding.checked_layout(global_shape), global_shape))
-
-
-def _checked_shape(shape: Any) -> tuple[int, ...]:
-    try:
-        sizes = tuple(operator.index(size) for size in shape)
-    except TypeError:
-        sizes = (-1,)
-    if min(sizes, default=0) < 0:
-        raise DtypeError(
-            message(
-                "not a shape",
-                got=f"{_short(shape)}, a {type(shape).__name__}",
-                rule="a shape is a tuple of ints that are 0 or more",
-                try_="ts.debug.visualize_sharding((8, 8), sharding), the shape first",
-            )
-        )
-    return sizes
 
 
 def _short(value: Any) -> str:

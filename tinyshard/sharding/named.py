@@ -20,7 +20,7 @@ class PartitionSpec(tuple[Any, ...]):
             name, and an empty one is None.
 
     Raises:
-        ShardingError: a tuple that holds anything but names.
+        ShardingError: anything but names.
 
     Communication: none.
 
@@ -52,18 +52,17 @@ class PartitionSpec(tuple[Any, ...]):
 
 def _entry(entry: Any) -> Any:
     """An entry in the one form that it has: no list, no tuple of one name or none."""
-    if not isinstance(entry, list | tuple):
-        return entry
-    if not all(isinstance(name, str) for name in entry):
+    names = () if entry is None else tuple(entry) if isinstance(entry, list | tuple) else (entry,)
+    if not all(isinstance(name, str) for name in names):
         raise ShardingError(
             message(
-                "a tuple in a spec holds names, and nothing nested",
-                got=f"{entry!r}",
-                rule="an entry is an axis name, a tuple of names, or None",
+                "a spec is made of axis names",
+                got=f"{entry!r} ({type(entry).__name__})",
+                rule="an entry is an axis name, a tuple of names, or None; nothing is nested deeper",
                 try_="P(('a', 'b'), None) for a dim that two axes cut, and one that none cuts",
             )
         )
-    return tuple(entry) if len(entry) > 1 else entry[0] if entry else None
+    return names if len(names) > 1 else names[0] if names else None
 
 
 P = PartitionSpec
@@ -106,7 +105,9 @@ class NamedSharding(Sharding):
             )
         self.mesh = mesh
         self.spec = spec
-        self._names = tuple(_axis_names(entry) for entry in spec)
+        self._names: tuple[tuple[str, ...], ...] = tuple(
+            () if e is None else (e,) if isinstance(e, str) else e for e in spec
+        )
         _check_spec(mesh, spec, self._names)
 
     @property
@@ -151,23 +152,6 @@ class NamedSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"NamedSharding({self.mesh!r}, {self.spec!r})"
-
-
-def _axis_names(entry: Any) -> tuple[str, ...]:
-    if entry is None:
-        return ()
-    names = tuple(entry) if isinstance(entry, tuple) else (entry,)
-    for name in names:
-        if not isinstance(name, str):
-            raise ShardingError(
-                message(
-                    "a spec is made of axis names",
-                    got=f"{entry!r} ({type(entry).__name__})",
-                    rule="each entry is a name, a tuple of names, or None",
-                    try_="P('a', None, ('b', 'c'))",
-                )
-            )
-    return names
 
 
 def _check_spec(mesh: Mesh, spec: PartitionSpec, names: Sequence[tuple[str, ...]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.sharding import PartitionSpec
@@ -27,6 +27,15 @@ def spread(prefix: Any, tree: Any) -> list[Any]:
     return [
         place for place, part in paired(prefix, tree, _is_place, _misfit) for x in tree_leaves(part) if x is not None
     ]
+
+
+def map_with(
+    function: Callable[[Any, Any], Any], tree: Any, prefix: Any, is_leaf: Callable[[Any], bool] | None = None
+) -> Any:
+    """The tree of what a function makes of each leaf and of its entry of the prefix; None stays None."""
+    leaves, form = tree_flatten(tree, is_leaf)
+    entries = iter(spread(prefix, tree))
+    return tree_unflatten([None if x is None else function(x, next(entries)) for x in leaves], form)
 
 
 def paired(
@@ -64,11 +73,14 @@ def _misfit(prefix: Any, tree: Any) -> ShardingError:
     return ShardingError(
         message(
             "the tree of shardings does not fit the tree of values",
-            got=f"{_sized(prefix)} for {_sized(tree)}",
+            got=f"{sized(prefix)} for {sized(tree)}",
             rule="it has the same containers, or one sharding in place of a whole subtree",
         )
     )
 
 
-def _sized(tree: Any) -> str:
-    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple | dict) else type(tree).__name__
+def sized(tree: Any) -> str:
+    """A container in words: "tuple of 2", "dict of 'w', 'b'"."""
+    if isinstance(tree, dict):
+        return f"{type(tree).__name__} of {', '.join(map(repr, tree))}"
+    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple) else type(tree).__name__

@@ -2,7 +2,6 @@
 
 jit           traced once for each signature, partitioned once for each layout of the operands, then called; make_graph
 jitted        Jitted: from a call of the function to the call of its program
-in_shardings  where in_shardings and out_shardings say that arguments and results are
 applied       a jitted function as one op of a transformation: its gradient, tangent and vmapped form
 vmap          a function of one example becomes a function of many
 vmap_errors   what torch.func.vmap refuses, in the form of tinyshard's errors

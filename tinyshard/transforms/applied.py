@@ -19,9 +19,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.array import one_call
+from tinyshard.compile import replay
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.intercept import STOP
-from tinyshard.compile.replay import Function, gradients, replayed, tangents
+from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import FunctionPrimitive
@@ -54,26 +55,8 @@ class Derived:
             i for i, x in enumerate(evaluate(self.traced.graph, _Flow(), map(_flow, self.traced.inputs))) if x is FLOWS
         )
 
-    def gradient(self, wanted: tuple[int, ...], count: int) -> Function:
-        """From `count` inputs and the gradients of the differentiable results: the gradients of the `wanted` inputs."""
-        return self._kept(
-            ("gradient", wanted),
-            lambda *given: gradients(self.function, given[:count], wanted, self.differentiable, given[count:]),
-        )
-
-    def tangent(self, moved: tuple[int, ...], count: int) -> Function:
-        """From `count` inputs and the tangents of the `moved` ones: the tangents of the differentiable results."""
-        return self._kept(
-            ("tangent", moved),
-            lambda *given: tangents(self.function, given[:count], moved, self.differentiable, given[count:]),
-        )
-
-    def batched(self, mapped: tuple[bool, ...], size: int) -> Function:
-        """The function of inputs of which some have a leading dim of examples; so have all results."""
-        in_axes = tuple(0 if m else None for m in mapped)
-        return self._kept(("vmap", mapped, size), vmap(self.function, in_axes=in_axes, axis_size=size))
-
-    def _kept(self, key: Any, function: Function) -> Function:
+    def kept(self, key: Any, function: Function) -> Function:
+        """A function that is derived from it, compiled; made once."""
         if key not in self.made:
             self.made[key] = self.jit(function)
         return self.made[key]
@@ -132,18 +115,30 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
     def gradient(
         self, params: Any, wanted: tuple[int, ...], xs: Sequence[torch.Tensor], cotangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
-        return params[0].gradient(wanted, len(xs))(*xs, *cotangents)
+        derived, count = params[0], len(xs)
+
+        def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            return gradients(derived.function, given[:count], wanted, derived.differentiable, given[count:])
+
+        return derived.kept(("gradient", wanted), pull)(*xs, *cotangents)
 
     def tangent(
         self, params: Any, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
-        return params[0].tangent(moved, len(xs))(*xs, *tangents)
+        derived, count = params[0], len(xs)
+
+        def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            return replay.tangents(derived.function, given[:count], moved, derived.differentiable, given[count:])
+
+        return derived.kept(("tangent", moved), push)(*xs, *tangents)
 
     def batch(
         self, params: Any, size: int, dims: Sequence[int | None], *xs: torch.Tensor
     ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
-        made = params[0].batched(tuple(d is not None for d in dims), size)(*fronted)
+        in_axes = tuple(None if d is None else 0 for d in dims)
+        function = vmap(params[0].function, in_axes=in_axes, axis_size=size)
+        made = params[0].kept(("vmap", in_axes, size), function)(*fronted)
         return made, [0] * len(made)
 
 

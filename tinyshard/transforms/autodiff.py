@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.views import one_transform
 from tinyshard.compile.capture import capture_arguments
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.transforms.tangents import as_tensors, checked_values, fitted
+from tinyshard.transforms.tangents import checked_values, fitted
 
 Function = Callable[..., Any]
 
@@ -127,18 +127,14 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     with one_transform():
         found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
     value, back = found[0], found[1]
-    one = len(primals) == 1
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
         out = back(fitted("vjp", "cotangent", capture_arguments(cotangent), value))
-        return (out,) if one and not _is_tuple_of_one(out, primals) else tuple(out)
+        # torch.func gives the bare cotangent or a tuple of one, as the primal is a tensor or a tree
+        is_tuple = isinstance(out, tuple) and tree_flatten(out)[1] == tree_flatten(tuple(primals))[1]
+        return (out,) if len(primals) == 1 and not is_tuple else tuple(out)
 
     return (value, pull, whole(found[2])) if has_aux else (value, pull)
-
-
-def _is_tuple_of_one(out: Any, primals: Sequence[Any]) -> bool:
-    """torch.func gives the bare cotangent or a tuple of one, as the primal is a tensor or a tree."""
-    return isinstance(out, tuple) and tree_flatten(out)[1] == tree_flatten(tuple(primals))[1]
 
 
 def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
@@ -247,21 +243,7 @@ def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
                     try_="pass the argument by position",
                 )
             )
-        args[number] = as_tensors(args[number])
-        for leaf in tree_leaves(args[number]):
-            if not isinstance(leaf, torch.Tensor) or not leaf.dtype.is_floating_point:
-                kind = leaf.dtype if isinstance(leaf, torch.Tensor) else type(leaf).__name__
-                is_complex = isinstance(leaf, torch.Tensor) and leaf.dtype.is_complex
-                instead = "argnums to choose another argument"
-                raise DtypeError(
-                    message(
-                        "grad needs real floating-point tensors to differentiate by",
-                        got=f"argument {number}: {kind}",
-                        try_=f"ts.vjp, whose cotangents are complex; {instead}"
-                        if is_complex
-                        else f"x.float(); {instead}",
-                    )
-                )
+        args[number] = checked_values("grad", args[number], f"argument {number}: ", real=True)
     places = [] if isinstance(argnums, int) else [number % len(args) for number in argnums]
     if len(set(places)) < len(places):
         raise DtypeError(

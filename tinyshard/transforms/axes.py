@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.placement import as_tensor
+from tinyshard.compile.signature import leaf_names
 from tinyshard.core.errors import MappingError, message
-from tinyshard.core.leaves import is_leaf, named_leaves
-from tinyshard.sharding.prefix import paired
+from tinyshard.core.leaves import is_leaf
+from tinyshard.sharding.prefix import paired, sized
 
 
 def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
@@ -32,7 +32,7 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
         return MappingError(
             message(
                 f"{what} does not fit",
-                got=f"{_told(prefix)} for {_told(tree)}",
+                got=f"{sized(prefix)} for {sized(tree)}",
                 rule="it has the same containers, or one axis in place of a whole subtree",
             )
         )
@@ -43,12 +43,6 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
 
 def _is_axis(x: Any) -> bool:
     return x is None or (isinstance(x, int) and not isinstance(x, bool))
-
-
-def _told(tree: Any) -> str:
-    if isinstance(tree, dict):
-        return f"{type(tree).__name__} of {', '.join(map(repr, tree))}"
-    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple) else type(tree).__name__
 
 
 def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
@@ -69,7 +63,7 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
     axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
     leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
     dims: list[int | None] = []
-    for name, leaf, axis in zip(leaf_names(fun, args, kwargs), leaves, axes, strict=True):
+    for name, leaf, axis in zip(leaf_names(fun, args, kwargs, is_leaf=is_leaf), leaves, axes, strict=True):
         if leaf is None or axis is None:
             dims.append(None)
             continue
@@ -116,7 +110,7 @@ def axis_length(
     """
     leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
     sizes: dict[int, str] = {}
-    for name, leaf, dim in zip(leaf_names(fun, args, kwargs), leaves, dims, strict=True):
+    for name, leaf, dim in zip(leaf_names(fun, args, kwargs, is_leaf=is_leaf), leaves, dims, strict=True):
         if dim is not None:
             sizes.setdefault(
                 leaf.shape[dim], f"axis {dim} of {name}, shape {tuple(leaf.shape)}, has size {leaf.shape[dim]}"
@@ -142,16 +136,3 @@ def axis_length(
     if asked is not None and size is not None and asked != size:
         raise MappingError(message(f"{what}'s axis_size differs from the arguments'", got=f"{asked} and {size}"))
     return int(size if size is not None else asked or 0)
-
-
-def leaf_names(fun: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
-    """What a learner would call each leaf of the arguments."""
-    try:
-        plain = [p.name for p in inspect.signature(fun).parameters.values() if p.kind is not p.VAR_POSITIONAL]
-    except (TypeError, ValueError):
-        plain = []
-    bases = [*(plain[i] if i < len(plain) else f"args[{i}]" for i in range(len(args))), *kwargs]
-    found = []
-    for base, tree in zip(bases, [*args, *kwargs.values()], strict=True):
-        found += [base + path for path, _ in named_leaves(tree, is_leaf)]
-    return found

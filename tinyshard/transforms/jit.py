@@ -14,11 +14,9 @@ from typing import Any
 
 from tinyshard.compile.signature import static_both_ways
 from tinyshard.compile.text import GraphText
-from tinyshard.core.absent import check_arguments
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.transforms.jitted import Jitted
-
-_TAKEN = ("fun", "in_shardings", "out_shardings", "static_argnums", "static_argnames")
 
 
 def jit(
@@ -79,7 +77,7 @@ def jit(
         >>> f(torch.arange(3), 2)
         Array([0, 2, 4], dtype=int64)
     """
-    check_arguments("jit", others, _TAKEN)
+    check_others(jit, others)
     if fun is None:
         return functools.partial(
             jit,

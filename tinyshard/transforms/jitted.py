@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.placement import array, as_sharding
+from tinyshard.arrays.placement import array, as_sharding, device_put
 from tinyshard.compile.compiled import Closure, Compiled
 from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.explain import explanation
@@ -23,27 +23,20 @@ from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEnt
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.layout import is_same_placement
 from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
-from tinyshard.sharding import Sharding
+from tinyshard.sharding import PartitionSpec, Sharding
 from tinyshard.sharding.mesh import current_mesh
-from tinyshard.sharding.prefix import spread
+from tinyshard.sharding.prefix import map_with, spread
 from tinyshard.transforms import applied
-from tinyshard.transforms.in_shardings import at, put_where, shardings_in
-
-
-def _of_constants(jitted: Jitted) -> Jitted:
-    """The jitted function, of which what it closes over stays as it is."""
-    jitted._is_of_constants = True
-    return jitted
 
 
 def _derived(entry: TraceCacheEntry) -> applied.Derived:
     if entry.derived is None:
-        entry.derived = applied.Derived(
-            entry.traced, lambda function: _of_constants(Jitted(function, None, None, (), ()))
-        )
+        jit = functools.partial(Jitted, is_of_constants=True)
+        entry.derived = applied.Derived(entry.traced, jit)
     return entry.derived
 
 
@@ -53,10 +46,11 @@ class Jitted:
     def __init__(
         self,
         function: Callable[..., Any],
-        in_shardings: Any,
-        out_shardings: Any,
-        static_argnums: tuple[int, ...],
-        static_argnames: tuple[str, ...],
+        in_shardings: Any = None,
+        out_shardings: Any = None,
+        static_argnums: tuple[int, ...] = (),
+        static_argnames: tuple[str, ...] = (),
+        is_of_constants: bool = False,  # what it closes over stays as it is
     ) -> None:
         functools.update_wrapper(self, function, updated=())  # its other attributes are asked for by __getattr__
         self._function = function
@@ -68,7 +62,7 @@ class Jitted:
         self._entries = traces_of(function)
         self._asked: weakref.WeakKeyDictionary[TraceCacheEntry, list[Sharding | None]] = weakref.WeakKeyDictionary()
         self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_TRACES)
-        self._is_of_constants = False
+        self._is_of_constants = is_of_constants
 
     def __getattr__(self, name: str) -> Any:
         """What the function has, as `training` of a module; the jitted one has no copies that could go stale."""
@@ -136,11 +130,7 @@ class Jitted:
 
     def _laid_out(self, out: Any) -> Any:
         """A tree of results where out_shardings wants them."""
-        if self._out_shardings is None:
-            return out
-        leaves, form = tree_flatten(out)
-        places = iter(spread(self._out_shardings, out))
-        return tree_unflatten([None if x is None else at(x, next(places)) for x in leaves], form)
+        return out if self._out_shardings is None else map_with(_at, out, self._out_shardings)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What decides on trace, executable and assignment together, for the most common call; None for others."""
@@ -234,17 +224,18 @@ class Jitted:
         """The operands where in_shardings wants them; only described, if nothing is to be moved."""
         if self._in_shardings is None:
             return bound.operands
-        places = spread(self._in_shardings, bound.positional)
+        places = spread(self._in_shardings, tuple(bound.arguments[0]))
         by_name = [None] * (len(bound.operands) - len(places))
         return [
-            x if place is None else put_where(x, as_sharding(place), described)
+            x if place is None else _put_where(x, as_sharding(place), described)
             for x, place in zip(bound.operands, [*places, *by_name], strict=True)
         ]
 
     def _assignment(
         self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]
     ) -> DeviceAssignment:
-        results = [as_sharding(p) for p in shardings_in(self._out_shardings) if p is not None]
+        places = tree_leaves(self._out_shardings, is_leaf=lambda x: isinstance(x, PartitionSpec))
+        results = [as_sharding(p) for p in places if p is not None]
         return entry.assignment(operands, names, results)
 
     def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
@@ -266,3 +257,23 @@ def _is_watched(operands: Sequence[Any]) -> bool:
         return False
     with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
         return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+
+
+def _at(x: Any, place: Any) -> Any:
+    """A tensor under a sharding; anything else, and a tensor without one, as it is."""
+    return device_put(x, as_sharding(place)) if place is not None and isinstance(x, torch.Tensor) else x
+
+
+def _put_where(x: Any, sharding: Sharding, described: bool) -> Any:
+    """An argument where in_shardings says; raises ShardingError if it is committed elsewhere."""
+    layout = sharding.checked_layout(tuple(x.shape))
+    if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
+        raise ShardingError(
+            message(
+                "an argument is committed to another sharding than in_shardings says",
+                got=f"an Array of shape {tuple(x.shape)} with {x.sharding!r}",
+                rule=f"in_shardings says {sharding!r}",
+                try_="ts.device_put(x, sharding) before the call, or no in_shardings",
+            )
+        )
+    return ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding) if described else device_put(x, sharding)

@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 import torch
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.compile import replay
 from tinyshard.compile.executable import Elsewhere
-from tinyshard.compile.replay import gradients, replayed, tangents
+from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, message
-from tinyshard.core.handles import Handle
 from tinyshard.core.layout import Layout
-from tinyshard.core.primitive import FunctionPrimitive
+from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
@@ -102,12 +102,33 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         xs: Sequence[torch.Tensor],
         cotangents: Sequence[torch.Tensor],
     ) -> Sequence[torch.Tensor]:
-        return apply_region(_gradient(params, wanted), [*xs, *cotangents])
+        metas, outs, ins = _metas(params.traced.inputs), _metas(params.traced.results), params.all_ins
+        floating, function = _differentiable(outs), replayed(params.traced)
+
+        def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            copies = [
+                math.prod(params.mesh.shape[name] for name in params.unmentioned(params.outs[i])) for i in floating
+            ]
+            shares = [g / n if n > 1 else g for g, n in zip(given[len(metas) :], copies, strict=True)]
+            found = gradients(function, given[: len(metas)], wanted, floating, shares)
+            return [_summed(g, params.unmentioned(ins[i])) for i, g in zip(wanted, found, strict=True)]
+
+        taken, at = [*metas, *(outs[i] for i in floating)], [*ins, *(params.outs[i] for i in floating)]
+        made = _derived(params, ("gradient", wanted), pull, taken, at, [ins[i] for i in wanted])
+        return apply_region(made, [*xs, *cotangents])
 
     def tangent(
         self, params: ManualRegion, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
-        return apply_region(_tangent(params, moved), [*xs, *tangents])
+        metas, ins = _metas(params.traced.inputs), params.all_ins
+        floating, function = _differentiable(_metas(params.traced.results)), replayed(params.traced)
+
+        def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            return replay.tangents(function, given[: len(metas)], moved, floating, given[len(metas) :])
+
+        taken, at = [*metas, *(metas[i] for i in moved)], [*ins, *(ins[i] for i in moved)]
+        made = _derived(params, ("tangent", moved), push, taken, at, [params.outs[i] for i in floating])
+        return apply_region(made, [*xs, *tangents])
 
     def batch(
         self, params: ManualRegion, size: int, dims: Sequence[int | None], *xs: torch.Tensor
@@ -115,7 +136,17 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         here = axis_names.at_level(axis_names.level() + 1)
         # a mesh axis of the same name was bound inside of the vmap: within the region the name is the mesh's
         name = here.name if here is not None and here.name not in params.mesh.axis_names else None
-        batched = _vmapped(params, tuple(d is not None for d in dims), size, name)
+        in_axes = tuple(None if d is None else 0 for d in dims)
+
+        def with_examples(at: Layout) -> Layout:
+            return replace(at, dims=((), *at.dims))
+
+        function = vmap(replayed(params.traced), in_axes=in_axes, axis_name=name, axis_size=size)
+        given = list(zip(_metas(params.traced.inputs), params.all_ins, in_axes, strict=True))
+        metas = [m if d is None else ShapedType((size, *m.shape), m.dtype) for m, _, d in given]
+        ins = [at if d is None else with_examples(at) for _, at, d in given]
+        outs = list(map(with_examples, params.outs))
+        batched = _derived(params, ("vmap", in_axes, size, name), function, metas, ins, outs)
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
         return apply_region(batched, fronted), [0] * len(params.outs)
 
@@ -220,44 +251,6 @@ def _derived(
     return _kept(region, key, make)
 
 
-def _gradient(region: ManualRegion, wanted: tuple[int, ...]) -> ManualRegion:
-    metas, outs, ins = _metas(region.traced.inputs), _metas(region.traced.results), region.all_ins
-    floating, function = _differentiable(outs), replayed(region.traced)
-
-    def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        copies = [math.prod(region.mesh.shape[name] for name in region.unmentioned(region.outs[i])) for i in floating]
-        shares = [g / n if n > 1 else g for g, n in zip(given[len(metas) :], copies, strict=True)]
-        found = gradients(function, given[: len(metas)], wanted, floating, shares)
-        return [_summed(g, region.unmentioned(ins[i])) for i, g in zip(wanted, found, strict=True)]
-
-    taken = [*metas, *(outs[i] for i in floating)]
-    at = [*ins, *(region.outs[i] for i in floating)]
-    return _derived(region, ("gradient", wanted), pull, taken, at, [ins[i] for i in wanted])
-
-
 def _summed(g: torch.Tensor, copies: tuple[str, ...]) -> torch.Tensor:
     """Every device used the whole input: the gradients of all add up."""
     return collective("all_reduce", g, copies, op="sum") if copies else g
-
-
-def _tangent(region: ManualRegion, moved: tuple[int, ...]) -> ManualRegion:
-    metas, ins = _metas(region.traced.inputs), region.all_ins
-    floating, function = _differentiable(_metas(region.traced.results)), replayed(region.traced)
-
-    def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        return tangents(function, given[: len(metas)], moved, floating, given[len(metas) :])
-
-    taken, at = [*metas, *(metas[i] for i in moved)], [*ins, *(ins[i] for i in moved)]
-    return _derived(region, ("tangent", moved), push, taken, at, [region.outs[i] for i in floating])
-
-
-def _vmapped(region: ManualRegion, mapped: tuple[bool, ...], size: int, name: str | None) -> ManualRegion:
-    def with_examples(at: Layout) -> Layout:
-        return replace(at, dims=((), *at.dims))
-
-    in_axes = tuple(0 if m else None for m in mapped)
-    function = vmap(replayed(region.traced), in_axes=in_axes, axis_name=name, axis_size=size)
-    metas = _metas(region.traced.inputs)
-    taken = [ShapedType((size, *m.shape), m.dtype) if b else m for m, b in zip(metas, mapped, strict=True)]
-    ins = [with_examples(at) if b else at for at, b in zip(region.all_ins, mapped, strict=True)]
-    return _derived(region, ("vmap", mapped, size, name), function, taken, ins, list(map(with_examples, region.outs)))

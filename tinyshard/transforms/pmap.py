@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from torch.utils._pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from tinyshard.compile.signature import Bound
-from tinyshard.core.absent import check_arguments
+from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError, message
 from tinyshard.core.layout import Layout
@@ -46,9 +46,7 @@ class Pmapped(OverDevices):
         self._axis_size = axis_size
 
     def _split(self, bound: Bound) -> Split:
-        traced = iter(bound.operands)
-        leaves = [None if none else next(traced) for none in bound.signature.nones]
-        args, kwargs = tree_unflatten(leaves, bound.signature.tree)
+        args, kwargs = bound.arguments
         every = checked_in_axes("pmap", self._function, self._axes(bound, args), args, kwargs)
         size = axis_length("pmap", self._function, args, kwargs, every, self._axis_size)
         all_leaves = tree_leaves((tuple(args), kwargs))
@@ -102,9 +100,6 @@ def _rows(mesh: Mesh, ndim: int, dim: int | None) -> Layout:
     return layout_on(mesh, tuple((0,) if i == dim else () for i in range(ndim)))
 
 
-_TAKEN = ("fun", "axis_name", "in_axes", "out_axes", "static_broadcasted_argnums", "devices", "axis_size")
-
-
 def pmap(
     fun: Callable[..., Any] | None = None,
     axis_name: str | None = None,
@@ -152,7 +147,7 @@ def pmap(
         >>> pmap(lambda v: v / ts.lax.psum(v, "i"), axis_name="i")(torch.tensor([1.0, 2.0, 3.0, 4.0]))
         Array([0.1, 0.2, 0.3, 0.4], dtype=float32)
     """
-    check_arguments("pmap", others, _TAKEN)
+    check_others(pmap, others)
     if fun is None:
         return functools.partial(
             pmap,

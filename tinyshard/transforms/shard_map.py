@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch.utils._pytree import tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_leaves
 
 from tinyshard.compile.signature import Bound
 from tinyshard.compile.trace_cache import TraceCacheEntry
-from tinyshard.core.absent import check_arguments
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MeshError, message
 from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import shapes_of
@@ -21,8 +21,6 @@ from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.prefix import spread
 from tinyshard.transforms.over_devices import OverDevices, Split, mesh_of
-
-_TAKEN = ("f", "mesh", "in_specs", "out_specs", "axis_names", "check_vma")
 
 
 class ShardMapped(OverDevices):
@@ -43,11 +41,8 @@ class ShardMapped(OverDevices):
 
     def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
         """Those that in_specs pass through, but for tensors: each device gets these as a whole."""
-
-        def is_traced(x: Any) -> bool:
-            return hasattr(x, "shape")
-
-        return [i for i in self._static_argnums if i < len(args) and not any(map(is_traced, tree_leaves(args[i])))]
+        passed = [i for i in self._static_argnums if i < len(args)]
+        return [i for i in passed if not any(hasattr(x, "shape") for x in tree_leaves(args[i]))]
 
     def _check(self, region: ManualRegion) -> None:
         if self._check_vma:
@@ -61,9 +56,7 @@ class ShardMapped(OverDevices):
                     "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
                 )
             )
-        traced = iter(bound.operands)
-        leaves = [None if none else next(traced) for none in bound.signature.nones]
-        args, kwargs = tree_unflatten(leaves, bound.signature.tree)
+        args, kwargs = bound.arguments
         if kwargs:
             raise DtypeError(
                 message(
@@ -76,7 +69,7 @@ class ShardMapped(OverDevices):
         if not _is_spec(specs):
             static = {number for number, _, _ in bound.signature.static}
             specs = tuple(spec for i, spec in enumerate(specs) if i not in static)
-        shapes = [shape for x, shape in zip(leaves, shapes_of((args, kwargs)), strict=True) if x is not None]
+        shapes = [s for s, none in zip(shapes_of((args, kwargs)), bound.signature.nones, strict=True) if not none]
         ins = [
             _layout(mesh, P() if spec is None else spec, shape, len(x.shape))
             for spec, shape, x in zip(spread(specs, tuple(args)), shapes, bound.operands, strict=True)
@@ -173,7 +166,7 @@ def shard_map(
                [ 9],
                [13]], dtype=int64)
     """
-    check_arguments("shard_map", others, _TAKEN)
+    check_others(shard_map, others)
     if f is None:
         return functools.partial(
             shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma

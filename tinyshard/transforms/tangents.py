@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.compile.signature import starred
 from tinyshard.core.errors import DtypeError, message
 from tinyshard.core.leaves import named_leaves
 
@@ -25,8 +26,14 @@ def as_tensors(tree: Any) -> Any:
     return tree_map(lambda x: torch.tensor(x) if isinstance(x, (*_NUMBERS, np.ndarray, np.generic)) else x, tree)
 
 
-def checked_values(what: str, tree: Any) -> Any:
+def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False) -> Any:
     """The tree as tensors of a dtype that can be differentiated by.
+
+    Args:
+        what: the function that asks, for errors.
+        tree: tensors, numbers and NumPy arrays.
+        which: of its arguments, for errors.
+        real: whether complex numbers are refused, too.
 
     Raises:
         DtypeError: an integer, or no number at all.
@@ -34,12 +41,15 @@ def checked_values(what: str, tree: Any) -> Any:
     tree = as_tensors(tree)
     for path, leaf in named_leaves(tree):
         is_tensor = isinstance(leaf, torch.Tensor)
-        if not is_tensor or not (leaf.dtype.is_floating_point or leaf.dtype.is_complex):
+        is_complex = is_tensor and leaf.dtype.is_complex
+        if not is_tensor or not (leaf.dtype.is_floating_point or (is_complex and not real)):
+            kinds = "real floating-point" if real else "floating-point or complex"
+            other = "ts.vjp, whose cotangents are complex" if is_complex else "x.float()"
             raise DtypeError(
                 message(
-                    f"{what} takes values that are floating-point or complex",
-                    got=f"{shaped_type_of(leaf) if is_tensor else type(leaf).__name__} at {path or 'the value'}",
-                    try_="x.float(); or let the function close over what is not differentiated by",
+                    f"{what} needs {kinds} tensors to differentiate by",
+                    got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
+                    try_=f"{other}; or let the function close over what is not differentiated by",
                 )
             )
     return tree
@@ -64,7 +74,7 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
     named, wanted = named_leaves(values), tree_flatten(values)[1]
     leaves, form = tree_flatten(tree)
     if form != wanted:
-        got = f"{_shown(form)} for {_shown(wanted)}"
+        got = f"{starred(form)} for {starred(wanted)}"
         rule = f"a {kind} has the containers of its value: a list is no tuple"
         raise DtypeError(message(f"{what}'s {kind} is not put together as its value", got=got, rule=rule))
     pairs = zip(leaves, named, strict=True)
@@ -89,13 +99,3 @@ def _fitted(what: str, kind: str, x: Any, path: str, value: torch.Tensor) -> Any
             )
         )
     return x
-
-
-def _shown(form: TreeSpec) -> str:
-    """A form as the containers that a learner wrote, with * for each leaf."""
-    return str(tree_unflatten([_Star()] * form.num_leaves, form))
-
-
-class _Star:
-    def __repr__(self) -> str:
-        return "*"

@@ -1,4 +1,4 @@
-"""Functions of torch that change an argument in place, though their names do not say so.
+"""Functions of torch that do what their names do not say: change an argument in place, or draw a mask on the host.
 
 Batch norm in training mode writes new running statistics into the tensors that it is given:
 
@@ -7,17 +7,23 @@ Batch norm in training mode writes new running statistics into the tensors that 
     Arrays, traced values   an error: they are immutable
 
 An embedding with max_norm rescales rows of its weight; a weight that is an Array, or traced, is an error.
+
+Within `ts.grad` and `ts.vmap` torch makes the mask of a dropout as a plain tensor of its own, so that no op on the
+Array is random: it would be drawn from torch's generator, whose state is not a part of the program. That is an error.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
+from functools import cache
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from tinyshard.arrays.array import Array, is_own
-from tinyshard.core.errors import ImmutableError, message
+from tinyshard.arrays.array import Array, innermost, is_own
+from tinyshard.core.errors import ImmutableError, StatefulRandomError, message
 
 aten = torch.ops.aten
 
@@ -86,3 +92,46 @@ def max_norm_error() -> ImmutableError:
             try_="without max_norm, on weight * (max_norm / weight.norm(dim=1, keepdim=True)).clamp(max=1)",
         )
     )
+
+
+_DRAWS = {
+    F.dropout,
+    F.dropout1d,
+    F.dropout2d,
+    F.dropout3d,
+    F.alpha_dropout,
+    F.feature_alpha_dropout,
+    torch.dropout,
+    torch.alpha_dropout,
+    torch.feature_dropout,
+    torch.feature_alpha_dropout,
+}
+
+
+@cache
+def _signature(func: Any) -> inspect.Signature:
+    try:
+        return inspect.signature(func)
+    except ValueError:  # a builtin of torch's: (input, p, train)
+        return inspect.signature(lambda input, p, train: None)
+
+
+def refuse_host_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse a call of a function of torch that would draw a mask on the host for an Array.
+
+    Raises:
+        StatefulRandomError: it is a dropout in training mode.
+    """
+    if func not in _DRAWS or not isinstance(innermost(args[0] if args else kwargs.get("input")), Array):
+        return
+    given = _signature(func).bind(*args, **kwargs)
+    given.apply_defaults()
+    if given.arguments.get("training", given.arguments.get("train")) and given.arguments["p"]:
+        raise StatefulRandomError(
+            message(
+                "a stateful random op on an Array",
+                got=f"{getattr(func, '__name__', func)} in training mode",
+                rule="its mask would come from torch's own generator, and not from a key",
+                try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
+            )
+        )
