@@ -89,7 +89,8 @@ def explain_gathers(executable: Executable, assignment: DeviceAssignment) -> Non
     for number, reason in program.reasons:
         step = program.steps[number]
         operand: Value = step.args[0]
-        over, nbytes = "*".join(names[a] for a in step.kwargs["axes"]), bytes_sent(program, step)
+        over = "*".join(name for a in step.kwargs["axes"] for name in mesh_axes[a])
+        nbytes = bytes_sent(program, step)
         print(
             f"{reason.op} gathers an operand, in {reason.where or caller}\n"
             f"  what: all_gather of {program.metas[operand.number]} over {over}, {nbytes:,} bytes a device\n"
