@@ -1,7 +1,7 @@
-"""What a device does to the connections of its process; and what it hands to gloo, in a group of one's own."""
+"""What a device hands to gloo, in a group of one's own."""
 
-import socket
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -40,6 +40,7 @@ def device():
     def make(number):
         made = GlooCommunicator.__new__(GlooCommunicator)
         made._device, made._place, made._world, made.handed = number, None, World(), deque()
+        made._thread, made._is_aborted = ThreadPoolExecutor(1), False
         return made
 
     return make
@@ -95,14 +96,3 @@ def test_a_collective_of_one_device_is_the_operand_itself(device):
     for name in ("all_reduce", "all_gather", "collective_permute"):
         assert COLLECTIVES[name].communicates
         assert ready(device(0), name, (0,))(x, 1) is x
-
-
-def test_an_abort_leaves_the_connections_of_others_alone_whenever_they_were_made(tmp_path):
-    listener = socket.create_server(("127.0.0.1", 0))
-    with listener, socket.create_connection(listener.getsockname()) as earlier, listener.accept()[0] as there:
-        here = GlooCommunicator(str(tmp_path / "store"), 0, 1)
-        with socket.create_connection(listener.getsockname()) as later, listener.accept()[0] as there_too:
-            here.abort()
-            for mine, theirs in ((earlier, there), (later, there_too)):
-                mine.sendall(b"still there")
-                assert theirs.recv(64) == b"still there"

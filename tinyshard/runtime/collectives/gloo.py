@@ -8,14 +8,10 @@ the same to the last bit on all members.
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import stat
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -29,11 +25,14 @@ from tinyshard.runtime.wire import as_bytes
 
 # one device may compute for hours while other devices wait for it; the watchdog finds the waits that will not end
 TIMEOUT = timedelta(days=7)
+# how often a waiting device looks whether the wait was aborted
+_LOOK_EVERY_S = 0.05
 # one round of messages instead of two: on 8 devices a sum of 4 KB takes 0.6 of the time
 _GATHERED_NBYTES = 1 << 15
 
 # (bytes, the other device, tag)
 Message = tuple[Tensor, int, int]
+T = TypeVar("T")
 
 
 class GlooCommunicator(Communicator):
@@ -52,8 +51,8 @@ class GlooCommunicator(Communicator):
         self._rendezvous = store if isinstance(store, Rendezvous) else None
         self._store = dist.FileStore(store, count) if isinstance(store, str) else store
         self._groups: dict[tuple[int, ...], Any] = {}
-        self._connections: set[tuple[int, int]] = set()
         self._is_aborted = False
+        self._thread = ThreadPoolExecutor(1, "gloo")
         self._world = self.group(tuple(range(count)))  # connects now, so that "ready" means that all can communicate
 
     def group(self, members: tuple[int, ...]) -> Any:
@@ -64,11 +63,7 @@ class GlooCommunicator(Communicator):
         return self._groups[members]
 
     def _connect(self, store: dist.Store, rank: int, count: int) -> Any:
-        """A new gloo group. If a member is lost gloo blocks for ever, in a thread that is abandoned at an abort.
-
-        Raises:
-            PeerLostError: a device is lost.
-        """
+        """A new gloo group. Raises PeerLostError if a device is lost."""
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
         # by default gloo listens on the interface of the host's name: one host needs the loopback alone, several the
@@ -76,34 +71,29 @@ class GlooCommunicator(Communicator):
         host = "127.0.0.1" if self._rendezvous is None else self._rendezvous.host
         options._devices = [gloo.create_device(hostname=host)]
         options._timeout = TIMEOUT
-        made: list[Any] = []
+        return self._call(lambda: gloo(store, rank, count, options))
 
-        def run() -> None:
+    def _call(self, communicate: Callable[[], T]) -> T:
+        """Call gloo in a thread of its own, which an abort abandons: gloo may block in it for ever.
+
+        A lost peer ends no wait for a connection, nor for a message of which a part was sent or received.
+
+        Raises:
+            PeerLostError: a device is lost. gloo tells only in words that a connection has ended.
+        """
+        running = self._thread.submit(communicate)
+        while True:
             try:
-                made.append(gloo(store, rank, count, options))
-            except BaseException as error:  # the caller raises it
-                made.append(error)
-
-        before = _connections()
-        thread = threading.Thread(target=run, name="connecting", daemon=True)
-        thread.start()
-        while not made:
-            if self._is_aborted:
-                raise PeerLostError("gloo cannot connect: a device is gone")
-            thread.join(0.01)
-        if isinstance(made[0], BaseException):
-            raise made[0]
-        self._connections |= _connections() - before
-        return made[0]
+                return running.result(_LOOK_EVERY_S)
+            except TimeoutError:
+                if self._is_aborted:
+                    raise PeerLostError("gloo was aborted: a device is gone") from None
+            except RuntimeError as error:
+                raise PeerLostError(str(error)) from error
 
     def abort(self) -> None:
-        """Abort all collectives: gloo's own abort ends none; shutting down gloo's connections does."""
+        """Abort all collectives, from another thread."""
         self._is_aborted = True
-        for descriptor, _ in self._connections & _connections():
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
-                copy.shutdown(socket.SHUT_RDWR)
-        if self._rendezvous is not None:
-            self._rendezvous.close()
 
     def _ready_transfer(self, request: Request) -> Perform:
         return lambda x, call: self.transfer(x, request.devices, request.made, **request.params)
@@ -144,11 +134,14 @@ class GlooCommunicator(Communicator):
 
     def send_and_receive(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Send blocks to devices and receive others, all at the same time."""
-        with _communicating():
+
+        def communicate() -> None:
             works = [self._world.send([block], device, tag) for block, device, tag in sends]
             works += [self._world.recv([block], device, tag) for block, device, tag in receives]
             for work in works:
                 work.wait()
+
+        self._call(communicate)
 
     def all_reduce(self, group: Group, x: Tensor, *, op: str) -> Tensor:
         """Each member reduces one block of all operands, then gathers all blocks; a small operand is reduced whole."""
@@ -187,40 +180,17 @@ class GlooCommunicator(Communicator):
         """The operands of all members, stacked in the order of the members."""
         got = x.new_empty((group.count, *x.shape))
         if x.numel():
-            with _communicating():
-                self.group(group.members)._allgather_base(as_bytes(got), as_bytes(x)).wait()
+            joined = self.group(group.members)
+            self._call(lambda: joined._allgather_base(as_bytes(got), as_bytes(x)).wait())
         return got
 
     def _exchanged(self, group: Group, blocks: Tensor) -> Tensor:
         """Send block i of a stack to member i. Returns the blocks received, stacked in the order of the members."""
         got = blocks.new_empty(blocks.shape)
         if blocks.numel():
-            with _communicating():
-                self.group(group.members).alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait()
+            joined = self.group(group.members)
+            self._call(lambda: joined.alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait())
         return got
-
-
-@contextlib.contextmanager
-def _communicating() -> Iterator[None]:
-    """Whatever a process group raises becomes a PeerLostError: it tells only in words that a connection has ended."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise PeerLostError(str(error)) from error
-
-
-def _connections() -> set[tuple[int, int]]:
-    """The TCP connections of this process: descriptor and inode. Listening sockets, which gloo needs, are left out."""
-    found = set()
-    for name in os.listdir("/dev/fd"):
-        with contextlib.suppress(OSError):
-            status = os.stat(int(name))
-            if stat.S_ISSOCK(status.st_mode):
-                with socket.socket(fileno=os.dup(int(name))) as copy:
-                    if copy.family in (socket.AF_INET, socket.AF_INET6):
-                        copy.getpeername()  # raises for a listening socket
-                        found.add((int(name), status.st_ino))
-    return found
 
 
 _PERFORM: dict[str, Callable[..., Tensor]] = {

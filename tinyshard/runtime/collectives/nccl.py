@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.runtime.collectives.base import Communicator, Perform, Request
+from tinyshard.runtime.collectives.base import Communicator, PeerLostError, Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
 from tinyshard.runtime.launch.connect import Rendezvous
+
+T = TypeVar("T")
 
 
 def communicator_on(
@@ -80,6 +82,13 @@ class NcclCommunicator(GlooCommunicator):
         group = dist.ProcessGroupNCCL(store, rank, count, options)
         group.eager_connect_single_device(self._place)  # now, as all members do it now
         return group
+
+    def _call(self, communicate: Callable[[], T]) -> T:
+        """Call NCCL, which an abort ends, in the thread that has chosen its GPU."""
+        try:
+            return communicate()
+        except RuntimeError as error:
+            raise PeerLostError(str(error)) from error
 
     def send_and_receive(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Send blocks to devices and receive others, all at the same time."""
