@@ -7,13 +7,13 @@
     or, under Slurm                     srun --ntasks=8 python -m tinyshard.worker --controller 10.0.0.1:29400
 
 The order does not matter: controller and workers wait for each other. Rank n becomes device n. The address is the
-controller's, as the other machines reach it; it listens there and nowhere else, and the workers' gloo sockets on the
-interfaces that lead there.
+controller's, as the other machines reach it; it listens there and nowhere else. The workers listen for each other, with
+gloo's sockets and the first one's TCPStore, on the interfaces that lead there.
 
 Controller and workers know each other by a secret, which is in no command line: the file ~/.tinyshard/secret (mode 600,
 made by the controller; copy it to machines that do not share the home folder), or the file that TINYSHARD_SECRET_FILE
 names, or the value of TINYSHARD_SECRET. A process that does not prove that it knows the secret is refused. What travels
-afterwards is neither encrypted nor signed, and gloo, which carries data between workers, proves nothing, nor does
+afterwards is neither encrypted nor signed, and what joins the workers (TCPStore, gloo) proves nothing, nor does
 torchrun's rendezvous: use a network whose other users you trust, or a tunnel.
 
 A worker ends with its controller. The process that torchrun started then waits --wait seconds for the next one, so a

@@ -44,7 +44,7 @@ PREDICTIONS = (
                 answer="TCP keeps what was not acknowledged, and sends it again.",
             ),
         ),
-        why="A cut looks like a stop: no answer. The order waits in the network software, and arrives in the end.",
+        why="A cut ends no connection. The order waits in the network software, and arrives in the end.",
     ),
     Prediction(
         "12.c",

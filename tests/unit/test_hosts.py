@@ -2,14 +2,17 @@
 
 import contextlib
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from tests.workers.processes import wait_until
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
+from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.connect import versions
 from tinyshard.runtime.launch.hosts import Hosts
@@ -91,43 +94,57 @@ def test_an_agent_may_come_again_when_the_one_with_its_rank_has_gone(
     with pytest.raises(ConnectionError, match="one of 3 workers, those that are there are of 2"):
         come("agent", 1, {**FACTS, "count": 3})
     first.close()
-    with there.changed:
-        assert there.changed.wait_for(lambda: there.lost, WITHIN_S)
+    wait_until(lambda: not there.is_there, "its end is noticed")
     assert there.lost == "the process that had started it on 127.0.0.1 (alpha) ended"
     come("agent", 0, FACTS)
     assert gathered(hosts, 1) != [there]
 
 
-def test_a_connection_is_let_in_once_and_for_a_worker_that_was_started(
+def test_a_worker_s_connection_is_let_in_beside_its_agent_alone(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    with pytest.raises(connect.RefusedError, match="belongs to no agent"):
+        come("channel", 0, {})
+    come("agent", 0, {**FACTS, "count": 1})
+    with pytest.raises(connect.RefusedError, match="belongs to no agent"):
+        come("another role", 0, {})
+    come("channel", 0, {})
+
+
+def test_a_start_that_is_called_off_kills_what_it_had_started(hosts: Hosts, come: Callable[..., socket.socket]) -> None:
+    agent = come("agent", 0, {**FACTS, "count": 1})
+    workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
+    looks = iter(range(10**9))
+    assert list(workers.links(lambda: next(looks) == 0)) == []
+    facts = {"device": 0, "gpu": None, "count": 1, "collectives": "gloo", "store": None}
+    assert wire.receive(agent)[1:] == ("start", facts)
+    assert wire.receive(agent)[1:] == ("kill all", None)
+
+
+def test_a_silent_device_is_stopped_if_its_agent_answers_and_else_its_connection_is_lost(
     hosts: Hosts, come: Callable[..., socket.socket]
 ) -> None:
     agent = come("agent", 0, {**FACTS, "count": 1})
     workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
-    with pytest.raises(connect.RefusedError, match="its pool has ended"):
-        come("channel", 0, {"pool": "one that there never was", "pid": 7})
-    looks = iter(range(10**9))
-    pools: list[str] = []
+    lost = "the connection to 127.0.0.1 (alpha) is lost or cut"
+    assert workers.why_silent(0) == lost
+    late, _, _ = wire.receive(agent)
 
-    def is_wanted() -> bool:
-        """Called between looks at what has come: does what the agent and the worker would do, then gives up."""
-        if next(looks) == 0:
-            return True
-        word, pool, facts = wire.receive(agent)
-        assert (word, facts) == ("start", {"device": 0, "gpu": None, "count": 1, "collectives": "gloo"})
-        pools.append(pool)
-        return False
+    def answer() -> None:
+        wire.send(agent, (late, True))  # to the order before, which was given up
+        wire.send(agent, (wire.receive(agent)[0], True))
 
-    assert list(workers.links(is_wanted)) == []
-    assert wire.receive(agent) == ("kill", pools[0])
-    with pytest.raises(connect.RefusedError, match="its pool has ended"):
-        come("channel", 0, {"pool": pools[0], "pid": 7})
+    answering = threading.Thread(target=answer)
+    answering.start()
+    assert workers.why_silent(0) == f"{STOPPED} on 127.0.0.1 (alpha)"
+    answering.join()
 
 
 def test_closing_tells_the_agents_and_frees_the_port(hosts: Hosts, come: Callable[..., socket.socket]) -> None:
     agent = come("agent", 0, {**FACTS, "count": 1})
     gathered(hosts)
     hosts.close()
-    assert wire.receive(agent) == ("leave",)
+    assert wire.receive(agent)[1:] == ("leave", None)
     assert agent.recv(1) == b""
     again = Hosts(hosts.address, SECRET)
     again.close()

@@ -1,12 +1,6 @@
-"""Which device a launched process is, which GPU a device gets, and the store in which workers meet."""
-
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+"""Which device a launched process is, and which GPU a device gets."""
 
 import pytest
-import torch.distributed as dist
 
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.launch import agent, connect, processors
@@ -68,73 +62,3 @@ def test_a_machine_without_a_gpu_is_named() -> None:
 def test_gpus_share_no_memory() -> None:
     with pytest.raises(RuntimeStateError, match="cannot be joined by 'shared'"):
         processors.deal([("a", 1)], "shared")
-
-
-@contextmanager
-def workers_at(store: dist.Store, count: int) -> Iterator[list[connect.Rendezvous]]:
-    """The ends of so many workers, each served by a thread of the controller's."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    ends, threads = [], []
-    with listener:
-        for _ in range(count):
-            ends.append(socket.create_connection(listener.getsockname(), timeout=20))
-            threads.append(threading.Thread(target=connect.serve_store, args=(listener.accept()[0], store)))
-            threads[-1].start()
-    workers = [connect.Rendezvous(end) for end in ends]
-    try:
-        yield workers
-    finally:
-        for worker in workers:
-            worker.close()
-        for thread in threads:
-            thread.join(20)
-        for end in ends:
-            end.close()
-        assert not any(thread.is_alive() for thread in threads)
-
-
-def test_what_one_worker_sets_the_others_read_from_the_store() -> None:
-    with workers_at(dist.HashStore(), 2) as (one, two):
-        assert one.host == "127.0.0.1"
-        assert not two.check(["x"])
-        one.set("x", b"\x00\x01")
-        one.set("text", "abc")
-        assert two.check(["x", "text"]) and not two.check(["x", "none"])
-        assert two.get("x") == b"\x00\x01" and two.get("text") == b"abc"
-        assert [one.add("n", 2), two.add("n", 3)] == [2, 5]
-        dist.PrefixStore("group", one).set("n", "7")
-        assert (one.get("n"), dist.PrefixStore("group", two).get("n")) == (b"5", b"7")
-
-
-def test_a_worker_waits_until_another_one_has_set_all_keys() -> None:
-    got: list[bytes] = []
-    with workers_at(dist.HashStore(), 2) as (one, two):
-
-        def wait() -> None:
-            two.wait(["x", "y"])
-            got.append(two.get("y"))
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        one.set("x", b"1")
-        assert one.get("x") == b"1" and not got
-        one.set("y", b"2")
-        waiting.join(20)
-    assert got == [b"2"]
-
-
-def test_closing_its_store_ends_a_worker_that_waits_there() -> None:
-    raised: list[BaseException] = []
-    with workers_at(dist.HashStore(), 1) as (one,):
-
-        def wait() -> None:
-            try:
-                one.get("what no worker sets")
-            except OSError as error:
-                raised.append(error)
-
-        waiting = threading.Thread(target=wait)
-        waiting.start()
-        one.close()
-        waiting.join(20)
-    assert isinstance(raised[0], OSError)

@@ -208,6 +208,7 @@ def test_what_was_saved_before_a_death_is_loaded_whole_under_any_sharding(rows, 
 
 BLOCKED = """
 import os, signal, sys, threading, time, torch
+import torch.distributed as dist
 from tests.workers.processes import wait_until
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 
@@ -215,7 +216,7 @@ path, what = sys.argv[1:]
 NBYTES = 256 << 20  # no socket takes so much
 peer = 0 if what == "connect" else os.fork()
 if what != "connect" and not peer:
-    theirs = GlooCommunicator(path, 1, 2)
+    theirs = GlooCommunicator(dist.FileStore(path, 2), 1, 2)
     block = torch.ones(NBYTES, dtype=torch.uint8)
     if what == "receive":
         theirs._world.send([block], 0, 0).wait()
@@ -224,7 +225,7 @@ if what != "connect" and not peer:
         os.kill(os.getpid(), signal.SIGSTOP)
     os._exit(0)
 
-ours = GlooCommunicator(path, 0, 2 if peer else 1)
+ours = GlooCommunicator(dist.FileStore(path, 2), 0, 2 if peer else 1)
 block = torch.zeros(NBYTES, dtype=torch.uint8)
 errors = []
 def work():

@@ -20,7 +20,6 @@ from torch import Tensor
 from tinyshard.core.collectives import reduced
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, PeerLostError, Perform, Request
-from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.wire import as_bytes
 
 # one device may compute for hours while other devices wait for it; the watchdog finds the waits that will not end
@@ -39,17 +38,25 @@ class GlooCommunicator(Communicator):
     """Collectives over gloo: a process group for each set of devices, made at its first use.
 
     Args:
-        store: path of a file that all workers share, for gloo's rendezvous; or a rendezvous over a network.
+        store: where the devices find each other.
         device: id of this device.
         count: number of devices.
+        host: the address of this machine on which gloo listens.
         place: where blocks are, if not on the CPU.
     """
 
-    def __init__(self, store: str | Rendezvous, device: int, count: int, place: torch.device | None = None) -> None:
+    def __init__(
+        self,
+        store: dist.Store,
+        device: int,
+        count: int,
+        host: str = "127.0.0.1",
+        place: torch.device | None = None,
+    ) -> None:
         super().__init__(device)
         self._place = place
-        self._rendezvous = store if isinstance(store, Rendezvous) else None
-        self._store = dist.FileStore(store, count) if isinstance(store, str) else store
+        self._store = store
+        self._host = host
         self._groups: dict[tuple[int, ...], Any] = {}
         self._is_aborted = False
         self._thread = ThreadPoolExecutor(1, "gloo")
@@ -66,10 +73,7 @@ class GlooCommunicator(Communicator):
         """A new gloo group. Raises PeerLostError if a device is lost."""
         gloo: Any = dist.ProcessGroupGloo
         options = gloo._Options()
-        # by default gloo listens on the interface of the host's name: one host needs the loopback alone, several the
-        # address by which this one reaches the controller
-        host = "127.0.0.1" if self._rendezvous is None else self._rendezvous.host
-        options._devices = [gloo.create_device(hostname=host)]
+        options._devices = [gloo.create_device(hostname=self._host)]
         options._timeout = TIMEOUT
         return self._call(lambda: gloo(store, rank, count, options))
 

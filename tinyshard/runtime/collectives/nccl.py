@@ -13,24 +13,23 @@ from torch import Tensor
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.runtime.collectives.base import Communicator, PeerLostError, Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
-from tinyshard.runtime.launch.connect import Rendezvous
 
 T = TypeVar("T")
 
 
 def communicator_on(
-    place: torch.device, collectives: str, store: str | Rendezvous, device: int, count: int
+    place: torch.device, collectives: str, store: dist.Store, device: int, count: int, host: str
 ) -> Communicator:
     """The communicator of a GPU.
 
     Args:
         place: the GPU.
         collectives: "nccl" or "gloo".
-        store, device, count: those of `gloo.GlooCommunicator`.
+        store, device, count, host: those of `gloo.GlooCommunicator`.
     """
     if collectives == "nccl":
-        return NcclCommunicator(store, device, count, place)
-    return StagedCommunicator(GlooCommunicator(store, device, count), place)
+        return NcclCommunicator(store, device, count, host, place)
+    return StagedCommunicator(GlooCommunicator(store, device, count, host), place)
 
 
 class StagedCommunicator(Communicator):
@@ -67,7 +66,7 @@ class NcclCommunicator(GlooCommunicator):
     """Collectives over NCCL: those of `GlooCommunicator`, with NCCL's process groups.
 
     Args:
-        store, device, count: those of `gloo.GlooCommunicator`.
+        store, device, count, host: those of `gloo.GlooCommunicator`.
         place: this device's GPU.
     """
 

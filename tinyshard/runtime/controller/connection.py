@@ -76,6 +76,12 @@ class Stream:
         """The messages received; None at the end."""
         return self._reader.read()
 
+    @property
+    def broken(self) -> OSError | None:
+        """The error by which a network has lost the connection; None where the other end has closed it."""
+        error = self._reader.error
+        return None if isinstance(error, ConnectionError) else error
+
 
 @dataclass(eq=False)
 class Link:
@@ -113,6 +119,11 @@ class Link:
         self._ever_lent_nbytes = 0
         self._taken_nbytes = 0
         abandon_in_child(self)
+
+    @property
+    def broken(self) -> OSError | None:
+        """The error by which a network has lost a connection to the worker, if one has."""
+        return self.channel.broken or self.control.broken
 
     @property
     def lent_nbytes(self) -> int:

@@ -76,7 +76,7 @@ class ProcessPool:
             self._dispatcher = Dispatcher(self._buffers)
         self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
         self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
-        self._waiting = Waiting(self._dispatcher, self._completions, platform)
+        self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
         self._stop_watching_cells = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 

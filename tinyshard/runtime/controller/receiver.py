@@ -112,6 +112,7 @@ class Receiver:
         lost = self._starter.end(link)  # without the lock: over a network it takes up to seconds
         with self._calls.lock:
             dispatcher.send_queued(is_receiver=True)  # what the device was sent is noted before its loss
+            self._end_stream(link.channel)
             self._end_stream(link.control)
             self._take_lines(link)
             link.lost = lost
@@ -179,7 +180,7 @@ class Receiver:
         messages = stream.read() if stream.is_open else []
         if messages is None:
             self._end_stream(stream)
-            if stream is link.channel:
+            if (stream is link.channel or stream.broken) and link not in self._ended and not link.lost:
                 self._ended.append(link)
         elif messages and stream is link.channel:
             self._take_lines(link)  # what a worker printed before its answer is printed before it here

@@ -33,12 +33,20 @@ class Waiting:
         dispatcher: sends requests to devices.
         completions: what the devices have finished, if they share memory with this process.
         platform: "cpu" or "gpu".
+        why_silent: why a device does not answer.
     """
 
-    def __init__(self, dispatcher: Dispatcher, completions: Completions | None, platform: str) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        completions: Completions | None,
+        platform: str,
+        why_silent: Callable[[int], str],
+    ) -> None:
         self._dispatcher = dispatcher
         self._completions = completions
         self._platform = platform
+        self._why_silent = why_silent
 
     def open_dispatcher(self) -> Dispatcher:
         """The dispatcher, once the workers are started. Raises if the pool is closed or broken."""
@@ -172,7 +180,8 @@ class Waiting:
                 self._dispatcher.ask_for_look()
                 if self._dispatcher.started.is_open:
                     links, calls = self._dispatcher.links, list(self._dispatcher.calls.unsettled)
-                    check_progress(links, calls, list(devices), patience.since_s, self._platform)
+                    ways = self._platform, self._why_silent
+                    check_progress(links, calls, list(devices), patience.since_s, *ways)
         except KeyboardInterrupt:
             self.cancel()
             raise

@@ -7,7 +7,7 @@ devices that a wait depends on makes progress, the wait goes on, for hours if ne
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -108,6 +108,8 @@ def stuck_collective(stuck: Iterable[Sight]) -> tuple[Current, list[int], list[i
     return first, [d for d in first[3] if d in reached], [d for d in first[3] if d not in reached]
 
 
+# why a device on a machine that answers does not answer
+STOPPED = "its process is stopped, or the system does not let it run"
 # a device that was asked a moment ago may still answer: on a busy machine seconds after its peers
 ANSWERS_WITHIN_S = 10
 
@@ -122,7 +124,12 @@ class Watched(Protocol):
 
 
 def check_progress(
-    links: Sequence[Watched], calls: Iterable[Run], waited_for: Sequence[int], since_s: float, platform: str
+    links: Sequence[Watched],
+    calls: Iterable[Run],
+    waited_for: Sequence[int],
+    since_s: float,
+    platform: str,
+    why_silent: Callable[[int], str] = lambda device: STOPPED,
 ) -> None:
     """Raise CollectiveTimeoutError if none of the devices that a wait depends on makes progress.
 
@@ -132,6 +139,7 @@ def check_progress(
         waited_for: the devices whose answer is missing.
         since_s: since when this wait looks without a pause.
         platform: "cpu" or "gpu".
+        why_silent: why a device does not answer.
     """
     limit_s = config.read("collective_timeout_s")
     alive = [link for link in links if not link.lost]
@@ -144,7 +152,10 @@ def check_progress(
     stuck = stalled(sights, waited_for, limit_s, now_s)
     if stuck:
         patience_s = 0.9 * min(limit_s, ANSWERS_WITHIN_S)  # a stopped device is silent for about the limit
-        silent = [s.device for s in sights.values() if s.is_silent and now_s - s.seen_s > patience_s]
+        silent: dict[str, list[int]] = {}  # devices, by why they do not answer
+        for sight in sights.values():
+            if sight.is_silent and now_s - sight.seen_s > patience_s:
+                silent.setdefault(why_silent(sight.device), []).append(sight.device)
         raise _error(calls, sights, stuck, silent, limit_s, platform)
 
 
@@ -154,18 +165,20 @@ def _present(sight: Sight, done: int) -> Sight:
 
 
 def _error(
-    calls: Iterable[Run], sights: dict[int, Sight], stuck: list[Sight], silent: list[int], limit_s: int, platform: str
+    calls: Iterable[Run],
+    sights: dict[int, Sight],
+    stuck: list[Sight],
+    silent: dict[str, list[int]],
+    limit_s: int,
+    platform: str,
 ) -> CollectiveTimeoutError:
     def names(ids: Sequence[int]) -> str:
         return f"{platform.upper()} {','.join(map(str, ids))}" if ids else "none"
 
-    ids = {sight.device for sight in stuck}
-    found = stuck_collective([s for s in sights.values() if s.device in ids or (s.current and ids & set(s.current[3]))])
-    got = (
-        f"{names(silent)} does not answer: its process is stopped, or the system does not let it run\n"
-        if silent
-        else ""
-    )
+    waiting = {sight.device for sight in stuck}
+    beside = [s for s in sights.values() if s.device in waiting or (s.current and waiting & set(s.current[3]))]
+    found = stuck_collective(beside)
+    got = "".join(f"{names(ids)} does not answer: {why}\n" for why, ids in silent.items())
     if found is None:
         problem = f"{names([sight.device for sight in stuck])} has not got on for {limit_s} s"
     else:

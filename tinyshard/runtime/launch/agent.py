@@ -7,13 +7,12 @@ What the two say to each other stands in `launch.hosts`.
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
 import os
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import wait
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ import torch
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
+from tinyshard.runtime.launch.forkserver import Children
 from tinyshard.runtime.worker import main as worker
 
 _TRY_AGAIN_S = 0.2
@@ -29,7 +29,6 @@ _LAUNCHERS = {
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 }
-_FORK: Any = multiprocessing.get_context("fork")
 
 
 def slot_of(environment: Mapping[str, str]) -> tuple[int, int]:
@@ -70,22 +69,11 @@ def serve(address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s
     """
     rank, count = slot
     facts = {"count": count, "name": socket.gethostname(), "gpus": torch.cuda.device_count(), **connect.versions()}
-
-    def work(agent: socket.socket, pool: str, given: dict[str, Any]) -> None:
-        """What the forked child does: open its connections, and be a worker."""
-        agent.close()  # its end must be seen though a child lives
-        channel, control, output, store = (
-            connect.connect(address, secret, (role, rank, {"pool": pool, "pid": os.getpid()}))
-            for role in connect.WORKER_LINES
-        )
-        met_at, parent = connect.Rendezvous(store), _FORK.parent_process().pid
-        worker.main(channel, control, output.detach(), store=met_at, fork_server=parent, **given)
-
     since_s = time.monotonic()
     while True:
         try:
             with connect.connect(address, secret, ("agent", rank, facts)) as sock:
-                if _obey(sock, work):
+                if _obey(sock, lambda role: connect.connect(address, secret, (role, rank, {}))):
                     return 0
             since_s = time.monotonic()
         except connect.RefusedError as error:
@@ -100,35 +88,48 @@ def serve(address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s
     return 1
 
 
-def _obey(sock: socket.socket, work: Callable[[socket.socket, str, dict[str, Any]], None]) -> bool:
-    """Do what a controller says until its connection ends; whether it said that all is over."""
-    child: Any = None
+def _obey(sock: socket.socket, line: Callable[[str], socket.socket]) -> bool:
+    """Answer a controller's orders until its connection ends; whether it said that all is over.
 
-    def end_child() -> None:
-        nonlocal child
-        ended, child = child, None
-        ended.kill()  # if it has not ended by itself
-        ended.join()
-        wire.send(sock, ("ended", ended.name, ended.exitcode))
-
+    Args:
+        line: opens a connection of a worker's to the controller.
+    """
+    children = Children()
     try:
         while True:
-            ready = wait([sock] if child is None else [sock, child.sentinel])
-            if child is not None and child.sentinel in ready:
-                end_child()
-            if sock not in ready:
-                continue
-            word, *given = wire.receive(sock)
+            number, word, what = wire.receive(sock)
             if word == "leave":
                 return True
-            if child is not None and (word == "start" or child.name == given[0]):
-                end_child()
-            if word == "start":
-                child = _FORK.Process(target=work, args=(sock, *given), name=given[0])
-                child.start()
+            answer: Any = True
+            if word == "kill":
+                answer = children.end(what)
+            elif word == "kill all":
+                children.end_all()
+            elif word == "start":
+                children.end_all()
+                answer = _start(children, sock, line, what)
+            wire.send(sock, (number, answer))
     except OSError:
         return False
     finally:
-        if child is not None:
-            child.kill()
-            child.join()
+        children.end_all()
+
+
+def _start(
+    children: Children, sock: socket.socket, line: Callable[[str], socket.socket], given: dict[str, Any]
+) -> tuple[int, tuple[str, int]]:
+    """Fork a worker that has its connections; its pid, and where the workers' store is."""
+    agent = os.getpid()
+    with contextlib.ExitStack() as ours:  # the child has its copies
+        channel, control, output = (ours.enter_context(line(role)) for role in connect.WORKER_LINES)
+        listener = None
+        if given["store"] is None:  # this worker has the store
+            listener = ours.enter_context(socket.create_server((sock.getsockname()[0], 0), family=sock.family))
+            given["store"] = listener.getsockname()[:2]
+
+        def work() -> None:
+            sock.close()
+            store_listener = -1 if listener is None else listener.detach()
+            worker.main(channel, control, output.detach(), listener=store_listener, fork_server=agent, **given)
+
+        return children.fork(work), given["store"]

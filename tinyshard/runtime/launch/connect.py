@@ -29,15 +29,11 @@ import secrets
 import socket
 import stat
 import sys
-import threading
 import time
-from collections.abc import Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
@@ -48,15 +44,14 @@ _PROOF_NBYTES = 32
 SECRET = "TINYSHARD_SECRET"
 SECRET_FILE = "TINYSHARD_SECRET_FILE"
 _SHORTEST_SECRET = 16
-# a worker's connections: its channel, its control line, what it prints, and its rendezvous with the other workers
-WORKER_LINES = ("channel", "control", "output", "store")
+# a worker's connections: its channel, its control line, and what it prints
+WORKER_LINES = ("channel", "control", "output")
 # for the proofs, and for each message up to the welcome: on a machine that is busy
 SPEAK_WITHIN_S = 30
 _SILENT_S = 1
 _PROBES = 2
 # silence, probes, and the kernel's own rounding: below the 5 s within which every wait ends
 _BROKEN_WITHIN_S = 3
-_LOOK_EVERY_S = 0.002
 
 
 class RefusedError(ConnectionError):
@@ -201,8 +196,8 @@ def versions() -> dict[str, str]:
 def keep_alive(sock: socket.socket, role: str) -> None:
     """Probe a silent connection; send small messages at once; wait for the other side without a time limit.
 
-    An agent's connection breaks as soon if data is not acknowledged. A worker's does not: there data may lie for hours
-    before a device that computes has time for it.
+    An agent's connection and a control line break as soon if data is not acknowledged. A channel does not: there data
+    may lie for hours before a device that computes has time for it.
     """
     sock.settimeout(None)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -213,7 +208,7 @@ def keep_alive(sock: socket.socket, role: str) -> None:
         "TCP_KEEPINTVL": _SILENT_S,
         "TCP_KEEPCNT": _PROBES,
     }
-    if role == "agent":
+    if role in ("agent", "control"):
         options["TCP_USER_TIMEOUT"] = 1000 * _BROKEN_WITHIN_S
     for name, value in options.items():
         if hasattr(socket, name):  # TCP_KEEPALIVE is macOS's name of TCP_KEEPIDLE
@@ -230,61 +225,3 @@ def wait_until_there(descriptor: int) -> None:
             fcntl.ioctl(descriptor, siocoutq, pending)
         if pending[0]:
             time.sleep(0.0002)
-
-
-class Rendezvous(dist.Store):
-    """A worker's end of the store in which gloo and NCCL find the other workers; torch keeps no reference to it.
-
-    The store is a HashStore of the controller's, behind a connection of each worker's. (torch's TCPStore would do, but
-    believes every process that reaches its port, also on a socket that is handed to it: a stranger could list its keys,
-    and point gloo to an address of his own.)
-
-    Attributes:
-        host: the address of this machine on which the worker listens for the other workers.
-    """
-
-    def __init__(self, sock: socket.socket) -> None:
-        super().__init__()
-        self.host: str = sock.getsockname()[0]
-        self._sock = sock
-        self._lock = threading.Lock()
-
-    def set(self, key: str, value: bytes | str) -> None:
-        """Set a value for all to read."""
-        self._call("set", key, value.encode() if isinstance(value, str) else bytes(value))
-
-    def get(self, key: str) -> bytes:
-        """Wait until a value is set."""
-        self.wait([key])
-        return bytes(self._call("get", key))
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all these are set; the controller's end, or `close`, ends it sooner, and no time does."""
-        while not self.check(keys):
-            time.sleep(_LOOK_EVERY_S)
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Whether all these are set."""
-        return bool(self._call("check", list(keys)))
-
-    def add(self, key: str, amount: int) -> int:
-        """Add to a number that starts at 0; the sum."""
-        return int(self._call("add", key, amount))
-
-    def close(self) -> None:
-        """End what waits here, from another thread."""
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
-
-    def _call(self, method: str, *arguments: Any) -> Any:
-        with self._lock:
-            wire.send(self._sock, (method, *arguments))
-            return wire.receive(self._sock)[0]
-
-
-def serve_store(sock: socket.socket, store: dist.Store) -> None:
-    """The controller's end of a `Rendezvous`: answer one worker until its connection ends. No method waits."""
-    with sock, contextlib.suppress(OSError):
-        while True:
-            method, *arguments = wire.receive(sock)
-            wire.send(sock, (getattr(store, method)(*arguments),))

@@ -20,6 +20,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError, message
@@ -187,15 +188,14 @@ def serve(fd: int) -> None:
     gc.freeze()  # a collection in a worker would write to every page that it shares with the others
     sock = socket.socket(fileno=fd)
     fork_server = os.getpid()
-    children: set[int] = set()
+    children = Children()
 
-    def end(pid: int) -> int | None:
-        """Kill a child; its wait status: what ended it first counts."""
-        if pid not in children:
-            return None
-        children.discard(pid)
-        os.kill(pid, signal.SIGKILL)
-        return os.waitpid(pid, 0)[1]
+    def work(given: dict[str, Any], fds: Sequence[int]) -> None:
+        sock.close()
+        channel, control, output, store, *bell = fds
+        given["store"] = given["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"
+        lines = socket.socket(fileno=channel), socket.socket(fileno=control)
+        worker.main(*lines, output, fork_server=fork_server, bell=bell[0] if bell else -1, **given)
 
     try:
         while True:
@@ -205,33 +205,49 @@ def serve(fd: int) -> None:
             word, what = json.loads(line)
             answer: int | None = None
             if word == "kill":
-                answer = end(what)
+                answer = children.end(what)
             elif word == "fork":
-                answer = os.fork()
-                if answer == 0:
-                    sock.close()
-                    _become_worker(worker.main, what, fds, fork_server)
-                children.add(answer)
+                answer = children.fork(partial(work, what, fds))
                 for passed in fds:
                     os.close(passed)
             sock.sendall(json.dumps(answer).encode() + b"\n")
     finally:
-        for pid in list(children):
-            end(pid)
+        children.end_all()
         os._exit(0)
 
 
-def _become_worker(work: Callable[..., None], given: dict[str, Any], fds: list[int], fork_server: int) -> None:
-    code = 1
-    try:
-        channel, control, output, store, *bell = fds
-        given["store"] = given["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"
-        lines = socket.socket(fileno=channel), socket.socket(fileno=control)
-        work(*lines, output, fork_server=fork_server, bell=bell[0] if bell else -1, **given)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+class Children:
+    """The workers that this process has forked and not reaped."""
+
+    def __init__(self) -> None:
+        self._pids: set[int] = set()
+
+    def fork(self, work: Callable[[], object]) -> int:
+        """Fork a process that does this work and ends; returns its pid."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                work()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(code)
+        self._pids.add(pid)
+        return pid
+
+    def end(self, pid: int) -> int | None:
+        """Kill one, and wait until it is gone; its wait status: what ended it first counts. None if it is unknown."""
+        if pid not in self._pids:
+            return None
+        self._pids.discard(pid)
+        os.kill(pid, signal.SIGKILL)
+        return os.waitpid(pid, 0)[1]
+
+    def end_all(self) -> None:
+        """Kill all."""
+        for pid in list(self._pids):
+            self.end(pid)

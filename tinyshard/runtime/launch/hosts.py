@@ -1,32 +1,35 @@
 """The controller's end of other machines: it listens where the user said, and lets in the agents that know the secret.
 
-    controller                          agent of a slot
-                                   ←    ("agent", rank, facts)            as the hello of its connection
-    ("start", pool, arguments)     →    ends the worker that it has, forks the next; this opens connections of its own
-    ("kill", pool)                 →    ends it
-                                   ←    ("ended", pool, exit code)        however it ended
-    ("leave",)                     →    ends its worker and itself
+    controller                           agent of a slot
+                                    ←    ("agent", rank, facts)           as the hello of its connection
+    (number, "start", arguments)    →    ends the worker that it has; opens the connections of a new one and forks it
+                                    ←    (number, (pid, address of the workers' store))
+    (number, "kill", pid)           →    ends it
+                                    ←    (number, wait status)            of what ended it first
+    (number, "kill all", None)      →    the same, where the start was called off
+    (number, "there", None)         →
+                                    ←    (number, True)
+    (number, "leave", None)         →    ends its worker and itself
 
-Each connection has a thread of its own, which blocks: a stranger that says nothing holds up no other connection.
+The first worker keeps the store in which gloo and NCCL find the other workers: torch's TCPStore.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import select
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from multiprocessing.connection import wait
 from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch import connect
 
@@ -37,31 +40,26 @@ _MOST_REFUSED_SHOWN = 5
 
 @dataclass(eq=False)
 class Agent:
-    """A process that a launcher has started on some machine, and the worker that it has forked.
+    """A process that a launcher has started on some machine, and that forks a worker.
 
     Attributes:
         host: the address from which it came.
         rank: its number.
         facts: what it says of itself: how many its launcher has started, its machine's name and GPUs, versions.
-        changed: guards what follows, and is notified when it changes.
         lost: why the agent is gone; empty while it is there.
-        pool: name of the pool that its worker belongs to.
-        store: in which the workers of that pool meet.
-        lines: the connections of its worker, by role.
-        pid, ended: of its worker, and how it ended; empty while it runs.
+        lines: the connections of the worker that it forks next, by role.
     """
 
     sock: socket.socket
     host: str
     rank: int
     facts: dict[str, Any]
-    changed: threading.Condition
     lost: str = ""
-    pool: str = ""
-    store: Any = None
     lines: dict[str, socket.socket] = field(default_factory=dict)
-    pid: int = 0
-    ended: str = ""
+
+    def __post_init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._asking = threading.Lock()
 
     @property
     def place(self) -> str:
@@ -69,26 +67,73 @@ class Agent:
         name = self.facts["name"]
         return self.host if name == self.host else f"{self.host} ({name})"
 
-    def tell(self, *words: Any) -> None:
-        """Write to it. The thread that reads from it sees if it is gone."""
-        with self.changed, contextlib.suppress(OSError):
-            wire.send(self.sock, words)
+    @property
+    def is_there(self) -> bool:
+        """Whether its connection has not ended."""
+        if not self.lost:
+            try:
+                if not self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT):
+                    self.lose(ConnectionError())
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                self.lose(error)
+        return not self.lost
 
-    def end_lines(self) -> None:
-        """End its worker's connections: threads that read them see the end."""
-        for sock in self.lines.values():
-            _shut_down(sock)
+    def lose(self, error: OSError) -> None:
+        """Note that its connection has ended by this error."""
+        if isinstance(error, ConnectionError):
+            self.lost = f"the process that had started it on {self.place} ended"
+        else:  # no answer came in time
+            self.lost = f"the connection to its machine {self.place} was lost"
+
+    def order(self, word: str, what: Any = None) -> int:
+        """Send it an order; the order's number."""
+        number = next(self._numbers)
+        try:
+            wire.send(self.sock, (number, word, what))
+        except OSError as error:
+            self.lose(error)
+        return number
+
+    def answer(self, number: int, within_s: float) -> Any:
+        """The answer to the order of this number; None if there is none in time, or it is lost."""
+        end_s = time.monotonic() + within_s
+        try:
+            while not self.lost and wait([self.sock], max(0.0, end_s - time.monotonic())):
+                answered, answer = wire.receive(self.sock)
+                if answered == number:  # else an order that was given up
+                    return answer
+        except OSError as error:
+            self.lose(error)
+        return None
+
+    def ask(self, word: str, what: Any, within_s: float) -> Any:
+        """Send it an order, and wait for the answer, as `answer` does."""
+        with self._asking:
+            return self.answer(self.order(word, what), within_s)
+
+    def take_lines(self) -> list[socket.socket]:
+        """The connections of the worker that it has just forked: channel, control line and output."""
+        lines, self.lines = self.lines, {}
+        return [lines[role] for role in connect.WORKER_LINES]
+
+    def close(self) -> None:
+        """End its connection, and those of a worker that no pool has taken."""
+        for sock in (self.sock, *self.lines.values()):
+            sock.close()
 
 
 class Hosts:
     """Listens for agents, and for the connections of the workers that they fork.
+
+    A thread greets each connection: a stranger that says nothing holds up no other.
 
     Args:
         address: "HOST:PORT" of this machine.
         secret: what agents and workers must know.
 
     Attributes:
-        agents: those that are there, by rank. Replaced as a whole, so that any thread may read it.
         refused: the processes that were refused last, and why.
 
     Raises:
@@ -97,11 +142,11 @@ class Hosts:
 
     def __init__(self, address: str, secret: bytes) -> None:
         self.address = address
-        self.agents: dict[int, Agent] = {}
         self.is_closed = False
-        self._secret = secret
-        self._changed = threading.Condition()  # the agents'
         self.refused: collections.deque[str] = collections.deque(maxlen=_MOST_REFUSED_SHOWN)
+        self._secret = secret
+        self._agents: dict[int, Agent] = {}
+        self._lock = threading.Lock()  # of the agents
         self._places = threading.BoundedSemaphore(_MOST_GREETED_AT_ONCE)
         self._thread = threading.Thread(target=self._accept, name="tinyshard hosts", daemon=True)
         with held_off():
@@ -115,14 +160,22 @@ class Hosts:
                 self._listener.close()
                 raise
 
+    @property
+    def agents(self) -> dict[int, Agent]:
+        """Those that are there, by rank."""
+        return {rank: agent for rank, agent in list(self._agents.items()) if agent.is_there}
+
     def close(self) -> None:
         """Tell the agents that it is over, and end all connections. To do it again changes nothing."""
-        for agent in self.agents.values():
-            agent.tell("leave")
+        for agent in list(self._agents.values()):
+            agent.order("leave")
         self.is_closed = True
         for sock in list(self._sockets):
-            _shut_down(sock)  # its thread sees the end, and closes it
+            with contextlib.suppress(OSError):  # closed before
+                sock.shutdown(socket.SHUT_RDWR)
         self._thread.join()
+        for agent in list(self._agents.values()):
+            agent.close()
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close what the two share."""
@@ -151,71 +204,50 @@ class Hosts:
     def _greet(self, sock: socket.socket, host: str) -> None:
         """Let in what proves that it knows the secret; anything else changes nothing but the list of refused."""
         try:
-            serve = self._let_in(sock, host)
+            connect.prove_controller(sock, self._secret, connect.SPEAK_WITHIN_S)
+            role, rank, facts = wire.receive(sock)
+            with self._lock:
+                self._let_in(sock, host, role, rank, facts)
         except Exception as error:  # whatever a stranger sends ends here
             self.refused.append(f"{host}: {error}")
             sock.close()
-            return
         finally:
             self._places.release()
-        serve()
 
-    def _let_in(self, sock: socket.socket, host: str) -> Callable[[], None]:
-        """Take in an agent, or a connection of its worker; what this thread then does for it."""
-        connect.prove_controller(sock, self._secret, connect.SPEAK_WITHIN_S)
-        role, rank, facts = wire.receive(sock)
-        with self._changed:
-            refusal = self._refusal(role, rank, facts)
+    def _let_in(self, sock: socket.socket, host: str, role: str, rank: int, facts: dict[str, Any]) -> None:
+        """Take in an agent, or a connection of its worker; or refuse it, and raise why."""
+        there = self._agents.get(rank)
+        refusal = self._refusal(role, there, facts)
+        if refusal is not None:
             wire.send(sock, (refusal,))
-            if refusal is not None:
-                raise refusal
-            connect.keep_alive(sock, role)
-            if role == "agent":
-                agent = Agent(sock, host, rank, facts, self._changed)
-                self.agents = {**self.agents, rank: agent}
-                return partial(self._attend, agent)
-            agent = self.agents[rank]
-            agent.lines[role], agent.pid = sock, facts["pid"]
-            self._changed.notify_all()
-            return partial(connect.serve_store, sock, agent.store) if role == "store" else lambda: None
+            raise refusal
+        connect.keep_alive(sock, role)
+        if role == "agent":
+            wire.send(sock, (None,))  # before any order
+            self._agents[rank] = Agent(sock, host, rank, facts)
+            before = there.sock if there is not None else None
+        else:
+            assert there is not None
+            before = there.lines.get(role)  # of a worker whose start was called off
+            there.lines[role] = sock
+            wire.send(sock, (None,))  # then the agent forks
+        if before is not None:
+            before.close()
 
-    def _refusal(self, role: str, rank: int, facts: dict[str, Any]) -> ConnectionError | None:
+    def _refusal(self, role: str, there: Agent | None, facts: dict[str, Any]) -> ConnectionError | None:
         """Why an agent or a worker's connection may not come in; one that is no RefusedError: it may try again."""
-        there = self.agents.get(rank)
         if role != "agent":
-            if there is None or there.pool != facts["pool"] or role not in {*connect.WORKER_LINES} - {*there.lines}:
-                return connect.RefusedError("its pool has ended")
-            return None
+            is_known = there is not None and role in connect.WORKER_LINES
+            return None if is_known else connect.RefusedError("it belongs to no agent")
         for name, own in connect.versions().items():
             if facts[name] != own:
                 why = f"it has {name} {facts[name]}, the controller {own}; they must be the same"
                 return connect.RefusedError(why)
-        if there is not None:
-            return ConnectionError(f"worker {rank} is there already, on {there.place}")
+        if there is not None and there.is_there:
+            return ConnectionError(f"worker {there.rank} is there already, on {there.place}")
         for other in {agent.facts["count"] for agent in self.agents.values()} - {facts["count"]}:
             return ConnectionError(f"it is one of {facts['count']} workers, those that are there are of {other}")
         return None
-
-    def _attend(self, agent: Agent) -> None:
-        """Note how an agent's workers end, until it is gone."""
-        try:
-            while True:
-                _, pool, code = wire.receive(agent.sock)
-                with self._changed:
-                    if pool == agent.pool:
-                        wait_status = -code if code < 0 else code << 8  # a signal, or an exit code
-                        agent.ended = f"{ending(wait_status)} on {agent.place}"
-                        self._changed.notify_all()
-        except OSError as error:
-            why = f"its machine {agent.place} does not answer any more"
-            if isinstance(error, ConnectionError):  # else no answer came in time
-                why = f"the process that had started it on {agent.place} ended"
-            with self._changed:
-                agent.lost = why
-                self.agents = {rank: other for rank, other in self.agents.items() if other is not agent}
-                agent.end_lines()
-                agent.sock.close()
-                self._changed.notify_all()
 
 
 def _listen(address: str) -> socket.socket:
@@ -236,27 +268,19 @@ def _listen(address: str) -> socket.socket:
     return listener
 
 
-def _shut_down(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # closed before
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-_hosts: Hosts | None = None
+_listening: dict[str, Hosts] = {}
 
 
 def join(address: str) -> Hosts:
-    """The one listener of this process, at this address; agents that have joined it stay from pool to pool."""
-    global _hosts
-    if _hosts is not None and (_hosts.address != address or _hosts.is_closed):
-        leave()
-    if _hosts is None:
-        _hosts = Hosts(address, connect.read_secret(may_make=True))
-    return _hosts
+    """This process's listener at an address; agents that have joined it stay from pool to pool."""
+    connect.parse(address)  # before a secret is made
+    if address not in _listening or _listening[address].is_closed:
+        _listening[address] = Hosts(address, connect.read_secret(may_make=True))
+    return _listening[address]
 
 
-def leave() -> None:
-    """End it, and with it all workers on other machines."""
-    global _hosts
-    if _hosts is not None:
-        _hosts.close()
-        _hosts = None
+def leave(but: str = "") -> None:
+    """End the listeners, except at one address, and with them all workers on other machines."""
+    for address in [address for address in _listening if address != but]:
+        _listening[address].close()
+        del _listening[address]

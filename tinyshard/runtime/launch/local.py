@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import ending
+from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import processors
 from tinyshard.runtime.launch.forkserver import ForkServer
@@ -27,6 +28,9 @@ class Starter(Protocol):
 
     def end(self, link: Link) -> str:
         """Kill a worker, stopped or not, and wait until it is gone; how it ended, if something else ended it before."""
+
+    def why_silent(self, device: int) -> str:
+        """Why a device does not answer, as far as can be known."""
 
     def close(self) -> None:
         """Called once all workers have been ended."""
@@ -106,6 +110,10 @@ class Forked:
     def end(self, link: Link) -> str:
         """Kill one."""
         return ending(self._fork_server.kill(link.pid))
+
+    def why_silent(self, device: int) -> str:
+        """It is on this machine."""
+        return STOPPED
 
     def close(self) -> None:
         """Remove the file in which the workers met."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-
-import torch.distributed as dist
+from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime.controller.connection import Link, Stream
-from tinyshard.runtime.controller.remote_errors import lost_error
+from tinyshard.runtime.controller.remote_errors import ending, lost_error
+from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.hosts import Agent, Hosts
@@ -20,9 +19,9 @@ from tinyshard.runtime.launch.hosts import Agent, Hosts
 _LOOK_EVERY_S = 0.1
 # workers that are expected soon need no instructions
 _SAY_AFTER_S = 2
-# a fork, and four connections; on a machine that is busy
+# a fork, and three connections; on a machine that is busy
 _START_WITHIN_S = 90
-# how a worker ended is its agent's news, and comes a moment after the end of its connections
+# how long to wait for an agent, which answers at once unless its machine is busy
 _NEWS_WITHIN_S = 2
 
 
@@ -107,84 +106,90 @@ class RemoteWorkers:
         self._platform = platform
         self._facts = {"count": len(agents), "collectives": collectives}
         self._gpus: Sequence[int | None] = gpus or [None] * len(agents)
-        self._pool = secrets.token_hex(8)
-        self._changed = agents[0].changed
 
     def host(self, device: int) -> str:
         """The address of a device's machine."""
         return self._agents[device].host
 
     def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
-        """Start the workers; a Link to each, as soon as all are connected.
+        """Start the workers, all at a time but the first, which has their store; a Link to each.
 
         Raises:
-            DeviceLostError: one of them ends, or its machine goes, before.
+            DeviceLostError: an agent, or its machine, goes before.
             RuntimeStateError: they do not come in time.
         """
-        store = dist.HashStore()
-        is_up = False
+        started = 0
+        orders = [self._order(0, None)]
         try:
-            with self._changed:
-                for device, agent in enumerate(self._agents):
-                    agent.pool, agent.store, agent.lines, agent.ended = self._pool, store, {}, ""
-                    agent.tell("start", self._pool, {"device": device, "gpu": self._gpus[device], **self._facts})
-                if not self._wait_for_lines(is_wanted):
-                    return
             for device, agent in enumerate(self._agents):
-                channel, control, output, _ = (agent.lines[role] for role in connect.WORKER_LINES)
+                answer = self._answer(device, orders[device], is_wanted)
+                if answer is None:
+                    return
+                pid, store = answer
+                if device == 0:
+                    orders += [self._order(other, store) for other in range(1, len(self._agents))]
+                channel, control, output = agent.take_lines()
                 with held_off():  # a child that is forked meanwhile would keep the descriptor of the output
-                    link = Link(device, Stream(channel), Stream(control), output.detach(), agent.pid)
+                    link = Link(device, Stream(channel), Stream(control), output.detach(), pid)
+                started += 1
                 yield link
-            is_up = True
         finally:
-            if not is_up:
-                self._call_off()
+            for agent in self._agents[started : len(orders)]:
+                agent.order("kill all")
 
-    def _wait_for_lines(self, is_wanted: Callable[[], bool]) -> bool:
+    def _order(self, device: int, store: tuple[str, int] | None) -> int:
+        given = {"device": device, "gpu": self._gpus[device], "store": store, **self._facts}
+        return self._agents[device].order("start", given)
+
+    def _answer(self, device: int, number: int, is_wanted: Callable[[], bool]) -> Any:
+        agent = self._agents[device]
         end_s = time.monotonic() + _START_WITHIN_S
-        while missing := [agent for agent in self._agents if len(agent.lines) < len(connect.WORKER_LINES)]:
-            if not is_wanted():
-                return False
-            for device in range(len(self._agents)):
-                if why := self._end_of(device):
-                    raise lost_error(device, why, self._platform)
+        while is_wanted():
+            if answer := agent.answer(number, _LOOK_EVERY_S):
+                return answer
+            if agent.lost:
+                raise lost_error(device, self._loss(device), self._platform)
             if time.monotonic() > end_s:
                 raise RuntimeStateError(
                     message(
-                        f"not all workers have connected within {_START_WITHIN_S} s",
-                        got="\n".join(f"{a.place}: no connection of worker {self._agents.index(a)}" for a in missing),
+                        f"not all workers have started within {_START_WITHIN_S} s",
+                        got=f"{agent.place}: no word of worker {device}",
                         rule=f"each worker opens {len(connect.WORKER_LINES)} connections to the controller",
                         try_="ts.init() again; is there a limit on connections between the machines?",
                     )
                 )
-            self._changed.wait(_LOOK_EVERY_S)
-        return True
-
-    def _call_off(self) -> None:
-        with self._changed:
-            for agent in self._agents:
-                agent.pool = ""  # what connects from here on is refused
-                agent.tell("kill", self._pool)
-                for sock in agent.lines.values():
-                    sock.close()
+        return None
 
     def end(self, link: Link) -> str:
         """End a worker, if it has not ended; how it ended."""
         agent = self._agents[link.device]
-        agent.tell("kill", self._pool)
-        with self._changed:
-            self._changed.wait_for(lambda: self._end_of(link.device), _NEWS_WITHIN_S)
-        agent.end_lines()
-        return self._end_of(link.device) or f"no word from {agent.place} on how it ended"
+        if not agent.lost and link.broken is not None:  # its machine is silent, so its agent is
+            self._lose_machine(agent, link.broken)
+        status = agent.ask("kill", link.pid, _NEWS_WITHIN_S)
+        if agent.lost:
+            return self._loss(link.device)
+        return f"no word from {agent.place} on how it ended" if status is None else f"{ending(status)} on {agent.place}"
+
+    def why_silent(self, device: int) -> str:
+        """Why a device does not answer: its process is stopped if its agent, beside it, answers."""
+        agent = self._agents[device]
+        if agent.ask("there", None, _NEWS_WITHIN_S):
+            return f"{STOPPED} on {agent.place}"
+        return f"the connection to {agent.place} is lost or cut"
 
     def close(self) -> None:
-        """Nothing is left: the store ends with its last connection."""
+        """Nothing is left: the store ends with the first worker."""
 
-    def _end_of(self, device: int) -> str:
-        """How a worker ended, or its machine with all workers there; empty if neither did."""
+    def _lose_machine(self, lost: Agent, error: OSError) -> None:
+        for agent in self._agents:
+            if agent.host == lost.host:
+                agent.lose(error)
+
+    def _loss(self, device: int) -> str:
+        """How the agent of a device ended, or its machine, with all workers there."""
         agent = self._agents[device]
         there = [other for other, each in enumerate(self._agents) if each.host == agent.host]
-        return f"{agent.lost} ({self._platform.upper()} {ids_text(there)} there)" if agent.lost else agent.ended
+        return f"{agent.lost} ({self._platform.upper()} {ids_text(there)} there)"
 
 
 def ids_text(ids: Iterable[int]) -> str:

@@ -13,12 +13,12 @@ import threading
 from collections.abc import Sequence
 
 import torch
+import torch.distributed as dist
 
 from tinyshard.runtime.collectives.base import Communicator
-from tinyshard.runtime.collectives.gloo import GlooCommunicator
+from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.launch import processors
-from tinyshard.runtime.launch.connect import Rendezvous
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
@@ -61,12 +61,13 @@ def main(
     output: int,
     device: int,
     count: int,
-    store: str | Rendezvous,
+    store: str | tuple[str, int],
     fork_server: int,
     collectives: str,
     gpu: int | None = None,
     kept: Sequence[int] = (),
     bell: int = -1,
+    listener: int = -1,
 ) -> None:
     """Run a freshly forked worker until it exits.
 
@@ -75,12 +76,13 @@ def main(
         control: the control line.
         output: file descriptor to which the process prints.
         device: its id, of `count`.
-        store: path of the file by which the workers connect; or their rendezvous over a network.
+        store: path of the file by which the workers connect; or over a network the address of their TCPStore.
         fork_server: process id of the parent.
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
         kept: by device, the core to which it is pinned; empty for no pinning.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
+        listener: descriptor at which this worker serves the TCPStore, if it is the one that does.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     os.dup2(output, 1)
@@ -102,10 +104,16 @@ def main(
     torch.set_grad_enabled(False)
     _recycle_memory()
     place = None if gpu is None else torch.device("cuda", gpu)
-    arena = _mapped(store, device, count) if collectives == "shared" and isinstance(store, str) else None
-    communicator = _join(store, device, count, collectives, arena, place)
+    is_remote = not isinstance(store, str)
+    arena = None
+    if collectives == "shared" and isinstance(store, str):
+        arena = _mapped(store, device, count)
+        communicator: Communicator = SharedMemoryCommunicator(arena)
+    else:
+        # gloo listens on the loopback, or on the address by which this machine reaches the controller
+        host = sock.getsockname()[0] if is_remote else "127.0.0.1"
+        communicator = _join(collectives, _store(store, count, listener), device, count, host, place)
     joined.append(communicator)
-    is_remote = isinstance(store, Rendezvous)
     Worker(sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote).serve()
 
 
@@ -117,12 +125,22 @@ def _mapped(path: str, device: int, count: int) -> Arena:
         os.close(fd)
 
 
-def _join(
-    store: str | Rendezvous, device: int, count: int, collectives: str, arena: Arena | None, place: torch.device | None
-) -> Communicator:
-    if place is not None:
-        from tinyshard.runtime.collectives.nccl import communicator_on
+def _store(store: str | tuple[str, int], count: int, listener: int) -> dist.Store:
+    """Where the workers find each other."""
+    if isinstance(store, str):
+        return dist.FileStore(store, count)
+    serves = listener >= 0
+    return dist.TCPStore(
+        *store, None, serves, TIMEOUT, wait_for_workers=False, master_listen_fd=listener if serves else None
+    )
 
-        torch.cuda.set_device(place)
-        return communicator_on(place, collectives, store, device, count)
-    return GlooCommunicator(store, device, count) if arena is None else SharedMemoryCommunicator(arena)
+
+def _join(
+    collectives: str, store: dist.Store, device: int, count: int, host: str, place: torch.device | None
+) -> Communicator:
+    if place is None:
+        return GlooCommunicator(store, device, count, host)
+    from tinyshard.runtime.collectives.nccl import communicator_on
+
+    torch.cuda.set_device(place)
+    return communicator_on(place, collectives, store, device, count, host)
