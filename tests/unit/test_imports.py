@@ -52,7 +52,6 @@ LATE = {
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {
         "tinyshard.runtime.controller.pool",
-        "tinyshard.runtime.launch.connect",
         "tinyshard.runtime.launch.forkserver",
         "tinyshard.runtime.launch.processors",
         "tinyshard.runtime.launch.hosts",

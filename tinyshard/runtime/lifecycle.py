@@ -79,66 +79,68 @@ def init(
     wanted = count_of(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
     if kind == "local":
         check_one_of("platform of the local runtime", where, ("cpu",))
-    if address:
-        from tinyshard.runtime.launch import connect
-
-        connect.parse(address)
-        between = "gloo" if where == "cpu" else collectives
-        check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (where == "gpu")])
-        with _choosing:
-            _end_runtime()
-            _runtime = _pool_on_hosts(address, wanted, where, between)
-    elif where == "gpu":
-        from tinyshard.runtime.controller.pool import ProcessPool
-
-        joined, seats = _on_gpus(wanted, collectives)
-        with _choosing:
-            _end_runtime()
-            _runtime = ProcessPool(len(seats), where, joined, gpus=seats)
-    else:
-        count = wanted or DEFAULT_DEVICES
-        way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
-        if kind == "local":
-            from tinyshard.runtime.local import LocalRuntime
-
-            check_one_of("collectives", way or "gloo", COLLECTIVES[:2])
-            with _choosing:
-                _end_runtime()
-                _runtime = LocalRuntime(count, where)
+    way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
+    start: Callable[[], ProcessPool | LocalRuntime]
+    with _choosing:
+        if address:
+            start = _prepared_on_hosts(address, wanted, where, collectives)
+        elif where == "gpu":
+            start = _prepared_on_gpus(wanted, collectives)
         else:
-            from tinyshard.runtime.controller.pool import ProcessPool
-
-            joined = collectives_for(way, count)
-            with _choosing:
-                _end_runtime()
-                _runtime = ProcessPool(count, where, joined)
+            start = _prepared_here(kind, wanted or DEFAULT_DEVICES, way)
+        _end_runtime()  # only now: what cannot be prepared leaves the devices that there are
+        _runtime = start()
     for prepare in _at_start:
         prepare()
 
 
-def _pool_on_hosts(address: str, devices: int | None, platform: str, collectives: str | None) -> ProcessPool:
+def _prepared_here(kind: str, count: int, collectives: str | None) -> Callable[[], ProcessPool | LocalRuntime]:
+    """A function that starts devices on this machine's CPUs."""
+    if kind == "local":
+        from tinyshard.runtime.local import LocalRuntime
+
+        check_one_of("collectives", collectives or "gloo", COLLECTIVES[:2])
+        return lambda: LocalRuntime(count, "cpu")
     from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch import hosts, processors
+
+    joined = collectives_for(collectives, count)
+    return lambda: ProcessPool(count, "cpu", joined)
+
+
+def _prepared_on_hosts(
+    address: str, devices: int | None, platform: str, collectives: str | None
+) -> Callable[[], ProcessPool]:
+    """As `_prepared_here`, on the machines whose workers come to this address."""
+    from tinyshard.runtime.controller.pool import ProcessPool
+    from tinyshard.runtime.launch import forkserver, hosts, processors
     from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
 
+    check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (platform == "gpu")])
     agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
     seats: tuple[int, ...] = ()
     if platform == "gpu":
         machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
         collectives, seats = processors.deal(machines, collectives)
     between = collectives or "gloo"
-    return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
+
+    def start() -> ProcessPool:
+        forkserver.stop()  # no worker is forked here
+        hosts.leave(but=address)
+        return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
+
+    return start
 
 
-def _on_gpus(devices: int | None, collectives: str | None) -> tuple[str, tuple[int, ...]]:
-    """What joins the devices, and the GPU of each."""
+def _prepared_on_gpus(devices: int | None, collectives: str | None) -> Callable[[], ProcessPool]:
+    """As `_prepared_here`, on this machine's GPUs."""
     import torch
 
+    from tinyshard.runtime.controller.pool import ProcessPool
     from tinyshard.runtime.launch import processors
 
     there = torch.cuda.device_count()
-    machines = [("this machine", there)] * (devices or there or 1)
-    return processors.deal(machines, collectives)
+    joined, seats = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
+    return lambda: ProcessPool(len(seats), "gpu", joined, gpus=seats)
 
 
 def at_start(function: Callable[[], None]) -> Callable[[], None]:
