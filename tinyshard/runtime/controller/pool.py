@@ -23,7 +23,7 @@ from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, a
 from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers, put_together
 from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room
-from tinyshard.runtime.controller.waiting import GLANCE_FOR_S, Waiting
+from tinyshard.runtime.controller.waiting import Waiting
 from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
@@ -177,12 +177,8 @@ class ProcessPool:
         """Block until the blocks on these devices are computed. Raises as `fetch` does."""
         run = buffer.run
         known = self._known(buffer, device_ids)
-        if (not run.settled or run.checks) and not self._waiting.sees_finished(known):
-            late = self._waiting.late(known)
-            if late:
-                # a device answers only after all its earlier calls: shared memory may show this one finished before
-                look = None if self._completions is None else lambda: self._waiting.glances(known, GLANCE_FOR_S)
-                self._waiting.wait([self._waiting.ask("sync", late)], seen=look)
+        if not run.settled or run.checks:
+            self._waiting.until_finished(known)
         self._raise_failures(buffer, device_ids)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:

@@ -70,12 +70,15 @@ class Receiver:
     def _start_workers(self) -> None:
         dispatcher = self._dispatcher
         self._selector.register(dispatcher.woken, selectors.EVENT_READ, None)
-        for link in self._starter.links(lambda: not dispatcher.closing):
-            self._links.append(link)
-            self._selector.register(link.channel.sock, selectors.EVENT_READ, link)
-            self._selector.register(link.control.sock, selectors.EVENT_READ, link)
-            self._selector.register(link.output, selectors.EVENT_READ, link)
-            self._printed.watch(link)
+        for link in self._starter.links():
+            if link is not None:
+                self._links.append(link)
+                self._selector.register(link.channel.sock, selectors.EVENT_READ, link)
+                self._selector.register(link.control.sock, selectors.EVENT_READ, link)
+                self._selector.register(link.output, selectors.EVENT_READ, link)
+                self._printed.watch(link)
+            if dispatcher.closing:
+                return
 
     def _turn(self) -> None:
         """Send what is queued, write to sockets, then block until something is received, and handle it."""

@@ -70,13 +70,24 @@ class Waiting:
         """The devices that are not known to have finished what a value depends on."""
         return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
 
-    def sees_finished(self, known: Ancestry) -> bool:
-        """As `glances`, for `GLANCE_FOR_S`; then no request is needed. Ctrl-C cancels the unfinished calls."""
+    def until_finished(self, known: Ancestry) -> None:
+        """Block until all that a value depends on is finished, or a device is lost that had not finished its part."""
+        if self._completions is None:
+            late = self.late(known)
+            if late:
+                self.wait([self.ask("sync", late)])
+            return
+        patience = Patience()
         try:
-            return self.glances(known, GLANCE_FOR_S)
+            while not self.glances(known, GLANCE_FOR_S) and not any(link.lost for link in self.links(self.late(known))):
+                self._dispatcher.check_open()
+                self._check(known.needs, patience)
+                time.sleep(BETWEEN_GLANCES_S)  # another thread may sleep in the glance, and this one does not
         except KeyboardInterrupt:
             self.cancel()
             raise
+        finally:
+            self.print_output()
 
     def glances(self, known: Ancestry, within_s: float) -> bool:
         """Whether shared memory shows within this time that all that a value depends on is finished."""
@@ -120,22 +131,16 @@ class Waiting:
         self._dispatcher.post(request)
         return request
 
-    def wait(self, requests: Sequence[Request], timeout_s: float = -1, seen: Callable[[], bool] | None = None) -> bool:
-        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError once a device is lost.
-
-        Args:
-            seen: waits a moment for shared memory; whether that makes the answers unnecessary.
-        """
+    def wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
+        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if a device is lost."""
         patience = Patience()
         try:
             for request in requests:
                 if self._dispatcher.ended.is_open or not self._watch(
-                    request.over, request.waiting, patience, timeout_s, seen
+                    request.over, request.waiting, patience, timeout_s
                 ):
                     self._dispatcher.check_open()
                     return False
-                if seen is not None and not request.over.is_open:
-                    return True
                 if request.waiting:
                     break  # a device is lost: other devices may wait for it for ever
         finally:
@@ -153,39 +158,33 @@ class Waiting:
         patience = Patience()
         self._dispatcher.back_pressure.throttle(run.devices, lambda latch: self._watch(latch, run.devices, patience))
 
-    def _watch(
-        self,
-        latch: Latch,
-        devices: Iterable[int],
-        patience: Patience,
-        timeout_s: float = -1,
-        seen: Callable[[], bool] | None = None,
-    ) -> bool:
-        """Block until a latch is open, which waits for these devices, or `seen` is true; False after `timeout_s`.
-
-        Raises:
-            CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
-        """
+    def _watch(self, latch: Latch, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
+        """Block until a latch is open, which waits for these devices; False after `timeout_s`. Raises as `_check`."""
         try:
             self._dispatcher.ring()
             if timeout_s >= 0:
                 return latch.wait(timeout_s)
-            while not latch.wait(LOOK_EVERY_S if seen is None else BETWEEN_GLANCES_S):
-                if seen is not None and seen():
-                    return True
-                now_s = time.monotonic()
-                if seen is not None and now_s - patience.looked_s < LOOK_EVERY_S:
-                    continue
-                patience.look(now_s)
-                self._dispatcher.ask_for_look()
-                if self._dispatcher.started.is_open:
-                    links, calls = self._dispatcher.links, list(self._dispatcher.calls.unsettled)
-                    ways = self._platform, self._why_silent
-                    check_progress(links, calls, list(devices), patience.since_s, *ways)
+            while not latch.wait(LOOK_EVERY_S):
+                self._check(devices, patience)
         except KeyboardInterrupt:
             self.cancel()
             raise
         return True
+
+    def _check(self, devices: Iterable[int], patience: Patience) -> None:
+        """Now and then ask the devices how far they are.
+
+        Raises:
+            CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
+        """
+        now_s = time.monotonic()
+        if now_s - patience.looked_s < LOOK_EVERY_S / 2:
+            return
+        patience.look(now_s)
+        self._dispatcher.ask_for_look()
+        if self._dispatcher.started.is_open:
+            links, calls = self._dispatcher.links, list(self._dispatcher.calls.unsettled)
+            check_progress(links, calls, list(devices), patience.since_s, self._platform, self._why_silent)
 
     def print_output(self) -> None:
         """Print what workers printed, in the calling thread, so that it appears in its cell."""

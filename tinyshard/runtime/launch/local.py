@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol
 
@@ -20,8 +20,8 @@ from tinyshard.runtime.launch.forkserver import ForkServer
 class Starter(Protocol):
     """Starts the workers of a pool, and ends them."""
 
-    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
-        """Start the workers; a Link to each, in the order of the devices, until they are not wanted any more."""
+    def links(self) -> Iterator[Link | None]:
+        """Start the workers; a Link to each, in the order of the devices, and None now and then while it waits."""
 
     def host(self, device: int) -> str | None:
         """The address of a device's machine; None if it is this one."""
@@ -62,14 +62,12 @@ class Forked:
         self._bells = [bell] if bell >= 0 else []
         self._path = ""  # of the file in which the workers meet, where its descriptor does not do
 
-    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
+    def links(self) -> Iterator[Link]:
         """Fork one after the other."""
         kept = processors.kept(len(self._gpus)) if self._facts["collectives"] == "shared" else ()  # the same for all
         store = self._store()
         try:
             for device, gpu in enumerate(self._gpus):
-                if not is_wanted():
-                    return
                 given = {"device": device, "gpu": gpu, "store": self._path, "kept": kept, **self._facts}
                 self._fork_server.wait_until_ready()
                 yield self._fork(given, store)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import itertools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import ending, lost_error
 from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.forks import held_off
-from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.hosts import Agent, Hosts
 
 _LOOK_EVERY_S = 0.1
 # workers that are expected soon need no instructions
 _SAY_AFTER_S = 2
-# a fork, and three connections; on a machine that is busy
-_START_WITHIN_S = 90
 # how long to wait for an agent, which answers at once unless its machine is busy
 _NEWS_WITHIN_S = 2
 
@@ -111,20 +107,20 @@ class RemoteWorkers:
         """The address of a device's machine."""
         return self._agents[device].host
 
-    def links(self, is_wanted: Callable[[], bool]) -> Iterator[Link]:
-        """Start the workers, all at a time but the first, which has their store; a Link to each.
+    def links(self) -> Iterator[Link | None]:
+        """Start the workers, all at a time but the first, which has their store; a Link to each, and None meanwhile.
 
         Raises:
             DeviceLostError: an agent, or its machine, goes before.
-            RuntimeStateError: they do not come in time.
         """
         started = 0
         orders = [self._order(0, None)]
         try:
             for device, agent in enumerate(self._agents):
-                answer = self._answer(device, orders[device], is_wanted)
-                if answer is None:
-                    return
+                while (answer := agent.answer(orders[device], _LOOK_EVERY_S)) is None:
+                    if agent.lost:
+                        raise lost_error(device, self._loss(device), self._platform)
+                    yield None
                 pid, store = answer
                 if device == 0:
                     orders += [self._order(other, store) for other in range(1, len(self._agents))]
@@ -141,30 +137,13 @@ class RemoteWorkers:
         given = {"device": device, "gpu": self._gpus[device], "store": store, **self._facts}
         return self._agents[device].order("start", given)
 
-    def _answer(self, device: int, number: int, is_wanted: Callable[[], bool]) -> Any:
-        agent = self._agents[device]
-        end_s = time.monotonic() + _START_WITHIN_S
-        while is_wanted():
-            if answer := agent.answer(number, _LOOK_EVERY_S):
-                return answer
-            if agent.lost:
-                raise lost_error(device, self._loss(device), self._platform)
-            if time.monotonic() > end_s:
-                raise RuntimeStateError(
-                    message(
-                        f"not all workers have started within {_START_WITHIN_S} s",
-                        got=f"{agent.place}: no word of worker {device}",
-                        rule=f"each worker opens {len(connect.WORKER_LINES)} connections to the controller",
-                        try_="ts.init() again; is there a limit on connections between the machines?",
-                    )
-                )
-        return None
-
     def end(self, link: Link) -> str:
         """End a worker, if it has not ended; how it ended."""
         agent = self._agents[link.device]
-        if not agent.lost and link.broken is not None:  # its machine is silent, so its agent is
-            self._lose_machine(agent, link.broken)
+        if not agent.lost and link.broken is not None:  # its machine is silent, and so are the agents there
+            for each in self._agents:
+                if each.host == agent.host:
+                    each.lose(link.broken)
         status = agent.ask("kill", link.pid, _NEWS_WITHIN_S)
         if agent.lost:
             return self._loss(link.device)
@@ -179,11 +158,6 @@ class RemoteWorkers:
 
     def close(self) -> None:
         """Nothing is left: the store ends with the first worker."""
-
-    def _lose_machine(self, lost: Agent, error: OSError) -> None:
-        for agent in self._agents:
-            if agent.host == lost.host:
-                agent.lose(error)
 
     def _loss(self, device: int) -> str:
         """How the agent of a device ended, or its machine, with all workers there."""
