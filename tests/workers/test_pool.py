@@ -15,7 +15,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller import calls
 from tinyshard.runtime.controller.items import Forget, Put
 from tinyshard.runtime.controller.lineage import users_line
-from tinyshard.runtime.launch.processors import core_of
+from tinyshard.runtime.launch.processors import cores_of
 from tinyshard.runtime.shm import system
 
 
@@ -309,7 +309,7 @@ def test_where_devices_share_cores_each_keeps_to_its_own(pool):
     cores = os.sched_getaffinity(0)
     ids = [device.id for device in ts.devices()]
     pool.wait(pool.put({d: torch.zeros(1) for d in ids}, users_line()), ids)  # they are up, not only forked
+    kept = cores_of(len(ids), cores)
     for device in ts.devices():
-        core = core_of(device.id, len(ts.devices()), cores)
-        assert os.sched_getaffinity(device.pid) == (cores if core is None else {core})
+        assert os.sched_getaffinity(device.pid) == ({kept[device.id]} if kept else cores)
         assert os.sched_getscheduler(device.pid) == os.sched_getscheduler(0)  # what the user has chosen

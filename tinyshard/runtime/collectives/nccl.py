@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -12,9 +12,7 @@ from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.runtime.collectives.base import Communicator, PeerLostError, Perform, Request
-from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message
-
-T = TypeVar("T")
+from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message, T
 
 
 def communicator_on(

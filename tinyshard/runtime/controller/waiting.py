@@ -132,7 +132,7 @@ class Waiting:
         return request
 
     def wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
-        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if a device is lost."""
+        """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if one never is."""
         patience = Patience()
         try:
             for request in requests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -64,7 +65,9 @@ class Forked:
 
     def links(self) -> Iterator[Link]:
         """Fork one after the other."""
-        kept = processors.kept(len(self._gpus)) if self._facts["collectives"] == "shared" else ()  # the same for all
+        kept: tuple[int, ...] = ()  # the same for all
+        if self._facts["collectives"] == "shared" and sys.platform == "linux":
+            kept = processors.cores_of(len(self._gpus), os.sched_getaffinity(0))
         store = self._store()
         try:
             for device, gpu in enumerate(self._gpus):

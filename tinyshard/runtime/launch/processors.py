@@ -11,9 +11,6 @@ given through the memory of the host.
 from __future__ import annotations
 
 import collections
-import contextlib
-import os
-import sys
 from collections.abc import Iterable, Sequence
 
 from tinyshard.core.errors import RuntimeStateError, message
@@ -22,45 +19,27 @@ from tinyshard.core.errors import RuntimeStateError, message
 COLLECTIVES = ("nccl", "gloo")
 
 
-def core_of(device: int, count: int, cores: Iterable[int]) -> int | None:
-    """The core that a device keeps to; None where it goes wherever there is room.
+def cores_of(count: int, cores: Iterable[int]) -> tuple[int, ...]:
+    """By device, the core that it keeps to; empty where each goes wherever there is room.
 
     That is so unless each core gets as many devices, and several: no core is to be idle while others have much to do.
     As it may be that only some of the devices have work, those along any axis of a mesh are dealt out evenly too, which
-    goes with powers of two.
+    goes with powers of two: the digits of an id, to the base of the number of cores, are added up.
 
     Args:
-        device: its id, of `count`.
         count: number of devices.
         cores: that this process may use.
+
+    Example:
+        >>> cores_of(8, {4, 5})
+        (4, 5, 5, 4, 5, 4, 4, 5)
     """
     there = sorted(cores)
-    if len(there) < 2 or count <= len(there) or not (_is_power_of_two(count) and _is_power_of_two(len(there))):
-        return None
-    digits, rest = 0, device
-    while rest:
-        rest, digit = divmod(rest, len(there))
-        digits += digit
-    return there[digits % len(there)]
-
-
-def _is_power_of_two(number: int) -> bool:
-    return number & (number - 1) == 0
-
-
-def kept(count: int) -> tuple[int, ...]:
-    """By device, the core of this process's that each of `count` is to keep to; empty if they are to keep to none."""
-    if sys.platform != "linux":
+    base = len(there)
+    if base < 2 or count <= base or count & (count - 1) or base & (base - 1):
         return ()
-    there = os.sched_getaffinity(0)
-    cores = (core_of(device, count, there) for device in range(count))
-    return tuple(core for core in cores if core is not None)  # of all, or of none
-
-
-def keep_to(core: int) -> None:
-    """Let this thread, and those that it starts, run on one core only."""
-    with contextlib.suppress(OSError):  # the core has been taken away at this very moment
-        os.sched_setaffinity(0, {core})
+    places = range(count.bit_length())
+    return tuple(there[sum(device // base**place for place in places) % base] for device in range(count))
 
 
 def deal(machines: Sequence[tuple[str, int]], asked: str | None = None) -> tuple[str, tuple[int, ...]]:

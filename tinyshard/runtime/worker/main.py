@@ -18,7 +18,6 @@ import torch.distributed as dist
 from tinyshard.runtime.collectives.base import Communicator
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator
 from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
-from tinyshard.runtime.launch import processors
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
@@ -90,7 +89,8 @@ def main(
     os.close(output)
     _print_by_lines()
     if kept:
-        processors.keep_to(kept[device])
+        with contextlib.suppress(OSError):  # the core has been taken away at this very moment
+            os.sched_setaffinity(0, {kept[device]})
     call_control = CallControl()
     joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
 
