@@ -12,6 +12,7 @@ import pytest
 from tests.workers.processes import wait_until
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
+from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.connect import versions
@@ -120,6 +121,25 @@ def test_a_start_that_is_called_off_kills_what_it_had_started(hosts: Hosts, come
     facts = {"device": 0, "gpu": None, "count": 1, "collectives": "gloo", "store": None}
     assert wire.receive(agent)[1:] == ("start", facts)
     assert wire.receive(agent)[1:] == ("kill all", None)
+
+
+def test_all_agents_of_a_machine_that_was_lost_are_and_those_that_live_come_again(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    ends = [come("agent", rank, FACTS) for rank in range(2)]
+    workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
+    channel, control, output = (socket.socketpair() for _ in range(3))
+    link = Link(1, Stream(channel[0]), Stream(control[0]), output[0].detach(), 7)
+    link.control._reader.error = TimeoutError("what the system raises if a connection is not acknowledged")
+    lost = "the connection to its machine 127.0.0.1 (alpha) was lost (CPU 0-1 there)"
+    assert workers.end(link) == workers.end(link) == lost
+    for rank, end in enumerate(ends):
+        assert end.recv(1) == b""
+        come("agent", rank, FACTS)
+    assert [agent.lost for agent in gathered(hosts)] == ["", ""]
+    for sock in (*channel, *control, output[1]):
+        sock.close()
+    link.close()
 
 
 def test_a_silent_device_is_stopped_if_its_agent_answers_and_else_its_connection_is_lost(

@@ -52,7 +52,8 @@ def init(
         hosts: "HOST:PORT", an address of this machine, to take workers of other machines as the devices: torchrun or
             srun starts them there, by `-m tinyshard.worker --controller HOST:PORT` (see `tinyshard.worker`, also for
             the secret by which they know each other). It waits for them, says what to type if nobody comes, and gives
-            up after the flag "hosts_timeout_s". By default TINYSHARD_HOSTS, or none: all devices on this machine.
+            up after the flag "hosts_timeout_s": then the devices that there were stay. By default TINYSHARD_HOSTS, or
+            none: all devices on this machine.
 
     Raises:
         RuntimeStateError: no such platform, runtime or collectives here, or a device count below 1; or the workers of

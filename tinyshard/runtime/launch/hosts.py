@@ -81,11 +81,14 @@ class Agent:
         return not self.lost
 
     def lose(self, error: OSError) -> None:
-        """Note that its connection has ended by this error."""
+        """Note that its connection has ended by this error, and end it here: an agent that lives connects anew."""
+        if self.lost:
+            return
         if isinstance(error, ConnectionError):
             self.lost = f"the process that had started it on {self.place} ended"
         else:  # no answer came in time
             self.lost = f"the connection to its machine {self.place} was lost"
+        _shut_down(self.sock)
 
     def order(self, word: str, what: Any = None) -> int:
         """Send it an order; the order's number."""
@@ -171,8 +174,7 @@ class Hosts:
             agent.order("leave")
         self.is_closed = True
         for sock in list(self._sockets):
-            with contextlib.suppress(OSError):  # closed before
-                sock.shutdown(socket.SHUT_RDWR)
+            _shut_down(sock)
         self._thread.join()
         for agent in list(self._agents.values()):
             agent.close()
@@ -266,6 +268,11 @@ def _listen(address: str) -> socket.socket:
         ) from None
     listener.setblocking(False)
     return listener
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # closed before
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 _listening: dict[str, Hosts] = {}
