@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.workers.processes import wait_until
-from tinyshard.core.errors import RuntimeStateError
+from tinyshard.core.errors import DeviceLostError, RuntimeStateError
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.watchdog import STOPPED
-from tinyshard.runtime.launch import connect
+from tinyshard.runtime.launch import connect, remote_workers
 from tinyshard.runtime.launch.connect import versions
 from tinyshard.runtime.launch.hosts import Hosts
 from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
@@ -121,6 +121,16 @@ def test_a_start_that_is_called_off_kills_what_it_had_started(hosts: Hosts, come
     facts = {"device": 0, "gpu": None, "count": 1, "collectives": "gloo", "store": None}
     assert wire.receive(agent)[1:] == ("start", facts)
     assert wire.receive(agent)[1:] == ("kill all", None)
+
+
+def test_an_agent_that_says_nothing_to_a_start_is_lost_in_time(
+    hosts: Hosts, come: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote_workers, "_START_WITHIN_S", 0.3)
+    come("agent", 0, {**FACTS, "count": 1})
+    workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
+    with pytest.raises(DeviceLostError, match="the connection to its machine"):
+        list(workers.links())
 
 
 def test_all_agents_of_a_machine_that_was_lost_are_and_those_that_live_come_again(

@@ -19,6 +19,8 @@ _LOOK_EVERY_S = 0.1
 _SAY_AFTER_S = 2
 # how long to wait for an agent, which answers at once unless its machine is busy
 _NEWS_WITHIN_S = 2
+# how long an agent may take to fork a worker and to connect it
+_START_WITHIN_S = 60
 
 
 def gather(hosts: Hosts, devices: int | None, within_s: float) -> list[Agent]:
@@ -111,13 +113,16 @@ class RemoteWorkers:
         """Start the workers, all at a time but the first, which has their store; a Link to each, and None meanwhile.
 
         Raises:
-            DeviceLostError: an agent, or its machine, goes before.
+            DeviceLostError: an agent, or its machine, goes before, or says nothing for a minute.
         """
         started = 0
         orders = [self._order(0, None)]
         try:
             for device, agent in enumerate(self._agents):
+                end_s = time.monotonic() + _START_WITHIN_S
                 while (answer := agent.answer(orders[device], _LOOK_EVERY_S)) is None:
+                    if time.monotonic() > end_s:
+                        agent.lose(TimeoutError())
                     if agent.lost:
                         raise lost_error(device, self._loss(device), self._platform)
                     yield None
