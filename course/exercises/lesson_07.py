@@ -189,6 +189,7 @@ EXERCISES = (
         stub=unconstrained,
         why="A reduce_scatter is the first half of an all_reduce. With whole columns on a device the "
         "second half is an all_gather of "
-        "64 sums, not of 64 x 64 numbers.",
+        "64 sums, not of 64 x 64 numbers. Columns sharded by `a` send 4,288 bytes: a device slices what it has, and "
+        "the all_reduce along `b` is of a quarter.",
     ),
 )

@@ -64,7 +64,7 @@ ANSWERS = {
         solution=[BY_COLUMNS, BY_ROWS, BY_COLUMNS, BY_ROWS],
         wrong=(
             Wrong([WHOLE, BY_COLUMNS, BY_ROWS, BY_COLUMNS], "it is still whole"),
-            Wrong([BY_ROWS, BY_COLUMNS, BY_ROWS, WHOLE], "must be by columns"),
+            Wrong([BY_ROWS, BY_ROWS, BY_COLUMNS, BY_ROWS], "must be by columns"),
             Wrong([BY_COLUMNS] * 4, "what must happen between them"),
             Wrong([BY_COLUMNS, WHOLE, WHOLE, WHOLE], "Which weight is the largest"),
         ),

@@ -55,7 +55,7 @@ def test_after_passed_stands_why_the_answer_is_right(
     made = Exercise("99.1", judge_three, ("One?", "Two?"), why="There are three of them. " * 6)
     monkeypatch.setattr(checking, "exercise_of", lambda id: made)
     told = said(capsys, 3)
-    assert told[:2] == ["99.1: passed", "  why:  " + "There are three of them. " * 3 + "There are three"]
+    assert told[:2] == ["99.1: passed", "  why:  " + "There are three of them. " * 3 + "There"]
     assert told[2].startswith("    of them. There")
 
 

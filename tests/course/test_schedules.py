@@ -87,7 +87,7 @@ def test_the_errors_own_words_are_understood() -> None:
 
     sights = {device: sight(device) for device in range(4)}
     links: list[Link] = []
-    error = _error(links, sights, list(sights.values()), [3], 2, "cpu")
+    error = _error(links, sights, list(sights.values()), {"its process is stopped": [3]}, 2, "cpu")
     assert isinstance(error, ts.CollectiveTimeoutError)
     moment = from_error(error)
     assert moment.waits_for == {0: (3,), 1: (3,), 2: (3,)}
