@@ -56,7 +56,7 @@ def test_after_passed_stands_why_the_answer_is_right(
     monkeypatch.setattr(checking, "exercise_of", lambda id: made)
     told = said(capsys, 3)
     assert told[:2] == ["99.1: passed", "  why:  " + "There are three of them. " * 3 + "There"]
-    assert told[2].startswith("    of them. There")
+    assert told[2].startswith("    are three of them. There")
 
 
 def test_wrong_answers_climb_the_ladder_and_stay_on_its_last_rung(capsys: pytest.CaptureFixture[str]) -> None:
