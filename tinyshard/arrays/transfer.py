@@ -102,7 +102,7 @@ _moves: Recent[Any, Program] = Recent(1024, release)
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
     """The program that brings an array from one layout to another.
 
-    Communication: over one device order, the fewest exchanges (`partition.reshard`); otherwise blocks from device
+    Communication: over one device order, the way of fewest bytes (`partition.reshard`); otherwise blocks from device
     to device.
     """
     key = (have, want, shape, dtype)
