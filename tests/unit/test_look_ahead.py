@@ -87,3 +87,12 @@ def test_a_gradient_is_combined_where_the_moments_are(
 
 def test_a_sum_that_several_products_take_is_combined_once(mesh: ts.Mesh) -> None:
     assert kinds(program(mesh, of_a_product, P())[0]) == {"all_reduce": 1}
+
+
+def test_a_sum_is_followed_through_more_ops_than_python_calls_may_be_nested(mesh: ts.Mesh) -> None:
+    def scaled(g: Tensor, m: Tensor, v: Tensor, p: Tensor) -> Any:
+        for _ in range(1100):
+            g = g * 1.001
+        return (g,)
+
+    assert kinds(program(mesh, scaled, P())[0]) == {"all_reduce": 1}

@@ -14,7 +14,7 @@ sharded, and else by an all_reduce.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -51,24 +51,27 @@ class LookAhead:
         return self._decided[node]
 
     def _is_combined(self, node: Node) -> bool:
-        cone: dict[Node, None] = {}
-        needed = dict.fromkeys(self._needed(node, cone))
-        return node in needed or (len(node.users) > 1 and sum(map(_numel, needed)) > _numel(node))
+        """Whether a sum that stays partial would be combined by itself all the same, or as values larger than it."""
+        cone, needed = {node}, dict[Node, None]()  # what is linear in the sum; what is combined in its place
+        ahead = [node]
+        for at in ahead:  # grows
+            for user in at.users:
+                if user in cone:
+                    continue
+                if user.op == "output" or not isinstance(user.target, torch._ops.OpOverload):
+                    needed[at] = None
+                elif self._is_linear(user, at, cone):
+                    cone.add(user)
+                    ahead.append(user)
+                else:
+                    needed[at if torch.Tag.pointwise in user.target.tags else user] = None
+            if node in needed or sum(map(_numel, needed)) > _numel(node):
+                return True
+            if len(node.users) == 1:  # what that op makes is decided for itself
+                return False
+        return False
 
-    def _needed(self, node: Node, cone: dict[Node, None]) -> Iterator[Node]:
-        """The values that are combined if `node` stays partial; `cone` collects what is linear in it."""
-        cone[node] = None
-        for user in node.users:
-            if user in cone:
-                continue
-            if user.op == "output" or not isinstance(user.target, torch._ops.OpOverload):
-                yield node
-            elif self._is_linear(user, node, cone):
-                yield from self._needed(user, cone)
-            else:
-                yield node if torch.Tag.pointwise in user.target.tags else user
-
-    def _is_linear(self, user: Node, node: Node, cone: dict[Node, None]) -> bool:
+    def _is_linear(self, user: Node, node: Node, cone: set[Node]) -> bool:
         """Whether an op leaves the sum partial that is `node`."""
         op: Any = user.target
         others = [x for x in user.all_input_nodes if x is not node]
@@ -87,11 +90,12 @@ class LookAhead:
         """The layout of the first sharded value that the sum meets elementwise, if that sends no more than to stay."""
         have: ShardedVar = self.made[node]
         stays = bytes_between(have, replace(have, partial=()), self.axes)
-        ahead = [node]
+        seen, ahead = {node}, [node]
         for at in ahead:  # grows
             for user in at.users:
-                if user in ahead or not _is_elementwise(user, have.shape):
+                if user in seen or not _is_elementwise(user, have.shape):
                     continue
+                seen.add(user)
                 ahead.append(user)
                 for x in map(self.made.get, user.all_input_nodes):
                     if not isinstance(x, ShardedVar) or x.shape != have.shape or x.partial or not any(x.dims):
