@@ -54,7 +54,7 @@ class ShardedVar:
 
     def local(self, axes: Axes) -> ShapedType:
         """Shape and dtype of one shard."""
-        parts = (math.prod(axes[a] for a in cut) for cut in self.dims)
+        parts = _parts(self.dims, axes)
         return ShapedType(tuple(n // k for n, k in zip(self.shape, parts, strict=True)), self.dtype)
 
     @property
@@ -92,10 +92,11 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
     partial = tuple(p for p in x.partial if p in partial)
+    if (x.dims, x.partial) == (dims, partial):
+        return x
     at_hand: dict[Placed, int] = builder.once(("at hand", x.number), dict)
     at_hand.setdefault((x.dims, x.partial), x.number)
-    here = replace(x, number=-1, dims=(), partial=())
-    for step in _way(here, tuple(at_hand), (dims, partial), builder.axes):
+    for step in _way(x.shape, x.dtype, tuple(at_hand), (dims, partial), builder.axes)[1]:
         if step.made not in at_hand:
             number = collective(builder, step.name, at_hand[step.taken], step.axes, **step.params(builder.axes))
             at_hand[step.made] = number
@@ -106,10 +107,7 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
 def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
     """Bytes that a device sends to bring a value from one layout to another; what stays partial costs nothing."""
     partial = tuple(p for p in have.partial if p in want.partial)
-    here = replace(have, number=-1, dims=(), partial=())
-    way = _way(here, ((have.dims, have.partial),), (want.dims, partial), axes)
-    operands = [replace(have, dims=step.taken[0]).local(axes) for step in way]
-    return sum(nbytes_sent(s.name, x, axes, {"axes": s.axes}) for s, x in zip(way, operands, strict=True))
+    return _way(have.shape, have.dtype, ((have.dims, have.partial),), (want.dims, partial), axes)[0]
 
 
 Placed = tuple[Dims, Partial]
@@ -136,8 +134,10 @@ class _Step:
 
 
 @lru_cache(maxsize=4096)
-def _way(x: ShardedVar, at_hand: tuple[Placed, ...], want: Placed, axes: Axes) -> tuple[_Step, ...]:
-    """The cheapest chain of steps from one of the layouts at hand to another."""
+def _way(
+    shape: tuple[int, ...], dtype: torch.dtype, at_hand: tuple[Placed, ...], want: Placed, axes: Axes
+) -> tuple[int, tuple[_Step, ...]]:
+    """Bytes sent, and the steps, of the cheapest way from one of the layouts at hand to another."""
     order = itertools.count()  # among equals the one found first
     greed = 1 if len(axes) < 4 else 4  # on many axes a good way found in milliseconds, in place of the best in seconds
     queue: list[tuple[int, int, int, int, Placed, tuple[_Step, ...]]] = []
@@ -146,15 +146,15 @@ def _way(x: ShardedVar, at_hand: tuple[Placed, ...], want: Placed, axes: Axes) -
     while queue:
         _, length, _, sent, here, way = heapq.heappop(queue)
         if here == want:
-            return way
+            return sent, way
         if sent > least[here]:
             continue
-        operand = replace(x, dims=here[0]).local(axes)
-        for step in _steps_from(x, here, want, axes):
+        operand = ShardedVar(-1, shape, dtype, here[0]).local(axes)
+        for step in _steps_from(shape, here, want, axes):
             there = sent + nbytes_sent(step.name, operand, axes, {"axes": step.axes})
             if there < least.get(step.made, math.inf):
                 least[step.made] = there
-                bound = there + greed * _missing(x.shape, step.made[0], want[0], axes) * x.dtype.itemsize
+                bound = there + greed * _missing(shape, step.made[0], want[0], axes) * dtype.itemsize
                 heapq.heappush(queue, (bound, length + 1, next(order), there, step.made, (*way, step)))
     raise AssertionError("every layout can be gathered, and cut anew")
 
@@ -171,24 +171,18 @@ def _missing(shape: tuple[int, ...], have: Dims, want: Dims, axes: Axes) -> int:
 @lru_cache(maxsize=4096)
 def _common(size: int, have: Axes, want: Axes, axes: Axes) -> list[int]:
     """For each device, how many places along a dim it holds and is to hold."""
-    both = zip(_ranges(size, have, axes), _ranges(size, want, axes), strict=True)
+    both = zip(_held(size, have, axes), _held(size, want, axes), strict=True)
     return [max(0, min(h.stop, w.stop) - max(h.start, w.start)) for h, w in both]
 
 
 @lru_cache(maxsize=1024)
-def _ranges(size: int, cut: Axes, axes: Axes) -> list[range]:
+def _held(size: int, cut: Axes, axes: Axes) -> list[range]:
     """For each device, the places of its block along a dim."""
-    length = size // math.prod(axes[a] for a in cut)
-    found = []
-    for at in itertools.product(*map(range, axes)):
-        number = 0
-        for a in cut:
-            number = number * axes[a] + at[a]
-        found.append(range(number * length, (number + 1) * length))
-    return found
+    layout = Layout(tuple(range(math.prod(axes))), axes, (cut,))
+    return [range(size)[layout.index(position, (size,))[0]] for position in layout.devices]
 
 
-def _steps_from(x: ShardedVar, here: Placed, want: Placed, axes: Axes) -> Iterator[_Step]:
+def _steps_from(shape: tuple[int, ...], here: Placed, want: Placed, axes: Axes) -> Iterator[_Step]:
     dims, partial = here
     wanted = {a for cut in want[0] for a in cut}
     left = tuple(p for p in partial if p not in want[1])  # to be combined
@@ -196,20 +190,20 @@ def _steps_from(x: ShardedVar, here: Placed, want: Placed, axes: Axes) -> Iterat
     for d in range(len(dims)):
         for axis in sorted(wanted - used):
             cut = _with_cut(dims, d, (*dims[d], axis))
-            if _fits(x, cut, axes):
+            if _fits(shape, cut, axes):
                 yield _Step("local_slice", (axis,), here, (cut, partial), (("dim", d),))
         for op in dict.fromkeys(op for _, op in left if op in ("sum", "avg")):
             for group in _selections([a for a, o in left if o == op and a in wanted]):
                 cut = _with_cut(dims, d, (*dims[d], *group))
                 rest = tuple(p for p in partial if p[0] not in group)
-                if _fits(x, cut, axes):
+                if _fits(shape, cut, axes):
                     yield _Step("reduce_scatter", group, here, (cut, rest), (("dim", d), ("op", op)))
         for first in reversed(range(len(dims[d]))):
             group, whole = dims[d][first:], _with_cut(dims, d, dims[d][:first])
             yield _Step("all_gather", group, here, (whole, partial), (("dim", d),))
             for other in range(len(dims)):
                 cut = _with_cut(whole, other, (*whole[other], *group))
-                if other != d and _fits(x, cut, axes):
+                if other != d and _fits(shape, cut, axes):
                     yield _Step("all_to_all", group, here, (cut, partial), (("split", other), ("join", d)))
     for op in dict.fromkeys(op for _, op in left):
         group = tuple(a for a, o in left if o == op)
@@ -250,5 +244,5 @@ def _parts(dims: Dims, axes: Axes) -> list[int]:
     return [math.prod(axes[a] for a in cut) for cut in dims]
 
 
-def _fits(x: ShardedVar, dims: Dims, axes: Axes) -> bool:
-    return all(n % k == 0 for n, k in zip(x.shape, _parts(dims, axes), strict=True))
+def _fits(shape: tuple[int, ...], dims: Dims, axes: Axes) -> bool:
+    return all(n % k == 0 for n, k in zip(shape, _parts(dims, axes), strict=True))
