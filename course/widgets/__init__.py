@@ -14,6 +14,7 @@
     views         lesson 04: the whole beside one device, under pmap and shard_map
     layouts       lesson 07: layouts of the operands in; program, layout of the result, bytes and work out
     costs         lesson 08: memory, traffic and work of a training step under a layout
+    costs_step    that step: a network of four layers, its layouts and optimizers
     cache         lesson 09: a function is called again; what jit finds in its caches, what is made anew
     counters      lesson 10: which counter makes which number, on which device
     waiting       lesson 11: who waits for whom

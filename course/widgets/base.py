@@ -95,7 +95,7 @@ class Explorer(Generic[Data]):
     """A picture and the controls that change it.
 
     Args:
-        heading: what it shows, in a few words: they stand in bold letters above every picture.
+        heading: what it shows, in a few words; written in bold above the picture, whatever is chosen.
         controls: from left to right; a later one may depend on the earlier ones.
         look: from the choices, by name, to plain data. A TinyshardError that it raises is drawn instead.
         draw: from the data to the sheet that is put on a card.

@@ -165,7 +165,7 @@ def card(heading: str, sheet: Sheet) -> str:
     """The finished picture: a sheet under its heading, on a card of its size.
 
     Args:
-        heading: what the picture shows, in bold letters above it.
+        heading: what the picture shows; written in bold above it.
         sheet: what is drawn.
 
     Returns:

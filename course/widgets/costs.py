@@ -6,16 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from course.planner import LAPTOPS, estimate
 from course.widgets.bars import bar, legend
 from course.widgets.base import Choice, Control, Explorer, Press
 from course.widgets.card import MUTED, Piece, Sheet, paragraph, stack
+from course.widgets.costs_step import CUTS, OPTIMIZERS, operands, train_step
 from course.widgets.timed import OnPress, Timed, is_too_much, table, table_piece, timed
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
@@ -23,11 +22,9 @@ from tinyshard.arrays.placement import device_put
 from tinyshard.compile.cost import CollectiveCount
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
-from tinyshard.lax import with_sharding_constraint
 from tinyshard.runtime.lifecycle import devices
-from tinyshard.sharding import NamedSharding, P, PartitionSpec
-from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh
-from tinyshard.transforms.autodiff import value_and_grad
+from tinyshard.sharding import NamedSharding, PartitionSpec
+from tinyshard.sharding.mesh import AbstractMesh, make_mesh
 
 __all__ = ["Compared", "Costs", "costs_of", "describe", "draw", "layout_costs", "look"]
 
@@ -37,21 +34,6 @@ MESHES = ((1, 1), (8, 1), (4, 2), (2, 4), (1, 8))
 WIDTHS = (256, 8192)
 EXAMPLES = (256, 8192)
 
-Layer = tuple[PartitionSpec, PartitionSpec]
-WHOLE: Layer = (P(), P())
-BY_COLUMNS: Layer = (P(None, "model"), P("model"))
-BY_ROWS: Layer = (P("model"), P())
-ROWS_ALONG_DATA: Layer = (P("data"), P())
-
-# what is sharded along "model", or under FSDP along "data" → layout of W and b of each layer
-CUTS: dict[str, tuple[Layer, ...]] = {
-    "nothing": (WHOLE, WHOLE, WHOLE, WHOLE),
-    "W2 and W3": (WHOLE, BY_COLUMNS, BY_ROWS, WHOLE),
-    "W1 and W2": (BY_COLUMNS, BY_ROWS, WHOLE, WHOLE),
-    "FSDP": (ROWS_ALONG_DATA, ROWS_ALONG_DATA, ROWS_ALONG_DATA, ROWS_ALONG_DATA),
-}
-# numbers of optimizer state for each parameter: Adam keeps a mean of gradients and one of their squares
-OPTIMIZERS = {"SGD": 0, "Adam": 2}
 # sky blue, purple, orange, vermilion: told apart with any kind of colour vision; each part also has a height of its own
 PARTS = (
     ("parameters", OKABE_ITO[0], 20),
@@ -191,8 +173,8 @@ def costs_of(mesh: tuple[int, int], cut: str, width: int, examples: int, optimiz
     def stand_in(shape: tuple[int, ...], spec: PartitionSpec) -> ShapeDtypeStruct:
         return ShapeDtypeStruct(shape, torch.float32, sharding=NamedSharding(grid, spec))
 
-    params, state, batch = _operands(stand_in, cut, width, examples, optimizer)
-    compiled = jit(_train_step(grid, cut)).lower(params, state, batch).compile()
+    params, state, batch = operands(stand_in, cut, width, examples, optimizer)
+    compiled = jit(train_step(grid, cut)).lower(params, state, batch).compile()
     by_model = estimate(compiled, LAPTOPS)
     program, cost, memory = compiled.program, compiled.cost_analysis(), compiled.memory_analysis()
     held = [meta.nbytes for meta in program.metas[: program.num_inputs] if meta is not None]
@@ -225,8 +207,6 @@ def times_of(compared: Compared) -> tuple[Timed, ...]:
 
 
 def _time_of(costs: Costs, compared: Compared) -> Timed:
-    if costs.problem:
-        return Timed(costs.name, costs.sent_nbytes, costs.modelled_s, None, costs.problem)
     mesh, cut = costs.layout
 
     def prepare() -> Callable[[], Any]:
@@ -236,23 +216,11 @@ def _time_of(costs: Costs, compared: Compared) -> Timed:
         def placed(shape: tuple[int, ...], spec: PartitionSpec) -> Any:
             return device_put(0.05 * torch.randn(shape, generator=random), NamedSharding(grid, spec))
 
-        operands = _operands(placed, cut, compared.width, compared.examples, compared.optimizer)
-        step = jit(_train_step(grid, cut))
-        return lambda: step(*operands)
+        given = operands(placed, cut, compared.width, compared.examples, compared.optimizer)
+        step = jit(train_step(grid, cut))
+        return lambda: step(*given)
 
-    return timed(costs.name, costs.sent_nbytes, costs.modelled_s, prepare)
-
-
-def _operands(
-    made: Callable[[tuple[int, ...], PartitionSpec], Any], cut: str, width: int, examples: int, optimizer: str
-) -> Any:
-    """Parameters, state of the optimizer and batch of a step, each made from its shape and spec."""
-    sizes = [784, width, width, width, 10]
-    params = [
-        (made((m, n), specs[0]), made((n,), specs[1])) for (m, n), specs in zip(pairwise(sizes), CUTS[cut], strict=True)
-    ]
-    batch = (made((examples, sizes[0]), P("data")), made((examples, sizes[-1]), P("data")))
-    return params, [params] * OPTIMIZERS[optimizer], batch
+    return timed(costs.name, costs.sent_nbytes, costs.modelled_s, prepare, costs.problem)
 
 
 def draw(compared: Compared) -> Sheet:
@@ -287,36 +255,6 @@ def describe(compared: Compared) -> str:
         lines.append(f"{costs.name:18}{words}{costs.flops / 1e6:>13,.1f}")
     chosen = compared.costs[-1]
     return "\n".join([*lines, "", f"{chosen.name}:", *_lines(chosen), *table(compared.times)])
-
-
-def _train_step(grid: Mesh, cut: str) -> Callable[..., Any]:
-    """One step of SGD, or with two trees of state of Adam; under FSDP weights are gathered before they are used."""
-
-    def laid(x: torch.Tensor, spec: PartitionSpec) -> torch.Tensor:
-        constrained: torch.Tensor = with_sharding_constraint(x, NamedSharding(grid, spec))
-        return constrained
-
-    def loss(params: Any, batch: Any) -> torch.Tensor:
-        inputs, targets = batch
-        for weights, bias in params:
-            outputs = inputs @ weights + bias
-            inputs = outputs.clamp(min=0)
-        result: torch.Tensor = ((outputs - targets) ** 2).sum(-1).mean()
-        return result
-
-    def step(params: Any, state: Any, batch: Any) -> Any:
-        used = [(laid(weights, P()), bias) for weights, bias in params] if cut == "FSDP" else params
-        value, grads = value_and_grad(loss)(used, batch)
-        # a partial sum that is used three times would be added up three times: so each gradient is laid out at once
-        grads = [(laid(g[0], specs[0]), laid(g[1], specs[1])) for g, specs in zip(grads, CUTS[cut], strict=True)]
-        if not state:
-            return value, tree_map(lambda p, g: p - 1e-3 * g, params, grads)
-        means = tree_map(lambda m, g: 0.9 * m + 0.1 * g, state[0], grads)
-        squares = tree_map(lambda v, g: 0.999 * v + 0.001 * g * g, state[1], grads)
-        new = tree_map(lambda p, m, v: p - 1e-3 * m / (v.sqrt() + 1e-8), params, means, squares)
-        return value, new, means, squares
-
-    return step
 
 
 def _layout_words(mesh: tuple[int, int], cut: str) -> str:

@@ -154,9 +154,6 @@ def time_of(planned: Planned, result: PartitionSpec | None) -> Timed:
 
     Communication: that of the program, several times.
     """
-    words = planned.function
-    if planned.problem:
-        return Timed(words, planned.nbytes, planned.modelled_s, None, planned.problem)
 
     def prepare() -> Callable[[], Any]:
         mesh = make_mesh(tuple(MESH.shape.values()), MESH.axis_names, devices=devices()[: MESH.size])
@@ -165,7 +162,7 @@ def time_of(planned: Planned, result: PartitionSpec | None) -> Timed:
         function = jit(_expression(planned.function, result, mesh))
         return lambda: function(left, right)
 
-    return timed(words, planned.nbytes, planned.modelled_s, prepare)
+    return timed(planned.function, planned.nbytes, planned.modelled_s, prepare, planned.problem)
 
 
 def draw(planned: Planned) -> Sheet:

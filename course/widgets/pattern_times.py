@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from course.planner import LAPTOPS, estimate
-from course.widgets.timed import Timed, timed
+from course.widgets.timed import Timed, problem_of, timed
 from tinyshard.arrays.placement import device_put
 from tinyshard.arrays.transfer import move_program
 from tinyshard.compile.cost import bytes_sent
@@ -61,7 +61,7 @@ def _mapped(mapped: Any, shape: tuple[int, ...], words: str) -> Timed:
     try:
         compiled = mapped.lower(table).compile()
     except Exception as error:  # a learner's function may take rows of numbers only
-        return Timed(words, 0, (0.0, 0.0), None, f"{type(error).__name__}: {str(error).splitlines()[0]}")
+        return Timed(words, 0, (0.0, 0.0), None, problem_of(error))
     cost, by_model = compiled.cost_analysis(), estimate(compiled, LAPTOPS)
 
     def prepare() -> Callable[[], Any]:

@@ -18,7 +18,7 @@ from course.deadline import OverdueError, deadline
 from course.planner import LAPTOPS
 from course.widgets.card import Piece, paragraph
 
-__all__ = ["LIMIT_S", "RUNS", "OnPress", "Timed", "is_too_much", "table", "table_piece", "timed"]
+__all__ = ["LIMIT_S", "RUNS", "OnPress", "Timed", "is_too_much", "problem_of", "table", "table_piece", "timed"]
 
 RUNS = 5
 LIMIT_S = 5.0
@@ -53,6 +53,7 @@ def timed(
     nbytes: int,
     modelled_s: tuple[float, float],
     prepare: Callable[[], Callable[[], Any]],
+    problem: str = "",
     limit_s: float | None = None,
 ) -> Timed:
     """Measure a call; an error, or more time than there is, becomes words.
@@ -62,6 +63,7 @@ def timed(
         nbytes: what the busiest device sends, by the model.
         modelled_s: by the model, in seconds.
         prepare: makes the operands, and gives back the call; the call gives back Arrays.
+        problem: why it is not to be run; "" where it may.
         limit_s: for everything together; None for LIMIT_S.
 
     Returns:
@@ -75,6 +77,8 @@ def timed(
         >>> timed("a quotient", 0, (0.0, 0.0), lambda: lambda: 1 / 0).problem
         'ZeroDivisionError: division by zero'
     """
+    if problem:
+        return Timed(what, nbytes, modelled_s, None, problem)
     limit_s = LIMIT_S if limit_s is None else limit_s
     try:
         with deadline(limit_s):
@@ -84,9 +88,19 @@ def timed(
     except OverdueError:
         return Timed(what, nbytes, modelled_s, None, f"it took more than {limit_s:g} s")
     except Exception as error:
-        told = str(error).strip() or "no message"
-        return Timed(what, nbytes, modelled_s, None, f"{type(error).__name__}: {told.splitlines()[0]}")
+        return Timed(what, nbytes, modelled_s, None, problem_of(error))
     return Timed(what, nbytes, modelled_s, statistics.median(seconds))
+
+
+def problem_of(error: Exception) -> str:
+    """An error in one line.
+
+    Example:
+        >>> problem_of(ValueError("")), problem_of(KeyError("x"))
+        ('ValueError: no message', "KeyError: 'x'")
+    """
+    told = str(error).strip() or "no message"
+    return f"{type(error).__name__}: {told.splitlines()[0]}"
 
 
 def is_too_much(nbytes: int, flops: int) -> str:

@@ -16,7 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 @pytest.mark.parametrize("name", SCENES)
 def test_every_moment_of_every_example_is_drawn_with_an_arrow_for_each_wait(name: str) -> None:
     for moment in steps(SCENES[name]):
-        root = ElementTree.fromstring(card("who waits", draw(moment)))
+        root = ElementTree.fromstring(card("waits", draw(moment)))
         arrows = list(root.iter(f"{SVG}polygon"))
         assert len(arrows) == sum(map(len, moment.waits_for.values()))
         thick = [node for node in root.iter(f"{SVG}path") if node.get("stroke-width") == "3"]
@@ -26,7 +26,7 @@ def test_every_moment_of_every_example_is_drawn_with_an_arrow_for_each_wait(name
 @pytest.mark.parametrize("name", SCENES)
 def test_what_is_drawn_lies_on_the_card(name: str) -> None:
     for moment in steps(SCENES[name]):
-        root = ElementTree.fromstring(card("who waits", draw(moment)))
+        root = ElementTree.fromstring(card("waits", draw(moment)))
         width, height = float(root.get("width", 0)), float(root.get("height", 0))
         assert 300 < width < 900 and 150 < height < 500
 
