@@ -112,5 +112,5 @@ def _is_elementwise(node: Node, shape: tuple[int, ...]) -> bool:
 
 
 def _numel(node: Node) -> int:
-    value = node.meta["val"]
+    value = node.meta.get("val")  # a check of values makes nothing
     return math.prod(value.shape) if isinstance(value, torch.Tensor) else 0
