@@ -1,7 +1,8 @@
 """What each of the workers' own kernels is worth: torch's and ours, taking turns in one process with one thread.
 
-python -m benchmarks.kernels              # all rows
+OPENBLAS_NUM_THREADS=1 python -m benchmarks.kernels    # all rows
 python -m benchmarks.kernels --turns 1000
+TINYSHARD_PRODUCTS=numpy OPENBLAS_NUM_THREADS=1 python -m benchmarks.kernels
 
 Prints the median and the quartiles of both, and the ratio of the medians. A kernel that saves less than a tenth goes.
 """
@@ -15,11 +16,12 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import Spread
+from benchmarks.report import Spread, processor
 from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, make_ready
+from tinyshard.runtime.worker.products import library
 
 Call = Callable[[], object]
 _COMPARISONS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -62,7 +64,7 @@ def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
     ways = [make_ready(program, communicator=way).steps[0].call for way in (None, _NoOthers())]  # type: ignore[arg-type]
     torchs, ours = ways
     assert torchs is not None and ours is not None
-    torch.testing.assert_close(ours([*tensors, None])[0], wanted)
+    torch.testing.assert_close(ours([*tensors, None])[0], wanted, rtol=1e-4, atol=1e-4)
     return Row(op, what, lambda: torchs([*tensors, None]), lambda: ours([*tensors, None]), times)
 
 
@@ -72,6 +74,23 @@ def rows() -> list[Row]:
     x, mask, few = torch.randn(256, 1024), torch.randn(256, 1024) > 0, torch.ones(8)
     return [
         *(_op(f"x {sign} 0, 256 × 1024", f"aten.{name}.Scalar", x, 0) for name, sign in _COMPARISONS.items()),
+        _op("mm, 512 × 256 by 256 × 1024", "aten.mm.default", torch.randn(512, 256), torch.randn(256, 1024)),
+        _op(
+            "mm of columns, 1024 × 128 by 128 × 256", "aten.mm.default", torch.randn(128, 1024).T, torch.randn(128, 256)
+        ),
+        _op(
+            "addmm, 128 × 784 by 784 × 1024",
+            "aten.addmm.default",
+            torch.randn(1024),
+            torch.randn(128, 784),
+            torch.randn(784, 1024),
+        ),
+        _op(
+            "bmm, 8 × 256 × 256 by 8 × 256 × 256",
+            "aten.bmm.default",
+            torch.randn(8, 256, 256),
+            torch.randn(8, 256, 256),
+        ),
         _op("mm, 1024 × 128 by 128 × 10", "aten.mm.default", torch.randn(1024, 128), torch.randn(128, 10)),
         _op("where(mask, x, 0), 256 × 1024", "aten.where.self", mask, x, torch.zeros(())),
         _op("x + 1, 8 elements: 1 as a tensor, and torch.add", "aten.add.Tensor", few, 1, times=100),
@@ -85,6 +104,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=200)
     turns = parser.parse_args().turns
     torch.set_num_threads(1)
+    print(f"{processor()}; large products by {library()}\n")
     print("| | torch's own | ours | ratio |\n|---|---|---|---|")
     for row in rows():
         taken: list[list[float]] = [[], []]

@@ -37,7 +37,8 @@ class ForkServer:
 
     def __init__(self) -> None:
         path = [os.path.abspath(p) for p in sys.path]  # "" is the folder of the controller
-        environment = {**os.environ, "TINYSHARD_ROLE": "worker", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        environment = {**os.environ, "TINYSHARD_ROLE": "worker"}
+        environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._lock = threading.Lock()
         with held_off():

@@ -1,7 +1,7 @@
 """Kernels: faster functions that devices call in place of some torch ops.
 
 `python -m benchmarks.kernels` measures each row of the table beside torch's op. Results are equal to the last bit,
-except for narrow products, which add in another order.
+except for products, which add in another order.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tinyshard.core.program import Eqn, Value, values_in
 from tinyshard.core.types import ShapedType
+from tinyshard.runtime.worker import products
 
 # with fewer elements the kernels are not faster
 _MANY = 1 << 15
@@ -32,7 +33,8 @@ class Kernel:
     """A row of the table.
 
     Attributes:
-        fits: whether the kernel's result equals the op's, by the arguments: a `ShapedType` in place of each tensor.
+        fits: whether the kernel is faster and its result equals the op's, by the arguments: a `ShapedType` in place of
+            each tensor.
         call: the kernel, called with the op and then its arguments. It calls the op where a tensor's memory layout
             does not suit it.
     """
@@ -49,11 +51,11 @@ def kernel_for(step: Eqn, metas: Sequence[ShapedType | None], op: Callable[..., 
         metas: those of all values of the program.
         op: torch's function for the step.
     """
-    kernel = KERNELS.get(step.op)
+    kernels = KERNELS.get(step.op, ())
     args = [metas[a.number] if isinstance(a, Value) else a for a in step.args]
-    if kernel is None or step.kwargs or None in args or not kernel.fits(*args):
+    if step.kwargs or None in args:
         return op
-    return partial(kernel.call, op)
+    return next((partial(kernel.call, op) for kernel in kernels if kernel.fits(*args)), op)
 
 
 def _is_large(x: ShapedType) -> bool:
@@ -94,13 +96,23 @@ def _picked_or_zero(op: Callable[..., Tensor], mask: Tensor, x: Tensor, other: T
     return (x.view(torch.int32) * mask.to(torch.int32)).view(x.dtype)
 
 
-KERNELS: dict[str, Kernel] = {
-    "aten.ge.Scalar": Kernel(_is_compared, partial(_compared, np.greater_equal)),
-    "aten.gt.Scalar": Kernel(_is_compared, partial(_compared, np.greater)),
-    "aten.le.Scalar": Kernel(_is_compared, partial(_compared, np.less_equal)),
-    "aten.lt.Scalar": Kernel(_is_compared, partial(_compared, np.less)),
-    "aten.mm.default": Kernel(_is_narrow_product, _narrow_product),
-    "aten.where.self": Kernel(_is_picked_or_zero, _picked_or_zero),
+def _by_numpy(fits: Callable[..., bool], call: Callable[..., Tensor]) -> Kernel:
+    return Kernel(lambda *args: products.library() == "numpy" and fits(*args), call)
+
+
+# the first that fits is called
+KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "aten.addmm.default": (_by_numpy(products.is_large_product_and_bias, products.product_and_bias),),
+    "aten.bmm.default": (_by_numpy(products.is_large_product, products.product),),
+    "aten.ge.Scalar": (Kernel(_is_compared, partial(_compared, np.greater_equal)),),
+    "aten.gt.Scalar": (Kernel(_is_compared, partial(_compared, np.greater)),),
+    "aten.le.Scalar": (Kernel(_is_compared, partial(_compared, np.less_equal)),),
+    "aten.lt.Scalar": (Kernel(_is_compared, partial(_compared, np.less)),),
+    "aten.mm.default": (
+        _by_numpy(products.is_large_product, products.product),
+        Kernel(_is_narrow_product, _narrow_product),
+    ),
+    "aten.where.self": (Kernel(_is_picked_or_zero, _picked_or_zero),),
 }
 
 

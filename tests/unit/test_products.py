@@ -1,0 +1,112 @@
+"""Products by NumPy's BLAS: torch's values in torch's layout, and only where they pay."""
+
+import warnings
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from tinyshard.core.errors import RuntimeStateError
+from tinyshard.core.program import Eqn, Value
+from tinyshard.core.types import ShapedType
+from tinyshard.runtime.worker import products
+from tinyshard.runtime.worker.kernels import kernel_for
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "rows": lambda x: x,
+    "columns": lambda x: x.mT.contiguous().mT,
+    "every other row": lambda x: x.repeat_interleave(2, -2)[..., ::2, :],
+    "every other column": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "one row, repeated": lambda x: x[..., :1, :].expand(x.shape),
+    "negated": torch._neg_view,
+}
+
+
+@pytest.fixture(autouse=True)
+def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TINYSHARD_PRODUCTS", "numpy")
+    products.library.cache_clear()
+    yield
+    products.library.cache_clear()
+
+
+def kernel_of(op: str, tensors: list[torch.Tensor], own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    metas = [ShapedType(tuple(x.shape), x.dtype) for x in tensors]
+    return kernel_for(Eqn(op, tuple(map(Value, range(len(tensors)))), {}, (len(tensors),)), metas, own)
+
+
+@pytest.mark.parametrize("right", LAYOUTS)
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [
+        ("mm", [(160, 130), (130, 150)]),
+        ("bmm", [(3, 160, 130), (3, 130, 150)]),
+        ("addmm", [(150,), (160, 130), (130, 150)]),
+        ("addmm", [(160, 1), (160, 130), (130, 150)]),
+    ],
+)
+def test_a_product_has_torchs_values_shape_and_strides(
+    op: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, left: str, right: str
+) -> None:
+    tensors = [torch.randn(shape, dtype=dtype) for shape in shapes]
+    tensors[-2:] = LAYOUTS[left](tensors[-2]), LAYOUTS[right](tensors[-1])
+    torchs = getattr(torch, op)
+    kernel = kernel_of(f"aten.{op}.default", tensors, torchs)
+    assert kernel is not torchs, "the kernel fits"
+    before = [x.clone() for x in tensors]
+    made, wanted = kernel(*tensors), torchs(*tensors)
+    assert made.stride() == wanted.stride()
+    assert all(map(torch.equal, tensors, before)), "the operands are as they were"
+    torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e30])
+def test_infinity_is_no_warning(number: float) -> None:
+    x = torch.full((256, 256), number)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = kernel_of("aten.mm.default", [x, x], torch.mm)(x, x)
+    torch.testing.assert_close(made, x @ x, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "dtype"),
+    [
+        ("mm", [(64, 64), (64, 64)], torch.float32),  # few multiplications
+        ("bmm", [(99, 64, 64), (99, 64, 64)], torch.float32),  # few in each
+        ("mm", [(256, 256), (256, 256)], torch.bfloat16),
+        ("mm", [(256, 256), (256, 256)], torch.int64),
+        ("mm", [(0, 256), (256, 256)], torch.float32),
+    ],
+)
+def test_other_products_are_torchs(op: str, shapes: list[tuple[int, ...]], dtype: torch.dtype) -> None:
+    tensors = [torch.ones(shape, dtype=dtype) for shape in shapes]
+    own = getattr(torch, op)
+    assert kernel_of(f"aten.{op}.default", tensors, own) is own
+
+
+def test_the_processor_decides_and_the_environment_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(vendor: str, blas: str, environment: dict[str, str]) -> str:
+        for name in ("TINYSHARD_PRODUCTS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(products, "_vendor", lambda: vendor)
+        monkeypatch.setattr(np, "show_config", lambda mode: {"Build Dependencies": {"blas": {"name": blas}}})
+        monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+        products.library.cache_clear()
+        return products.library()
+
+    one = {"OPENBLAS_NUM_THREADS": "1"}
+    assert found("AuthenticAMD", "scipy-openblas", one) == "numpy"
+    assert found("AuthenticAMD", "scipy-openblas", {"OMP_NUM_THREADS": "1"}) == "numpy"
+    assert found("GenuineIntel", "scipy-openblas", one) == "torch"
+    assert found("AuthenticAMD", "mkl-sdl", one) == "torch"
+    assert found("AuthenticAMD", "scipy-openblas", {}) == "torch"
+    assert found("AuthenticAMD", "scipy-openblas", {**one, "TINYSHARD_PRODUCTS": "torch"}) == "torch"
+    assert found("GenuineIntel", "mkl-sdl", {"TINYSHARD_PRODUCTS": "numpy"}) == "numpy"
+    with pytest.raises(RuntimeStateError, match=r"no such library.*\n.*TINYSHARD_PRODUCTS=mkl"):
+        found("GenuineIntel", "mkl-sdl", {"TINYSHARD_PRODUCTS": "mkl"})
