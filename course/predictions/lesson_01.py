@@ -91,7 +91,7 @@ PREDICTIONS = (
         question="The layer is cut over eight devices of this laptop. How many times as fast is it, at best?",
         choices=(
             Choice(
-                "eight times",
+                "eight times, whatever the number of cores",
                 misconception="eight devices are eight times as fast, anywhere",
                 answer="With a core for each of them, perhaps. Eight workers on fewer cores take turns.",
             ),

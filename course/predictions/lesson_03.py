@@ -90,7 +90,7 @@ PREDICTIONS = (
             Choice(
                 "36 MiB",
                 misconception="each device must gather the whole array on the way",
-                answer="By way of a gather it would be so. But no device needs all of it at any time.",
+                answer="A gather of everything would need that and more: 4 + 16 + 32 MiB. No device needs all of it.",
             ),
         ),
         why="The old shard (4), what an exchange reads (4) and what it makes of that (4) are there together.",
