@@ -61,7 +61,8 @@ PREDICTIONS = (
             Choice(
                 "half as many again: 3,515,981",
                 misconception="gathering comes on top of the all-reduce",
-                answer="That was the step before, which has both. A reduce-scatter is only half of an all-reduce.",
+                answer="That was the step before, and lesson 05's, which gathers twice. This one gathers once, and a "
+                "reduce-scatter is only half of an all-reduce.",
             ),
             Choice(
                 "twice as many, as there are two collectives for each matrix",
