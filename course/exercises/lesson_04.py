@@ -197,7 +197,7 @@ EXERCISES = (
         (
             "Which function gives the lengths for the three examples that one device holds?",
             "Inside: `vmap` of `ts.grad(loss)`, with `w` shared. Outside: `shard_map`, with `w` whole on every device.",
-            "The block function returns a vector of 3. Each `P` says for one argument whether axis `i` cuts its dim 0: "
+            "The block function returns a vector of 3. Each `P` says for one argument whether axis `d` cuts its dim 0: "
             "for `w` it does not, for the others and for the result it does.",
         ),
         why="The outer map is over devices, the inner one over the examples of a device. No example needs another one, "

@@ -287,3 +287,10 @@ WRONG = {
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_call_says_what_it_got(what):
     assert_refused(*WRONG[what])
+
+
+@pytest.mark.parametrize("rows, advised", [(9, True), (1_000_000, False)])
+def test_more_rows_than_devices_advise_as_many_workers_only_where_a_machine_can_start_them(rows, advised):
+    with pytest.raises(ValueError, match="more rows than devices") as caught:
+        ts.pmap(lambda v: v)(torch.ones(rows))
+    assert (f"ts.init(devices={rows})" in str(caught.value)) == advised

@@ -21,6 +21,7 @@ from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_
 from tinyshard.transforms.over_devices import OverDevices, Split, moved_to
 
 UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
+MOST_WORKERS = 64  # more processes on one machine are not advised
 
 
 class Pmapped(OverDevices):
@@ -66,12 +67,13 @@ class Pmapped(OverDevices):
             raise MappingError(message("pmap over an axis of size 0", got="no row", rule="each device takes one row"))
         devices = list(self._devices) if self._devices is not None else list(lifecycle.devices())
         if size > len(devices):
+            as_many = f"; or ts.init(devices={size})" if size <= MOST_WORKERS else ""
             raise MappingError(
                 message(
                     "pmap has more rows than devices",
                     got=f"a mapped axis of size {size}, {len(devices)} devices",
                     rule="each device takes one row",
-                    try_=f"pmap(vmap(f)) on rows of shape ({len(devices)}, n, ...); or ts.init(devices={size})",
+                    try_=f"pmap(vmap(f)) on rows of shape ({len(devices)}, n, ...){as_many}",
                 )
             )
         if self._devices is not None and size != len(devices):
