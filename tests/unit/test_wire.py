@@ -1,7 +1,9 @@
 """Messages arrive whole and in order, however the bytes come."""
 
 import socket
+import sys
 import threading
+from types import ModuleType
 
 import pytest
 import torch
@@ -34,6 +36,17 @@ def test_many_messages_come_with_one_read(ends):
 def test_a_frame_in_one_piece_is_parsed(payload):
     pieces = wire.frame(("put", 3, (2,)), None if payload is None else memoryview(payload))
     assert wire.parse(b"".join(pieces)) == (("put", 3, (2,)), bytearray(payload) if payload else None)
+
+
+@pytest.mark.parametrize("layout", [torch.preserve_format, torch.contiguous_format, torch.channels_last])
+def test_a_memory_format_comes_from_a_notebook_that_has_imported_torch(monkeypatch, layout):
+    notebook = ModuleType("__mp_main__")
+    notebook.torch = torch
+    modules = {"__mp_main__": notebook} | sys.modules | {"__mp_main__": notebook}
+    monkeypatch.setattr(sys, "modules", modules)
+    frame = b"".join(wire.frame(("program", {"memory_format": layout})))
+    assert b"main" not in frame
+    assert wire.parse(frame) == (("program", {"memory_format": layout}), None)
 
 
 def test_messages_are_put_together_from_single_bytes(ends):

@@ -7,7 +7,9 @@ Frames are sent over a socket, or as records of the log in shared memory (`shm.l
 
 from __future__ import annotations
 
+import copyreg
 import pickle
+import pkgutil
 import socket
 import struct
 import time
@@ -15,6 +17,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+
+# torch pickles torch.preserve_format as the name "torch.preserve_format" of any module that has imported torch; in a
+# notebook that may be the notebook itself, which no other process has
+copyreg.pickle(torch.memory_format, lambda layout: (pkgutil.resolve_name, (str(layout),)))
 
 _LENGTHS = struct.Struct("<IQ")
 _CHUNK_NBYTES = 1 << 16
