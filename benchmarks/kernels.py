@@ -58,14 +58,21 @@ def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
         builder.input(ShapedType(tuple(x.shape), x.dtype))
     numbers = iter(range(len(tensors)))
     named = tuple(Value(next(numbers)) if isinstance(a, torch.Tensor) else a for a in args)
+    places = [(i, a.number) for i, a in enumerate(named) if isinstance(a, Value)]
     own = find_op(op)
     wanted = own(*args)
     program = builder.finish(builder.emit(op, named, {}, [ShapedType(tuple(wanted.shape), wanted.dtype)]))
-    ways = [make_ready(program, communicator=way).steps[0].call for way in (None, _NoOthers())]  # type: ignore[arg-type]
-    torchs, ours = ways
-    assert torchs is not None and ours is not None
-    torch.testing.assert_close(ours([*tensors, None])[0], wanted, rtol=1e-4, atol=1e-4)
-    return Row(op, what, lambda: torchs([*tensors, None]), lambda: ours([*tensors, None]), times)
+    ours = make_ready(program, communicator=_NoOthers()).steps[0].call  # type: ignore[arg-type]
+    assert ours is not None
+    torch.testing.assert_close(ours([*tensors, None])[0], wanted, rtol=1e-2, atol=1e-3)
+
+    def torchs() -> object:  # a device prepares a call so
+        values, filled = [*tensors, None], list(named)
+        for i, value in places:
+            filled[i] = values[value]
+        return (own(*filled),)
+
+    return Row(op, what, torchs, lambda: ours([*tensors, None]), times)
 
 
 def rows() -> list[Row]:
@@ -91,6 +98,8 @@ def rows() -> list[Row]:
             torch.randn(8, 256, 256),
             torch.randn(8, 256, 256),
         ),
+        _op("mm, 128 × 128 by 128 × 128 of bfloat16", "aten.mm.default", *torch.randn(2, 128, 128).bfloat16()),
+        _op("bmm, 8 × 64 × 64 by 8 × 64 × 64 of float16", "aten.bmm.default", *torch.randn(2, 8, 64, 64).half()),
         _op("mm, 1024 × 128 by 128 × 10", "aten.mm.default", torch.randn(1024, 128), torch.randn(128, 10)),
         _op("where(mask, x, 0), 256 × 1024", "aten.where.self", mask, x, torch.zeros(())),
         _op("x + 1, 8 elements: 1 as a tensor, and torch.add", "aten.add.Tensor", few, 1, times=100),

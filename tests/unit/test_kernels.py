@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import tinyshard as ts
 from benchmarks.kernels import rows
@@ -295,3 +297,25 @@ def test_only_products_by_a_few_columns_of_singles_are_turned() -> None:
         assert way_of(count, columns, dtype) is own
     unknown = [ShapedType((512, 128), torch.float32), None, None]
     assert kernel_for(Eqn("aten.mm.default", (Value(0), Value(1)), {}, (2,)), unknown, own) is own
+
+
+@pytest.mark.parametrize("mode", ["dispatch", "function"])
+def test_in_the_users_process_a_mode_sees_the_op_under_its_name(mode: str) -> None:
+    seen: list[str] = []
+
+    class Dispatch(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **kwargs or {})
+
+    class Function(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(str(func))
+            return func(*args, **kwargs or {})
+
+    x = many(torch.float32)
+    call = call_of("aten.ge.Scalar", (Value(0), 0), [x], ShapedType(tuple(x.shape), torch.bool), None)
+    assert call([x, None])[0].dtype == torch.bool
+    with Dispatch() if mode == "dispatch" else Function():
+        call([x, None])
+    assert seen == ["aten.ge.Scalar"]

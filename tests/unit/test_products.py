@@ -63,6 +63,33 @@ def test_a_product_has_torchs_values_shape_and_strides(
     torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-4)
 
 
+@pytest.mark.parametrize("left", LAYOUTS)
+@pytest.mark.parametrize("dtype", products.HALVES)
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [("mm", [(90, 70), (70, 80)]), ("bmm", [(3, 90, 70), (3, 70, 80)]), ("addmm", [(80,), (90, 70), (70, 80)])],
+)
+def test_a_product_of_16_bits_is_rounded_once(
+    monkeypatch: pytest.MonkeyPatch, op: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, left: str
+) -> None:
+    monkeypatch.setattr(products, "has_half", lambda dtype: False)
+    tensors = [torch.randn(shape).to(dtype) for shape in shapes]
+    tensors[-2] = LAYOUTS[left](tensors[-2])
+    torchs = getattr(torch, op)
+    kernel = kernel_of(f"aten.{op}.default", tensors, torchs)
+    assert kernel is not torchs, "the kernel fits"
+    made, exact = kernel(*tensors), torchs(*[x.double() for x in tensors])
+    assert (made.dtype, made.stride()) == (dtype, exact.stride())
+    torch.testing.assert_close(made.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-4)
+
+
+def test_products_of_16_bits_are_torchs_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.ones(90, 90, dtype=torch.bfloat16)
+    for has_half in (True, False):
+        monkeypatch.setattr(products, "has_half", lambda dtype, has_half=has_half: has_half)
+        assert (kernel_of("aten.mm.default", [x, x], torch.mm) is torch.mm) is has_half
+
+
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e30])
 def test_infinity_is_no_warning(number: float) -> None:
     x = torch.full((256, 256), number)
@@ -77,7 +104,7 @@ def test_infinity_is_no_warning(number: float) -> None:
     [
         ("mm", [(64, 64), (64, 64)], torch.float32),  # few multiplications
         ("bmm", [(99, 64, 64), (99, 64, 64)], torch.float32),  # few in each
-        ("mm", [(256, 256), (256, 256)], torch.bfloat16),
+        ("mm", [(32, 32), (32, 32)], torch.bfloat16),
         ("mm", [(256, 256), (256, 256)], torch.int64),
         ("mm", [(0, 256), (256, 256)], torch.float32),
     ],

@@ -13,7 +13,7 @@ from tinyshard.core.program import Eqn, Program, Value, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
-from tinyshard.runtime.worker.kernels import kernel_for, short_name, with_tensors_for_numbers
+from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
@@ -144,8 +144,9 @@ def _caller(
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
     if is_shortened:
         op = short_name(op, template, kwargs)
-    if is_quickened:
-        op = kernel_for(step, metas, op)
+    if place is None:
+        kernel = kernel_for(step, metas, op)
+        op = kernel if is_shortened else unless_seen(kernel, op)
 
     def call(values: list[Any]) -> Sequence[Any]:
         args = template.copy()

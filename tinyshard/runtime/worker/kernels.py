@@ -58,6 +58,18 @@ def kernel_for(step: Eqn, metas: Sequence[ShapedType | None], op: Callable[..., 
     return next((partial(kernel.call, op) for kernel in kernels if kernel.fits(*args)), op)
 
 
+def unless_seen(kernel: Callable[..., Any], op: Callable[..., Any]) -> Callable[..., Any]:
+    """The kernel, but the op while one of the user's torch modes is active: it must see the op under its name."""
+    if kernel is op:
+        return op
+
+    def call(*args: Any) -> Any:
+        is_seen = torch._C._len_torch_dispatch_stack() or torch._C._len_torch_function_stack()
+        return (op if is_seen else kernel)(*args)
+
+    return call
+
+
 def _is_large(x: ShapedType) -> bool:
     """Whether a tensor has many elements, and no dim of 1, whose stride may be any number."""
     return math.prod(x.shape) >= _MANY and 1 not in x.shape
@@ -100,16 +112,22 @@ def _by_numpy(fits: Callable[..., bool], call: Callable[..., Tensor]) -> Kernel:
     return Kernel(lambda *args: products.library() == "numpy" and fits(*args), call)
 
 
+_HALF_PRODUCT = Kernel(products.is_slow_half_product, products.half_product)
+
 # the first that fits is called
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "aten.addmm.default": (_by_numpy(products.is_large_product_and_bias, products.product_and_bias),),
-    "aten.bmm.default": (_by_numpy(products.is_large_product, products.product),),
+    "aten.addmm.default": (
+        _by_numpy(products.is_large_product_and_bias, products.product_and_bias),
+        _HALF_PRODUCT,
+    ),
+    "aten.bmm.default": (_by_numpy(products.is_large_product, products.product), _HALF_PRODUCT),
     "aten.ge.Scalar": (Kernel(_is_compared, partial(_compared, np.greater_equal)),),
     "aten.gt.Scalar": (Kernel(_is_compared, partial(_compared, np.greater)),),
     "aten.le.Scalar": (Kernel(_is_compared, partial(_compared, np.less_equal)),),
     "aten.lt.Scalar": (Kernel(_is_compared, partial(_compared, np.less)),),
     "aten.mm.default": (
         _by_numpy(products.is_large_product, products.product),
+        _HALF_PRODUCT,
         Kernel(_is_narrow_product, _narrow_product),
     ),
     "aten.where.self": (Kernel(_is_picked_or_zero, _picked_or_zero),),
