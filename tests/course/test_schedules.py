@@ -95,8 +95,8 @@ def test_the_errors_own_words_are_understood() -> None:
 
 
 def test_another_error_is_refused() -> None:
-    with pytest.raises(ValueError, match="no collective that somebody has not reached, in: CPU 3 has not got on"):
-        from_error(ts.CollectiveTimeoutError("CPU 3 has not got on for 2 s\n  rule: …"))
+    with pytest.raises(ValueError, match="no collective that somebody has not reached, in: CPU 3 has made no progress"):
+        from_error(ts.CollectiveTimeoutError("CPU 3 has made no progress for 2 s\n  rule: …"))
 
 
 def test_a_moment_does_not_change() -> None:

@@ -75,7 +75,7 @@ def test_the_error_says_who_has_come_who_is_missing_and_who_was_refused(
             gathered(hosts, within_s=0)
         if "refused" in str(raised.value) or time.monotonic() > end_s:
             break
-    for words in ("2 of 4", "127.0.0.1 (alpha): workers 0, 2", "missing: 1, 3", "refused: 127.0.0.1", "torchrun"):
+    for words in ("2 of 4", "127.0.0.1 (alpha): worker 0, 2", "missing: worker 1, 3", "refused: 127.0.0.1", "torchrun"):
         assert words in str(raised.value)
 
 

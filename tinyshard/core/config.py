@@ -24,7 +24,7 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
     ),
     "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
     "hosts_timeout_s": (120, "how long ts.init(hosts=...) waits for the workers of other machines", False),
-    "collective_timeout_s": (60, "how long no device may get on before a wait for them ends in an error", False),
+    "collective_timeout_s": (60, "how long a wait goes on while no device makes progress; then it is an error", False),
 }
 
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}

@@ -103,7 +103,7 @@ class CancelledError(RemoteError):
 
 
 class CollectiveTimeoutError(RemoteError):
-    """No device that a wait depends on gets on; the message names who reached the collective and who did not."""
+    """No device that a wait depends on makes progress; the message names those that reached the collective."""
 
 
 class OutOfMemoryError(RemoteError):

@@ -180,10 +180,10 @@ def _error(
     found = stuck_collective(beside)
     got = "".join(f"{names(ids)} does not answer: {why}\n" for why, ids in silent.items())
     if found is None:
-        problem = f"{names([sight.device for sight in stuck])} has not got on for {limit_s} s"
+        problem = f"{names([sight.device for sight in stuck])} has made no progress for {limit_s} s"
     else:
         (number, _, name, _), reached, missing = found
-        problem = f"{name} cannot complete: none of its devices has got on for {limit_s} s"
+        problem = f"{name} cannot complete: none of its devices has made progress for {limit_s} s"
         got = f"reached by {names(reached)}; not reached by {names(missing)}\n{got}"
         run = next((run for run in calls if run.number == number), None)
         got += f"dispatched by {run.where}" if run is not None else ""
@@ -191,7 +191,7 @@ def _error(
         message(
             problem,
             got=got.strip(),
-            rule="a device gets on if it computes or exchanges; only when none does is a wait given up",
+            rule="a device makes progress if it computes or exchanges; only when none does is a wait given up",
             try_="ask again if they may go on (nothing is lost); ts.init() starts a fresh pool;\n"
             'ts.config.update("collective_timeout_s", seconds) waits longer',
         )

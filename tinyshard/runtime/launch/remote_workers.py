@@ -69,8 +69,8 @@ def _incomplete(hosts: Hosts, wanted: int, within_s: float) -> RuntimeStateError
     for rank, agent in there.items():
         by_place.setdefault(agent.place, []).append(rank)
     got = [f"{len(there)} of {wanted}" if wanted else "no worker has come"]
-    got += [f"{place}: workers {ids_text(ranks)}" for place, ranks in sorted(by_place.items())]
-    got += [f"missing: {ids_text(set(range(wanted)) - set(there))}"] if there else []
+    got += [f"{place}: worker {ids_text(ranks)}" for place, ranks in sorted(by_place.items())]
+    got += [f"missing: worker {ids_text(set(range(wanted)) - set(there))}"] if there else []
     got += [f"refused: {told}" for told in dict.fromkeys(hosts.refused)]
     return RuntimeStateError(
         message(
