@@ -72,7 +72,8 @@ def _doublings(n: int) -> int:
     return (n - 1).bit_length()
 
 
-# In how many rounds n devices do it: around a ring, or with partners at distance 1, 2, 4, … The bytes are the same.
+# In how many rounds n devices do it: around a ring, or with partners at distance 1, 2, 4, … that exchange half as much
+# in each round, and then the other way round. The bytes are the same.
 ROUNDS = {
     "ring": {
         "all_reduce": lambda n: 2 * (n - 1),
@@ -81,7 +82,7 @@ ROUNDS = {
         "all_to_all": lambda n: n - 1,
         "collective_permute": lambda n: 1,
     },
-    "doubling": {
+    "halving and doubling": {
         "all_reduce": lambda n: 2 * _doublings(n),
         "all_gather": _doublings,
         "reduce_scatter": _doublings,
@@ -182,7 +183,7 @@ def estimate(compiled: _Compiled, machine: Machine, *, rounds: str = "ring") -> 
     Args:
         compiled: `ts.jit(f).lower(...).compile()`, also for an AbstractMesh.
         machine: the machine.
-        rounds: "ring" or "doubling": how devices take turns in a collective.
+        rounds: "ring" or "halving and doubling": how devices take turns in a collective.
 
     Returns:
         Seconds, bytes and memory of one call.

@@ -41,7 +41,7 @@ PREDICTIONS = (
             Choice(
                 "no progress for 2 seconds; then an error: the order is lost",
                 misconception="what was sent into a cut wire is lost",
-                answer="TCP keeps what was not acknowledged, and sends it again.",
+                answer="TCP, the network software of both hosts, keeps what was not acknowledged, and sends it again.",
             ),
         ),
         why="A cut ends no connection. The order waits in the network software, and arrives in the end.",
@@ -76,7 +76,7 @@ PREDICTIONS = (
             Choice(
                 "about 15 ms",
                 misconception="communicating stays the same, however many devices there are",
-                answer="The bytes of a device stay nearly the same, but the ring has 8,190 rounds.",
+                answer="The bytes of a device stay nearly the same, but each ring has 8,190 rounds.",
             ),
             Choice(
                 "about 65 ms",
@@ -85,7 +85,8 @@ PREDICTIONS = (
             ),
             Choice("about 620 ms"),
         ),
-        why="8,190 rounds of latency between hosts: the ring makes 4096 devices ten times as slow as eight.",
+        why="8,190 rounds of 15 µs in each of five all-reduces, one for each matrix and one for the loss: the ring "
+        "makes 4096 devices ten times as slow as eight.",
     ),
     Prediction(
         "12.e",

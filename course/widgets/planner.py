@@ -86,7 +86,7 @@ def look(machine: Machine, devices: int, batch: str, rounds: str) -> Planned:
         machine: with its numbers.
         devices: how many; a multiple of 8.
         batch: "all": the batch is of one size; "each": every device adds examples of its own.
-        rounds: "ring" or "doubling".
+        rounds: "ring" or "halving and doubling".
 
     Communication: none.
 

@@ -110,14 +110,14 @@ def test_a_permutation_within_the_hosts_crosses_nothing():
 
 
 @pytest.mark.parametrize("n, expected", [(2, 2), (8, 6), (9, 8), (4096, 24)])
-def test_by_doubling_an_all_reduce_takes_two_logarithms_of_rounds(n, expected):
-    assert ROUNDS["doubling"]["all_reduce"](n) == expected
+def test_by_halving_and_doubling_an_all_reduce_takes_two_logarithms_of_rounds(n, expected):
+    assert ROUNDS["halving and doubling"]["all_reduce"](n) == expected
     assert ROUNDS["ring"]["all_reduce"](n) == 2 * (n - 1)
 
 
-def test_by_doubling_the_bytes_are_those_of_the_ring():
+def test_by_halving_and_doubling_the_bytes_are_those_of_the_ring():
     program = mapped(lambda x: ts.lax.psum(x, "d"), 400, (8,), ("d",), ("d",))
-    assert estimate(program, SLOW, rounds="doubling").step_s == 6 * 10.0 + 70.0
+    assert estimate(program, SLOW, rounds="halving and doubling").step_s == 6 * 10.0 + 70.0
 
 
 def test_every_collective_that_sends_has_its_rounds():
@@ -127,7 +127,7 @@ def test_every_collective_that_sends_has_its_rounds():
 
 def test_another_way_to_take_turns_is_an_error():
     program = compiled(torch.sin, ((8,), ts.P("d")), mesh_shape=(4,), names=("d",))
-    with pytest.raises(ValueError, match="'ring', 'doubling'"):
+    with pytest.raises(ValueError, match="'ring', 'halving and doubling'"):
         estimate(program, SLOW, rounds="star")
 
 

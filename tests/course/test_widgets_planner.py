@@ -64,7 +64,7 @@ def test_it_opens_on_sixty_four_gpus_and_draws_anew_for_every_control():
     opened = machine_planner()
     assert opened.text.startswith("64 devices of GPU boxes (8 hosts), 65,536 examples")
     pictures = {opened.svg}
-    for moved in ({"machine": LAPTOPS}, {"devices": 512}, {"batch": "each"}, {"rounds": "doubling"}):
+    for moved in ({"machine": LAPTOPS}, {"devices": 512}, {"batch": "each"}, {"rounds": "halving and doubling"}):
         pictures.add(opened.choose(**moved).svg)
     assert len(pictures) == 5
 
