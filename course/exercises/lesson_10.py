@@ -1,5 +1,7 @@
 """Lesson 10: random numbers that do not care where they run."""
 
+import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -104,6 +106,12 @@ def noise_of_device(key: Any, block: Any) -> Any:
     return block + ts.random.normal(own_key, block.shape)
 
 
+def _float_shapes(program: str) -> list[tuple[int, ...]]:
+    """The shapes of all float32 values in the text of a program."""
+    shapes = re.findall(r"f32\[([\d, ]*)\]", program)
+    return [tuple(int(size) for size in shape.split(",") if size.strip()) for shape in shapes]
+
+
 def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
     """A body of shard_map that draws the same 8 x 3 numbers on every mesh, without communication."""
     noise = {}
@@ -114,9 +122,12 @@ def judge_rows(noise_of_rows: Callable[..., Any]) -> Verdict:
         if tuple(noise[count].shape) != (8, 3):
             shape = f"{tuple(noise[count].shape)} on {count} devices, not (8, 3)"
             return differs(f"the shape of the whole is {shape}", "The body returns a block as large as its own.")
-        found = ts.collectives_in(compiled(mapped, ts.random.key(7), torch.zeros(8, 3)))
-        if found:
+        program = compiled(mapped, ts.random.key(7), torch.zeros(8, 3))
+        if found := ts.collectives_in(program):
             return differs(str(found), "A row's number tells which numbers it needs. Nothing has to be sent.")
+        if count == 8 and any(math.prod(shape) >= 8 * 3 for shape in _float_shapes(program.as_text())):
+            hint = "Each device makes the numbers of all rows and keeps its own: it should make those of its rows only."
+            return differs("with one row on each of 8 devices, each makes 24 numbers", hint)
         other = plain(mapped(ts.random.key(8), torch.zeros(8, 3)))
         if torch.equal(other, noise[count]):
             return differs("another key gives the same noise", "The numbers must come from the key of the caller.")

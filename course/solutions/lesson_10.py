@@ -76,6 +76,13 @@ def noise_for_all(key: Any, block: Any) -> Any:
     return ts.lax.psum_scatter(rows + noise, "rows", tiled=True)
 
 
+def noise_of_all_rows(key: Any, block: Any) -> Any:
+    """Wrong: each device draws for all rows and keeps its own."""
+    count = ts.lax.axis_size("rows") * block.shape[0]
+    own = ts.lax.axis_index("rows") * block.shape[0] + torch.arange(block.shape[0])
+    return block + random.normal(key, (count, block.shape[1]))[own]
+
+
 def noise_of_one_number(key: Any, block: Any) -> Any:
     """Wrong: the same key for each row."""
     return block + random.normal(key, block.shape[1:])
@@ -116,6 +123,7 @@ ANSWERS = {
             Wrong(noise_of_own_rows, "what is the number of its first row"),
             Wrong(noise_of_blocks, "The number of the *device* is still in the key"),
             Wrong(noise_for_all, "Nothing has to be sent"),
+            Wrong(noise_of_all_rows, "those of its rows only"),
             Wrong(noise_of_one_number, "a key of its own"),
             Wrong(lambda key, block: noise_of_rows(random.key(1), block), "from the key of the caller"),
         ),

@@ -36,7 +36,7 @@ from tinyshard.runtime.shm.log import CallLog
 # with so many unfinished calls the dispatcher looks how far the devices are
 RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
-RING_EVERY_S = 1e-3
+RING_EVERY_S = 4e-3
 
 
 class Dispatcher:
