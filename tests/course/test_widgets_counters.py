@@ -26,7 +26,7 @@ def test_in_pairs_number_i_comes_with_number_i_and_twelve_and_half_of_them_are_s
     assert lines[2] == "CPU 0: 0 1 2 3 4 5 of counters 0+12 1+13 2+14 3+15 4+16 5+17; 3 4 5 made by CPU 2"
     assert lines[4] == "CPU 2: 12 13 14 15 16 17 of counters 0+12 1+13 2+14 3+15 4+16 5+17; 12 13 14 made by CPU 0"
     # three float32 each
-    assert lines[-3] == "12 bytes sent by each device, by the model: collective_permute"
+    assert lines[-3] == "12 bytes sent by the busiest device, by the model: collective_permute"
     assert lines[-2].startswith("12 of 24 numbers are made elsewhere")
 
 

@@ -32,8 +32,8 @@ class CollectiveCount:
     nbytes: int
 
     def __str__(self) -> str:
-        times = "once" if self.count == 1 else f"{self.count} times"
-        return f"{self.kind} over {'*'.join(self.axes)}: {times}, {self.nbytes:,} bytes"
+        times, together = ("once", "") if self.count == 1 else (f"{self.count} times", " together")
+        return f"{self.kind} over {'*'.join(self.axes)}: {times}, {self.nbytes:,} bytes{together}"
 
 
 class CollectiveCounts(tuple[CollectiveCount, ...]):
@@ -53,7 +53,7 @@ class Gathers:
         op: the op.
         why: what it needs, or why no rule keeps its operands sharded.
         count: how many of them.
-        nbytes: bytes that one device sends in all of them together.
+        nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
     """
 
     op: str
@@ -86,7 +86,7 @@ class Cost:
         return sum(t.count for t in self.traffic if t.kind == op)
 
     def __str__(self) -> str:
-        lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent a device"]
+        lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent by the busiest device"]
         lines += [f"  {count}" for count in self.traffic]
         lines += [f"  of these {g.nbytes:,} bytes gather operands of {g.op}: {g.why}" for g in self.gathers]
         return "\n".join(lines)

@@ -123,7 +123,8 @@ class Collective:
 
     Attributes:
         meta: (input meta, group size, params) -> output meta.
-        moved: (input meta, group size, params) -> bytes that the busiest device sends, with the best known algorithm.
+        moved: (input meta, group size, params) -> bytes that the busiest device sends, by the model: the algorithm
+            that sends the fewest.
         form: what it does to the stack of a group's shards, [group size, *shard] -> [group size, *new shard].
         own: for a step that needs only the device's own place: (shard, place, group size) -> new shard.
     """
