@@ -213,7 +213,9 @@ def _headline(drawn: Drawn) -> str:
 
 def _summary(drawn: Drawn) -> list[str]:
     sent = ", ".join(drawn.exchanges)
-    traffic = f"{drawn.nbytes} bytes sent by the busiest device, by the model: {sent}" if sent else "no device sends anything"
+    traffic = (
+        f"{drawn.nbytes} bytes sent by the busiest device, by the model: {sent}" if sent else "no device sends anything"
+    )
     foreign = sum(n.maker != device for device, numbers in enumerate(drawn.blocks) for n in numbers)
     return [traffic, f"{foreign} of {math.prod(drawn.shape)} numbers are made elsewhere than where they are kept"]
 
