@@ -158,8 +158,8 @@ def main() -> None:
         return
     parts = [
         f"# Where the time of a gradient step goes\n\nWritten by `python -m benchmarks.where` on {processor()}, "
-        f"{os.cpu_count()} cores; medians of {args.steps} steps.\nKernels, exchange and between (the Python between steps of the "
-        "program) are processor time of the device;\nwaiting is for a core, for other devices, or for the controller.\n",
+        f"{os.cpu_count()} cores; medians of {args.steps} steps.\nKernels, exchange and between (the Python between steps "
+        "of the program) are processor time of the device;\nwaiting is for a core, for other devices, or for the controller.\n",
         *[measured(layout, args.steps) + "\n" for layout in ("8x1", "4x2")],
     ]
     print("\n".join(parts))
