@@ -29,6 +29,12 @@ from benchmarks.side import ROOT
 
 FOLDER = "BENCHMARK_WHERE"  # the environment variable that names where workers write
 COLUMNS = ("kernels", "exchange", "between", "waiting")
+HEAD = """# Where the time of a gradient step goes
+
+Written by `python -m benchmarks.where` on {processor}, {cores} cores; medians of {steps} steps.
+Kernels, exchange and between (the Python between steps of the program) are processor time of the device; waiting is
+for a core, for other devices, or for the controller.
+"""
 MOST_OPS = 8  # that are named
 
 
@@ -156,12 +162,8 @@ def main() -> None:
     if args.layout:
         train(args.layout, args.steps)
         return
-    parts = [
-        f"# Where the time of a gradient step goes\n\nWritten by `python -m benchmarks.where` on {processor()}, "
-        f"{os.cpu_count()} cores; medians of {args.steps} steps.\nKernels, exchange and between (the Python between steps "
-        "of the program) are processor time of the device;\nwaiting is for a core, for other devices, or for the controller.\n",
-        *[measured(layout, args.steps) + "\n" for layout in ("8x1", "4x2")],
-    ]
+    head = HEAD.format(processor=processor(), cores=os.cpu_count(), steps=args.steps)
+    parts = [head, *[measured(layout, args.steps) + "\n" for layout in ("8x1", "4x2")]]
     print("\n".join(parts))
     (ROOT / "benchmarks" / "where.md").write_text("\n".join(parts))
 
