@@ -123,7 +123,7 @@ def judge_hosts(answer: Any) -> Verdict:
     compiled = _step_on_hosts(weights, batch)
     held, flops = compiled.memory_analysis().argument_nbytes, compiled.cost_analysis().flops
     along_host = sum(each.nbytes for each in ts.collectives_in(compiled) if "host" in each.axes)
-    told = f"{held:,} bytes held, {along_host:,} sent along host, {flops / 1e6:.1f} Mflop"
+    told = f"{held:,} bytes held when the step begins, {along_host:,} sent along host, {flops / 1e6:.1f} Mflop"
     if held < 600_000 and along_host < 400_000 and flops < 51.4e6:
         return PASSED
     if flops >= 51.4e6:
@@ -189,9 +189,10 @@ EXERCISES = (
         "08.2",
         judge_hosts,
         (
-            "Write down for each axis: who must have the same weights, and who must have other examples?",
+            "Write down for each axis: which devices must have the same weights, and which must have other examples?",
             "A gather along `host` goes through the cable, once for each matrix and step. Which axis is left?",
-            "Weights: sharded along the axis inside of a host, copied along the other. Examples: no two devices alike.",
+            "How many copies of the weights are needed, if no gather may leave its host? How many devices may have the "
+            "same examples?",
         ),
         stub=(BOTH, BOTH),
         why="Matrices are gathered inside of a host. Through the cable goes one all-reduce of the quarter of each "
@@ -203,7 +204,7 @@ EXERCISES = (
         (
             "Which weight is the largest, and what is it now?",
             "Section 5 shards one pair: columns, then rows. Four layers are two pairs.",
-            "Begin with `by_columns`, and go on in turns.",
+            "Which of the two kinds can follow a layer cut by columns without a gather?",
         ),
         stub=[WHOLE, BY_COLUMNS, BY_ROWS, WHOLE],
         why="Each pair needs one all-reduce of activations in the forward pass, and every gradient of a weight is half "

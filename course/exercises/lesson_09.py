@@ -186,8 +186,8 @@ EXERCISES = (
         (
             "Which argument does `reshape` need as a Python number?",
             "The other number may be traced: it only multiplies. What is its dtype for 2, and what for 0.5?",
-            "One name is left in `static_argnames`; and the rate is made a float before it comes to "
-            "the jitted function.",
+            "Two windows and two dtypes of the rate are four traces. Which one dtype serves all ten rates, and where "
+            "is it chosen?",
         ),
         stub=all_static,
         why="`window` decides about shapes, so it must be static: two values, two traces. `rate` is a "
@@ -200,7 +200,7 @@ EXERCISES = (
         (
             "Dividing by 1 changes nothing. By what do you divide in each of the two cases?",
             "`v.max()` is a tensor; `torch.where` or `torch.clamp` makes the divisor of it.",
-            "The divisor is the largest element, but never less than 1: `torch.clamp` has an argument for that.",
+            "What is the smallest number that you ever divide by, and which numbers are larger than that?",
         ),
         stub=lambda v: v,
         why="The choice is now a value, the divisor, and not a branch of Python. One graph serves both cases.",
@@ -212,8 +212,7 @@ EXERCISES = (
             "Seven lengths from 1 to 64, each twice the one before: which ones?",
             "`torch.nn.functional.pad(v, (0, missing))` fills up with zeros. Zeros do not change a "
             "sum. Do they change a mean?",
-            "Jit a sum, once, outside. Inside: find the next power of two, pad to it, add up, and "
-            "divide by the true length.",
+            "A mean is a sum and a division. Which of the two may see the zeros, and which one needs the true length?",
         ),
         stub=unpadded,
         why="1, 2, 4, … 64 are seven shapes, and zeros do not change a sum. At most half of a padded "

@@ -156,7 +156,7 @@ EXERCISES = (
         (
             "How many things are drawn, and how many keys are there?",
             "Section 4: which function makes two keys of one?",
-            "Unpack two keys from `split`, one for each matrix, and do not touch `key` again.",
+            "One key for each matrix: may the old key be one of the two?",
         ),
         stub=equal_values,
         why="Two keys from one split are independent, and both depend on the caller's key: one seed repeats the whole "
@@ -180,7 +180,7 @@ EXERCISES = (
         (
             "What decides for each element, and in which shape is it drawn?",
             "`ts.random.bernoulli` draws a mask from a key, a probability and a shape; `torch.where` takes it.",
-            "The mask has the shape of `h`. Where it is true: the element, doubled. Elsewhere: zero.",
+            "How large is the mask? What is an element to become where the mask is true, and what where it is not?",
         ),
         stub=identity,
         why="The mask is drawn for `h`, so each device draws the block that it needs. A mask from the host would be "

@@ -196,9 +196,9 @@ EXERCISES = (
         judge_layout,
         (
             "Which whole thing does the median of a column need, and which dim of `down` may therefore not be cut?",
-            "Then `down` is cut by columns, and needs all columns of the hidden values. How large are these?",
-            "64 x 8,192 values are smaller than `down` by far. Let `up` make an eighth of them on each device, "
-            "as in lesson 00.",
+            "Cut the other dim of `down`. Which part of the hidden values does each device need for its product then?",
+            "Which is smaller and may travel, the hidden values or `down`? How is `up` cut, if each device is to make "
+            "only a part of the hidden values?",
         ),
         why="Both matrices are cut by columns. Medians stay on the device, and one all_gather moves the hidden "
         "values, 2 MiB, in place of the matrix, 32 MiB.",

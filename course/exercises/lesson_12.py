@@ -205,8 +205,8 @@ EXERCISES = (
         (
             "The four devices of a host can add up among themselves first, over their fast wires.",
             "If each of them then holds a quarter of the sum, it has only that to send to the other host.",
-            "Three collectives: the first one, inside, leaves a quarter; the second adds up between hosts; the third "
-            "joins the quarters. The first and the third have tiled=True.",
+            "Three collectives. After which one does a device have a quarter of the sum of its host, and after which "
+            "one a quarter of the sum of both?",
         ),
         stub=_one_ring,
         why="Each device sends only its quarter of the sum to the other host: a reduce-scatter inside, an all-reduce "

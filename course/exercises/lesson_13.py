@@ -8,32 +8,37 @@ import torch
 import tinyshard as ts
 from course.capstone import FSDP, PIPELINE, RING, Score
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.held import held_during
 
 __all__ = ["EXERCISES"]
 
 Answer = Callable[..., Any]
-WHOLE_NBYTES = 256 * 256 * 4  # of a matrix of puzzle 2
+MOST_HELD = 3  # lines of a message
 
 
-def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str, held: str = "") -> Verdict:
-    """What of a right answer is above its target, the first of bytes, memory and work; `held` names what is held."""
-    for what, got, most, hint, more in (
-        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes, ""),
-        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak, held),
-        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops, ""),
+def _too_much(score: Score, hint_bytes: str, hint_peak: str, hint_flops: str) -> Verdict:
+    """What of a right answer is above its target, the first of bytes, memory and work."""
+    for what, got, most, hint in (
+        ("a device sends {:,} bytes", score.nbytes, score.goal.nbytes, hint_bytes),
+        ("a device holds {:,} bytes at its peak", score.peak_nbytes, score.goal.peak_nbytes, hint_peak),
+        ("a device does {:,} operations", score.flops, score.goal.flops, hint_flops),
     ):
         if got > most:
-            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}{more}", hint)
+            peak = _at_the_peak(score) if hint is hint_peak else ""
+            return differs(f"the values are right, but {what.format(got)}; the target is {most:,}{peak}", hint)
     return PASSED
 
 
-def _whole_at_the_peak(score: Score) -> str:
-    """The step of the peak, and how many whole matrices of puzzle 2 would take as much memory."""
+def _at_the_peak(score: Score) -> str:
+    """The step of the peak, and the largest values that are held there."""
     line = score.compiled.memory_analysis()
     step = line.steps[line.peak_step]
-    return (
-        f"\n  the peak is in step {line.peak_step}, {step.op}, which makes {step.result}; what is held there takes as "
-        f"much as {line.peak_nbytes / WHOLE_NBYTES:.1f} whole matrices"
+    held = held_during(score.compiled.program, line.peak_step)
+    return "\n".join(
+        [
+            f"\n  the peak is in step {line.peak_step}, {step.op}, which makes {step.result}; the largest there:",
+            *(f"    {each.count} x {each.type} from {each.op}: {each.nbytes:,} bytes" for each in held[:MOST_HELD]),
+        ]
     )
 
 
@@ -84,7 +89,6 @@ def judge_fsdp(answer: Answer) -> Verdict:
         "Gathered matrices, or their gradients, wait there. Let go of a matrix after its product, and gather it again "
         "backward, from shard.clone(): equal steps are done once. Scatter a gradient as soon as it is made.",
         "Forward a product for each layer, backward two, but for the first layer one.",
-        _whole_at_the_peak(score),
     )
 
 

@@ -55,7 +55,7 @@ PREDICTIONS = (
         choices=(
             Choice(
                 "an eighth of 2,345,805, since each device keeps an eighth",
-                misconception="who keeps less sends less",
+                misconception="a device that keeps less sends less",
                 answer="Memory shrinks, traffic does not: every device still needs every matrix.",
             ),
             Choice(
@@ -86,7 +86,7 @@ PREDICTIONS = (
             Choice("those over model"),
             Choice(
                 "those over data",
-                misconception="the batch lies along data, so its bytes do as well",
+                misconception="the batch is sharded along data, so its bytes travel there",
                 answer="Over data the gradients are added up. They have the size of the parameters, not of the batch.",
             ),
             Choice(

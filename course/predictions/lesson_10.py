@@ -62,8 +62,8 @@ PREDICTIONS = (
             ),
             Choice("yes"),
         ),
-        why="Key i of a split is made of the key and i, and so is fold_in(key, i). Whoever does both has the same keys "
-        "twice.",
+        why="Key i of a split is made of the key and i, and so is fold_in(key, i). A program that does both has the "
+        "same keys twice.",
     ),
     Prediction(
         "10.d",

@@ -11,7 +11,7 @@ PREDICTIONS = (
         choices=(
             Choice(
                 "an error at once: CPU 3 does not answer",
-                misconception="giving an order to a device means talking with it",
+                misconception="giving an order to a device means communicating with it",
                 answer="The controller only puts the order into a queue. It does not ask whether the device runs.",
             ),
             Choice(
@@ -54,7 +54,7 @@ PREDICTIONS = (
             Choice(
                 "the same error again",
                 misconception="a wait that was given up is an order that has failed",
-                answer="The wait was given up, not the order: seven devices still stand in the collective.",
+                answer="The wait was given up, not the order: seven devices still wait in the collective.",
             ),
             Choice(
                 "105.0, the sum without CPU 3",

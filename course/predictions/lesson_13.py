@@ -30,7 +30,7 @@ PREDICTIONS = (
             Choice(
                 "32,768 bytes: its own two blocks",
                 misconception="a block is sent once and all others have it",
-                answer="Seven other devices need them, and somebody has to send each copy.",
+                answer="Seven other devices need them, and each of the seven copies must be sent.",
             ),
             Choice("229,376 bytes: seven times two blocks"),
             Choice(

@@ -17,6 +17,7 @@ __all__ = ["Run", "describe", "draw", "look", "program_schedule"]
 HEADING = "The steps of a program, and what a device holds during each"
 
 WIDTH, STRIP, HEIGHT, LEFT = 620, 30, 150, 6
+ABOVE, RIGHT = 18, 16  # room for the numbers of the axis
 BUCKETS, BAR = 14, 40  # rows of the picture in words, and the length of the longest
 COMPUTE, EXCHANGE, LIMIT = OKABE_ITO[0], OKABE_ITO[6], "#d55e00"
 
@@ -182,7 +183,19 @@ def _line(run: Run) -> Piece:
         x = LEFT + (run.step + 0.5) * each
         parts.append(f'<line x1="{number(x)}" y1="0" x2="{number(x)}" y2="{HEIGHT}" stroke="{INK}" stroke-width="2"/>')
         parts.append(f'<circle cx="{number(x)}" cy="{number(y(moments[run.step].nbytes))}" r="4" fill="{INK}"/>')
-    return Piece("".join(parts), LEFT + WIDTH + 8, HEIGHT + 4)
+    parts += [
+        text(f"{run.line.peak_nbytes:,} bytes", *_beside_the_peak(run, each, y(run.line.peak_nbytes))),
+        text("0", LEFT + WIDTH + 5, HEIGHT - 5, 12, fill=INK, anchor="start"),
+    ]
+    lines = f'<g transform="translate(0 {ABOVE})">{"".join(parts)}</g>'
+    return Piece(lines, LEFT + WIDTH + RIGHT, HEIGHT + 4 + ABOVE)
+
+
+def _beside_the_peak(run: Run, each: float, y: float) -> tuple[float, float, int, str, str]:
+    """Where the number of the peak is: x and y, above the first step that is as high; its size, colour and anchor."""
+    x = LEFT + (max(run.line.peak_step, 0) + 0.5) * each
+    side = "start" if x < WIDTH / 4 else "end" if x > WIDTH * 3 / 4 else "middle"
+    return x, y - 9, 12, INK, side
 
 
 def _dashed(x: float, y: float, end: float) -> str:

@@ -44,6 +44,14 @@ def test_a_limit_above_the_peak_makes_room_for_itself():
     assert "stroke-dasharray" not in draw(look("f", line_of(50, 100), None, 0)).piece.svg
 
 
+def test_the_axis_has_two_numbers_the_peak_above_its_step_and_zero():
+    svg = card("f", draw(look("f", line_of(50, 100_000, 80), 200_000, 0)))
+    words = {each.text: each for each in ElementTree.fromstring(svg).iter(f"{SVG}text")}
+    assert float(words["100,000 bytes"].get("x")) == pytest.approx(6 + 1.5 * 620 / 3, abs=0.01)
+    assert 60 < float(words["100,000 bytes"].get("y")) < 75  # the peak is at 75 px, half of the limit
+    assert float(words["0"].get("x")) > 626
+
+
 def test_steps_that_exchange_are_taller_and_named_in_words():
     svg = card("f", draw(look("f", line_of(50, 100, 80, exchanges=(1,)), None, 0)))
     cells = [r for r in ElementTree.fromstring(svg).iter(f"{SVG}rect") if r.find(f"{SVG}title") is not None]

@@ -1,0 +1,34 @@
+"""What is held during each step adds up to what memory_analysis says, and is sorted by bytes."""
+
+import pytest
+
+from course.capstone import FSDP, PIPELINE, RING
+from course.exercises import exercises_of
+from course.held import held_during
+from course.solutions.lesson_13 import ANSWERS
+
+PUZZLES = {"13.1": RING, "13.2": FSDP, "13.3": PIPELINE}
+PROGRAMS = [
+    pytest.param(puzzle, answer, id=f"{id}-{which}")
+    for id, puzzle in PUZZLES.items()
+    for which, answer in (("stub", exercises_of("13")[id].stub), ("solution", ANSWERS[id].solution))
+]
+
+
+@pytest.mark.parametrize("puzzle, answer", PROGRAMS)
+def test_what_is_held_adds_up_to_the_memory_line(puzzle, answer):
+    compiled = puzzle.lower(answer)
+    steps = compiled.memory_analysis().steps
+    for k in range(0, len(steps), 5):
+        assert sum(each.nbytes for each in held_during(compiled.program, k)) == steps[k].nbytes
+
+
+def test_the_whole_matrices_of_the_wasteful_step_come_first():
+    compiled = FSDP.lower(exercises_of("13")["13.2"].stub)
+    first = held_during(compiled.program, compiled.memory_analysis().peak_step)[0]
+    assert (first.op, first.type, first.count) == (
+        "all_gather",
+        "f32[256, 256]",
+        5,
+    )  # backward, the first layer needs its inputs only
+    assert first.nbytes == 5 * 256 * 256 * 4
