@@ -15,7 +15,8 @@ from tests.course.tables import minutes, tables
 
 ROOT = Path(__file__).parents[2]
 SHEETS = ROOT / "course/instructor/lessons"
-LESSONS = {lesson.number: lesson for lesson in find_lessons(shipped_folder()) if lesson.number != APPENDIX}
+SHEETED = {lesson.number: lesson for lesson in find_lessons(shipped_folder())}
+LESSONS = {number: lesson for number, lesson in SHEETED.items() if number != APPENDIX}  # with predictions, exercises
 AT_LEAST_EVERY, BELIEFS = 15, 3
 ID = re.compile(r"\b(?:\d\d|[A-Z])\.(?:\d+|[a-z])\b")
 
@@ -35,10 +36,10 @@ def beliefs(number: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("number", LESSONS)
+@pytest.mark.parametrize("number", SHEETED)
 def test_a_sheet_has_the_lessons_title_and_its_parts(number: str) -> None:
     text = sheet(number)
-    assert text.splitlines()[0] == f"# {number} {LESSONS[number].title}"
+    assert text.splitlines()[0] == f"# {number} {SHEETED[number].title}"
     assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == [
         "What they usually believe",
         "When 15 minutes are missing",
@@ -46,12 +47,12 @@ def test_a_sheet_has_the_lessons_title_and_its_parts(number: str) -> None:
     assert text.partition("## When 15 minutes are missing\n")[2].strip()
 
 
-@pytest.mark.parametrize("number", LESSONS)
+@pytest.mark.parametrize("number", SHEETED)
 def test_the_clock_of_a_lesson_adds_up_to_the_minutes_that_it_promises(number: str) -> None:
     rows = clock(number)
     assert rows[0][0] == 0
     assert all(start + lasts == after for (start, lasts, _), (after, _, _) in pairwise(rows))
-    assert abs(sum(rows[-1][:2]) - sum(promised(cells_of(LESSONS[number].path)))) <= 5
+    assert abs(sum(rows[-1][:2]) - sum(promised(cells_of(SHEETED[number].path)))) <= 5
 
 
 @pytest.mark.parametrize("number", LESSONS)
@@ -100,4 +101,4 @@ def test_a_sheet_names_three_beliefs_or_more(number: str) -> None:
 
 
 def test_there_is_no_sheet_without_its_lesson() -> None:
-    assert {path.stem for path in SHEETS.glob("*.md")} <= {*LESSONS, APPENDIX}
+    assert {path.stem for path in SHEETS.glob("*.md")} <= {*SHEETED}
