@@ -58,7 +58,7 @@ def _summary(findings: Sequence[Finding]) -> str:
     fatal = sum(each.state is State.FATAL for each in findings)
     weak = sum(each.state is State.WEAK for each in findings)
     if fatal:
-        return f"The lessons do not run here yet: {_things(fatal)} to mend, marked {State.FATAL.value}."
+        return f"The lessons do not run here yet: {_things(fatal)} to fix, marked {State.FATAL.value}."
     return f"The lessons run here; {_things(weak)} to mind." if weak else "The lessons run here."
 
 

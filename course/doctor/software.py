@@ -77,7 +77,7 @@ def look_at_devices() -> Finding:
             "devices",
             State.FATAL,
             f"two worker processes could not be started: {reason}",
-            "mend the lines above first; TINYSHARD_RUNTIME=local runs the lessons in one process meanwhile",
+            "fix the lines above first; TINYSHARD_RUNTIME=local runs the lessons in one process meanwhile",
         )
     return Finding(
         "devices", State.GOOD, f"two worker processes added numbers, {done.stdout.strip()} s after the start"

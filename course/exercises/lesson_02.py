@@ -156,8 +156,8 @@ EXERCISES = (
         judge_mesh,
         (
             "Which of 2, 4 and 8 divide 6? Which divide 20, which 7?",
-            "One dim can be cut in 2, another one in 4. Eight different blocks: which shape has the mesh?",
-            "A mesh of two axes, one of 2 devices and one of 4. Each cuts the dim that is a multiple of its size.",
+            "How can 8 be written as a product, with a factor for each dim that is cut?",
+            "Let each factor be the size of an axis of the mesh. Which dim can be cut into so many parts?",
         ),
         stub=((8,), P()),
         why="A dim can be cut into as many parts as divide it: 6 into 2, 20 into 4, 7 into none. The mesh has to offer "
@@ -168,8 +168,9 @@ EXERCISES = (
         judge_layer,
         (
             "Two matrices of 32 MiB and two gradients are 128 MiB. Into how many different blocks must each be cut?",
-            "Eight different blocks of the columns of `up`: so both axes of the mesh cut the same dim.",
-            "A tuple of both names for the columns of `up`, and the same tuple for the dim of `down` that meets them.",
+            "The rows of `up` stay whole. How many axes of the mesh are needed to cut its columns into so many blocks?",
+            "Section 5 cuts one dim by two axes. Which dim of `down` meets the columns of `up`, and in which order of "
+            "names?",
         ),
         stub=(P(None, "model"), P("model", None)),
         why="Both axes cut, so no device holds copies. The same tuple in both specs gives each device the rows of "

@@ -85,7 +85,7 @@ def judge_unit_rows(unit_rows: Callable[..., Any]) -> Verdict:
     if not difference(got, (MATRIX.reshape(8, 2, 2) / halves[:, :, None]).reshape(8, 4)):
         return differs(told, "Each half of a row now has the length 1. What does a device need from its neighbour?")
     if not difference(got, MATRIX / halves.sum(1, keepdim=True)):
-        return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what stands under the root.")
+        return differs(told, "Lengths do not add: 3 and 4 make 5. What adds is what is under the root.")
     if not difference(got, MATRIX / squares.sum((1, 2))[:, None]):
         return differs(told, "You divided by the sum of squares: the length is its root.")
     if tuple(getattr(got, "shape", ())) in ((8, 2), (4, 4), (2, 4), (2, 2)):
@@ -185,8 +185,8 @@ EXERCISES = (
         (
             "What does a device know of the length of its two rows, and what is missing?",
             "The squares of a row add up over both of its halves, which are neighbours along one axis of the mesh.",
-            "Inside: the sum of the block's squares for each row, a `psum` of that over one axis, a root, a quotient. "
-            "`keepdim=True` keeps the shape (2, 1).",
+            "Which step towards the length comes before the `psum`, and which after it? `keepdim=True` keeps the shape "
+            "(2, 1), by which a block can be divided.",
         ),
         why="A sum over a cut dim is a sum of partial sums: a device sends 2 numbers of 4 bytes, not its half of the "
         "rows. A layer norm over a cut dim is computed in the same way.",

@@ -198,9 +198,10 @@ EXERCISES = (
         (
             "Piece j of a device's block goes to device j. Along which dim are these pieces cut, and along which are "
             "they joined?",
-            "The 8 heads, dim 1, are cut; the tokens, dim 0, are joined.",
-            "`all_to_all` takes the axis, then `split_axis` and `concat_axis`; `tiled=True` joins along a dim that "
-            "is there.",
+            "Compare f32[4, 8, 2], the block before, with f32[32, 1, 2], the block after. Which dim is shorter now, "
+            "which longer?",
+            "`all_to_all` takes the axis, then `split_axis` and `concat_axis`: which of the two makes a dim longer? "
+            "`tiled=True` joins along a dim that is there.",
         ),
         stub=lambda block: block,
         why="One all-to-all changes the dim that is cut: each device sends 7/8 of its 256 bytes, and keeps the rest. "

@@ -100,11 +100,11 @@ PREDICTIONS = (
                 misconception="the amount of work decides, not how much of it runs at the same time",
                 answer="The work is the same, but several cores may do parts of it at the same time.",
             ),
-            Choice("about as many times as there are cores, at most eight"),
+            Choice("no more times than there are cores, and often fewer"),
         ),
-        why="Eight processes share the cores of this machine, so the cores decide. Sending orders to eight "
-        "workers and the "
-        "all-reduce take time, too, so it is often less; where other programs run, eight may even be slower.",
+        why="Eight processes share the cores of this machine: with two cores, two of them compute at a time. Sending "
+        "orders to eight workers and the all-reduce take time, too; where other programs run, eight may even be "
+        "slower.",
     ),
     Prediction(
         "01.f",

@@ -186,4 +186,4 @@ def test_only_what_stops_the_lessons_ends_the_command_with_1(
 
 def test_what_is_to_be_mended_is_counted() -> None:
     findings = [Finding("a", State.FATAL, ""), Finding("b", State.FATAL, ""), Finding("c", State.WEAK, "")]
-    assert report(findings)[-1] == "The lessons do not run here yet: 2 things to mend, marked STOP."
+    assert report(findings)[-1] == "The lessons do not run here yet: 2 things to fix, marked STOP."
