@@ -33,14 +33,19 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
 
     cuts = next((x.dims[:count] for x in operands if has_batch(x) and any(x.dims[:count])), ())
     cuts = cuts or next(filter(None, (_on_batch(x, count, axes) for x in operands if has_batch(x))), ())
+    # a dim of 1 is repeated for all items. Another size is that of groups: each head of keys serves several of queries,
+    # which stay on one device if both numbers of heads can be cut
+    sizes = [{x.shape[d] for x in operands if has_batch(x) and x.shape[d] != 1} | {n} for d, n in enumerate(batch)]
+    cuts = tuple(_dividing(cut, sizes[d], axes) for d, cut in enumerate(cuts))
     summed = {i for i in row.sums if whole[i] is not None}
-    if not cuts or any(m is not None and i not in summed and m.shape[:count] != batch for i, m in enumerate(whole)):
+    made_of_items = [m for i, m in enumerate(whole) if m is not None and i not in summed]
+    if not any(cuts) or any(m.shape[d] not in sizes[d] for m in made_of_items for d in range(count)):
         return None
 
     def cut(x: ShardedVar) -> ShardedVar:
         if not has_batch(x):
             return gathered(x)
-        kept = tuple(c if n == b else () for c, n, b in zip(cuts, x.shape, batch, strict=False))
+        kept = tuple(c if n in of else () for c, n, of in zip(cuts, x.shape, sizes, strict=False))
         return replace(x, dims=kept + ((),) * (len(x.shape) - count), partial=())
 
     args, kwargs = tree_map_only(ShardedVar, cut, (args, kwargs))
@@ -57,6 +62,13 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
     if run_on_meta(op, args, kwargs, axes, local=True) != made:
         return None
     return Plan(op, args, kwargs, results, made, whole)
+
+
+def _dividing(cut: tuple[int, ...], sizes: set[int], axes: Axes) -> tuple[int, ...]:
+    """The first axes of a cut, as many as cut dims of all these sizes evenly."""
+    while cut and any(size % math.prod(axes[a] for a in cut) for size in sizes):
+        cut = cut[:-1]
+    return cut
 
 
 def _on_batch(x: ShardedVar, count: int, axes: Axes) -> Dims:
