@@ -14,7 +14,7 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import CollectiveCounts, Cost, cost_of
 from tinyshard.compile.executable import DeviceAssignment, Executable, call
 from tinyshard.compile.memory import MemoryAnalysis, memory_of
-from tinyshard.compile.signature import Bound, as_operand, spelled_call
+from tinyshard.compile.signature import Bound, as_operands, spelled_call
 from tinyshard.compile.text import axis_names, program_text
 from tinyshard.compile.trace_cache import assembled, refuse_abstract
 from tinyshard.compile.tracing import Traced
@@ -102,7 +102,7 @@ class Compiled:
         if (given, left_out) != (form, nones):
             got = f"{spelled_call(given, left_out)}, compiled for {spelled_call(form, nones)}"
             self._refuse(got, "its arguments are put together as in lower(), static ones left out")
-        operands = [as_operand(x) for x in leaves if x is not None]
+        operands = as_operands(leaves)
         wrong = [
             f"{name}: {shaped_type_of(x)}, compiled for {meta}"
             for name, x, meta in zip(self._names, operands, self._signature.metas, strict=True)

@@ -25,6 +25,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.sharding.mesh import current_mesh
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
+_ROUNDED = frozenset((float, complex))  # to single precision, as torch converts them
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ def bind(
         leaves, tree = list(traced), _tree_of_tensors(len(traced))
     else:
         leaves, tree = tree_flatten((traced, named))
-    operands = [as_operand(leaf) for leaf in leaves if leaf is not None]
+    operands = as_operands(leaves)
 
     def names() -> list[str]:
         return [n for n, x in zip(leaf_names(function, args, named, numbers), leaves, strict=True) if x is not None]
@@ -213,7 +214,28 @@ def leaf_names(
     return [base + path for base, tree in [*places, *named.items()] for path, _ in named_leaves(tree, is_leaf)]
 
 
-def as_operand(leaf: Any) -> Any:
+def as_operands(leaves: Sequence[Any]) -> list[Any]:
+    """The leaves of the arguments but None, as tensors or ShapeDtypeStructs.
+
+    A Python float is a 0-d tensor of the default dtype, but of float64 where another argument is of double precision:
+    there eager ops do not round it either. A complex number likewise.
+
+    Raises:
+        DtypeError: a leaf is no tensor, array or number.
+    """
+    given = [leaf for leaf in leaves if leaf is not None]
+    operands = [_as_operand(leaf) for leaf in given]
+    has_number = not _ROUNDED.isdisjoint(map(type, given))
+    if has_number and any(x.dtype in (torch.float64, torch.complex128) for x in operands):
+        wide = {float: torch.float64, complex: torch.complex128}
+        return [
+            torch.tensor(leaf, dtype=wide[type(leaf)]) if type(leaf) in _ROUNDED else x
+            for leaf, x in zip(given, operands, strict=True)
+        ]
+    return operands
+
+
+def _as_operand(leaf: Any) -> Any:
     """A leaf of the arguments as a tensor or a ShapeDtypeStruct. Raises DtypeError for anything else."""
     if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Array):

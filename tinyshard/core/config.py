@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from tinyshard.core.errors import UnknownFlagError, message
 
 __all__ = ["FLAGS", "UnknownFlagError", "update"]
@@ -64,5 +66,6 @@ def read(name: str) -> Any:
 
 
 def key() -> tuple[Any, ...]:
-    """The values of all flags that change programs."""
-    return tuple(map(_values.__getitem__, _CHANGE_PROGRAMS))
+    """The values of all flags that change programs, and of torch's: its default dtype and its autocast."""
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    return (*map(_values.__getitem__, _CHANGE_PROGRAMS), torch.get_default_dtype(), autocast)

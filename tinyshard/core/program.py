@@ -91,6 +91,7 @@ class Program:
         outputs: numbers of the values that it returns.
         metas: local shape and dtype of each value; None where only running tells.
         reasons: for each step that gathers an operand of an op (its position among the steps, why).
+        default_dtype: torch's default dtype when it was made, which decides what ops make of ints and Python floats.
         number: tells programs apart, so that each is sent to a worker once.
         communicates: whether any step exchanges data between devices.
         largest_nbytes: size of its largest value; infinite where only running tells.
@@ -103,6 +104,7 @@ class Program:
     outputs: tuple[int, ...]
     metas: tuple[ShapedType | None, ...]
     reasons: tuple[tuple[int, Reason], ...] = field(default=(), compare=False)
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
     communicates: bool = field(init=False, compare=False)
     largest_nbytes: float = field(init=False, compare=False)

@@ -124,7 +124,8 @@ def _executable(
     op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
 ) -> Executable:
     """The executable for operands of these shapes and layouts: kept, or made now."""
-    key = (op, assignment.platform, assignment.devices, _key(args, assignment), _key(kwargs, assignment))
+    made = (_key(args, assignment), _key(kwargs, assignment), torch.get_default_dtype())
+    key = (op, assignment.platform, assignment.devices, *made)
     executable = _executables.get(key)
     if executable is None:
         executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))

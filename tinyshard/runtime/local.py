@@ -6,9 +6,10 @@ and is deterministic: an oracle for tests, a runtime for debuggers, and a fallba
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -73,7 +74,7 @@ class LocalRuntime:
             ready = self._programs[program.number] = make_ready(program)
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self) for _ in program.outputs]
-        with torch.no_grad(), torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED):
+        with torch.no_grad(), torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED), _default(program.default_dtype):
             self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
         settle(run)
         if guards:
@@ -220,6 +221,20 @@ class LocalRuntime:
                     try_="ts.init() starts fresh devices; make the arrays again there",
                 )
             )
+
+
+@contextlib.contextmanager
+def _default(dtype: torch.dtype) -> Iterator[None]:
+    """torch's default dtype is this one inside."""
+    before = torch.get_default_dtype()
+    if before is dtype:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:

@@ -41,7 +41,8 @@ def jit(
     op where it is differentiated from outside.
 
     Args:
-        fun: a function of trees of tensors and numbers that returns a tree of tensors. What it closes over (Arrays,
+        fun: a function of trees of tensors and numbers that returns a tree of tensors. A Python float is a 0-d tensor
+            of torch's default dtype, or of float64 beside an argument of doubles. What it closes over (Arrays,
             tensors, module parameters) is looked up at each call. Where it cannot be found again (in a set, in another
             function's cache), the function is traced at each call.
         in_shardings: a Sharding for every positional argument, or a tree of them that is a prefix of the arguments;

@@ -228,6 +228,8 @@ class Worker:
         call_control = self._call_control
         if ready.may_print:
             self._may_have_printed = True
+        if ready.program.default_dtype is not torch.get_default_dtype():
+            torch.set_default_dtype(ready.program.default_dtype)
         failed = next(value for value in values if type(value) is Failed) if Failed in map(type, values) else None
         values += [None] * (ready.size - len(values))
         for step in ready.steps:

@@ -1,0 +1,56 @@
+"""What torch keeps for a whole process decides what ops make: the default dtype, and autocast."""
+
+import pytest
+import torch
+
+import tinyshard as ts
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+@pytest.fixture(autouse=True)
+def default_dtype():
+    before = torch.get_default_dtype()
+    yield
+    torch.set_default_dtype(before)
+
+
+def test_a_trace_is_of_one_autocast():
+    x = ts.device_put(torch.randn(8, 8))
+    f = ts.jit(lambda v: v @ v)
+    for _ in range(2):
+        assert f(x).dtype == torch.float32
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert f(x).dtype == (x @ x).dtype == torch.bfloat16
+        with torch.autocast("cpu", dtype=torch.float16):
+            assert f(x).dtype == torch.float16
+    assert f._cache_size() == 3
+
+
+def test_an_op_and_a_trace_are_of_one_default_dtype():
+    x = ts.device_put(torch.arange(8))
+    f = ts.jit(lambda v: v / 3)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        for y in (x / 3, f(x)):
+            assert y.dtype == ts.device_get(y).dtype == dtype
+            assert torch.equal(ts.device_get(y), torch.arange(8) / 3)
+
+
+def test_a_program_keeps_the_default_dtype_of_its_trace():
+    x = ts.device_put(torch.arange(8))
+    compiled = ts.jit(lambda v: v / 3).lower(x).compile()
+    torch.set_default_dtype(torch.float64)
+    y = compiled(x)
+    assert y.dtype == ts.device_get(y).dtype == torch.float32
+    assert torch.get_default_dtype() == torch.float64
+
+
+def test_a_python_float_is_not_rounded_beside_doubles():
+    x = ts.device_put(torch.ones(2, dtype=torch.float64))
+    f = ts.jit(lambda x, c: (x * c).max())
+    for c in (0.1, 1e-60, 1e60):
+        assert f(x, c).item() == c
+        assert ts.jit(lambda x, c: x[0] * c).lower(x, c).compile()(x, c).item() == c
+    assert ts.jit(lambda x, c: x + c)(x.float(), 0.1).dtype == torch.float32
+    assert ts.jit(lambda x, c: x * c)(x, 0.1j).dtype == torch.complex128
