@@ -376,3 +376,28 @@ def test_dropout_of_an_array_is_refused_under_grad_and_vmap_too(local, function)
     with pytest.raises(ts.StatefulRandomError, match="stateful random op"):
         ts.vmap(lambda v: function(v))(x)
     assert torch.equal(ts.device_get(ts.grad(lambda v: F.dropout(v, training=False).sum())(x)), torch.ones(2, 3, 4, 4))
+
+
+@pytest.mark.parametrize(
+    "classes", [lambda x, known: known, lambda x, known: x.argmax(1)], ids=["closed over", "found"]
+)
+def test_one_hot_inside_a_derivative(classes):
+    x, known = host(8, 4), torch.arange(8) % 4
+
+    def loss(x, known=known):
+        return (F.one_hot(classes(x, known), num_classes=4) * x * x).sum()
+
+    on_rows = on_devices(x)
+    loss_there = functools.partial(loss, known=on_devices(known))
+    torch.testing.assert_close(ts.device_get(ts.grad(loss_there)(on_rows)), torch.func.grad(loss)(x))
+    torch.testing.assert_close(ts.device_get(ts.hessian(loss_there)(on_rows)), torch.func.hessian(loss)(x))
+
+
+def test_a_second_backward_says_what_is_in_its_way():
+    w = ts.array(torch.ones(3)).requires_grad_()
+    (w * w).sum().backward()
+    with pytest.raises(ts.ImmutableError, match=r"backward\(\)[\s\S]*add_[\s\S]*x\.grad = None"):
+        (w * w).sum().backward()
+    w.grad = None
+    (w * w).sum().backward()
+    assert w.grad.tolist() == [2.0, 2.0, 2.0]

@@ -18,7 +18,7 @@ from tinyshard.arrays.shard import Shard
 from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError, ImmutableError, message
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.draw.html import array_html
@@ -100,6 +100,22 @@ def _second_on_host(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[st
 
     named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
     return (*args[:1], *map(plain, args[1:])), named
+
+
+def _backward(*args: Any, **kwargs: Any) -> None:
+    """`Tensor.backward`: torch adds to the `.grad` of an earlier call in place, which an Array does not allow."""
+    try:
+        with one_call(), torch._C.DisableTorchFunctionSubclass():
+            torch.Tensor.backward(*args, **kwargs)
+    except ImmutableError as error:
+        raise ImmutableError(
+            message(
+                "backward() would change an Array in place",
+                got=str(error).splitlines()[1].removeprefix("  got:").strip(),
+                rule="torch adds to the .grad that an earlier backward() has left",
+                try_="x.grad = None before it; to sum gradients, add those of ts.grad or torch.autograd.grad",
+            )
+        ) from error
 
 
 class Array(Immutable):
@@ -187,6 +203,8 @@ class Array(Immutable):
             strided.refuse(args[0])
         if func in _READ_IN_TORCH:
             args, kwargs = _second_on_host(*args, **(kwargs or {}))
+        if func is torch.Tensor.backward:
+            return _backward(*args, **(kwargs or {}))
         func = _INSTEAD.get(func, func)
         with one_call(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))

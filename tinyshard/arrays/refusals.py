@@ -64,6 +64,10 @@ class Immutable(torch.Tensor):
         """Refused, as `data_ptr`."""
         no_memory("share_memory_")
 
+    def apply_(self, function: Any) -> NoReturn:
+        """Refused: torch would write into memory that is not there. Raises ImmutableError."""
+        refuse("x.apply_(f)", "ops of torch, or ts.device_get(x).apply_(f)")
+
     @property  # type: ignore[override]
     def data(self) -> Self:
         """The Array itself; there is nothing to detach it from. It cannot be assigned."""

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, remembered
 from tinyshard.arrays.hidden_effects import refuse_host_draw
 from tinyshard.arrays.refusals import no_memory_wrapped
-from tinyshard.arrays.unchecked import TAKE_CLASSES
+from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE
@@ -160,7 +160,8 @@ class _Watch(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        refuse_host_draw(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        refuse_host_draw(func, args, kwargs)
         if func is torch.Tensor.__deepcopy__ and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
             return args[0].clone()
         if func is torch.Tensor.untyped_storage and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
@@ -168,11 +169,13 @@ class _Watch(TorchFunctionMode):
         if func is torch.Tensor.tolist:
             x = _followed(args[0])
             return x.tolist() if isinstance(x, Array) else func(x)
+        if func is torch.nn.functional.one_hot and isinstance(innermost(args[0] if args else kwargs["input"]), Array):
+            return one_hot(*args, **kwargs)
         if func in _MAY_COPY and args:
             x = innermost(args[0])
             if isinstance(x, Array):
                 root_of(x)._viewed = x._viewed = True
-        return TAKE_CLASSES.get(func, func)(*args, **(kwargs or {}))
+        return TAKE_CLASSES.get(func, func)(*args, **kwargs)
 
 
 class one_transform(one_call):
