@@ -90,6 +90,17 @@ def memory_of(program: Program) -> MemoryAnalysis:
     return MemoryAnalysis(argument_nbytes, sum(_nbytes(program, n) for n in program.outputs), tuple(steps))
 
 
+def held_during(program: Program, step: int) -> list[int]:
+    """The numbers of the values that a device holds during one step, views left out, in the order they are made.
+
+    Communication: none.
+    """
+    owners = _owners(program)
+    last = _last_use(program, owners)
+    results = [n for each in program.steps[: step + 1] for n in each.results if n >= 0]
+    return [n for n in [*range(program.num_inputs), *results] if owners[n] == n and last[n] >= step]
+
+
 def _owners(program: Program) -> dict[int, int]:
     """Value → the value whose memory it takes: itself, unless it is a view."""
     owners = {n: n for n in range(program.num_inputs)}
