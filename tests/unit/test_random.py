@@ -167,6 +167,7 @@ def test_keys_are_unpacked_indexed_and_reshaped_like_an_array_of_their_shape():
     first, second, third = keys[0]
     assert bool((third == keys[0, 2]).all()) and first.shape == second.shape == ()
     assert bool(ts.random.wrap_key_data(ts.random.key_data(keys))[1, 0] == keys[1, 0])
+    assert ts.random.wrap_key_data(keys) is keys
 
 
 def test_keys_cannot_be_changed_and_survive_pickling():

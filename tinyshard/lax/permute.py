@@ -24,13 +24,16 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         perm: (source, target) pairs; none twice a source, none twice a target.
 
     Returns:
-        The tree; who is no target gets zeros. Its gradient is the ppermute back.
+        The tree; a position that is no target gets zeros. Its gradient is the ppermute back.
 
     Raises:
         AxisNameError: the name is not bound.
         MappingError: a source or target that appears twice, or is no position of the axis.
 
     Communication: over devices one collective_permute; over names of both kinds an all_gather for each such axis.
+
+    In JAX: a negative position counts from the end; and over a tuple of names that are not in the order of the mesh,
+    positions count in the order of the mesh, unlike those of `axis_index` and `all_gather`.
 
     Example:
         >>> import tinyshard as ts

@@ -88,7 +88,8 @@ def wrap_key_data(data: Any) -> Key:
     """Keys made from their words.
 
     Args:
-        data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list.
+        data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list; a Key is given back as it is, since
+            `PRNGKey` makes keys here.
 
     Returns:
         A Key of shape data.shape[:-1].
@@ -104,6 +105,8 @@ def wrap_key_data(data: Any) -> Key:
         Key() overlaying:
         [0 7]
     """
+    if isinstance(data, Key):
+        return data
     if isinstance(data, list | tuple):
         data = torch.tensor(data, dtype=torch.int64).to(torch.int32)
     data = torch.as_tensor(data)
