@@ -88,8 +88,8 @@ def wrap_key_data(data: Any) -> Key:
     """Keys made from their words.
 
     Args:
-        data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list; a Key is given back as it is, since
-            `PRNGKey` makes keys here.
+        data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list; a Key is given back as it is,
+            since `PRNGKey` makes keys here.
 
     Returns:
         A Key of shape data.shape[:-1].
