@@ -44,7 +44,7 @@ _fork_server.prestart()
 
 from tinyshard.core import collector as _collector  # isort: skip
 
-with _collector.paused():
+with _collector.paused_for_imports():
     __import__("torch")
 
 from tinyshard import lax, random, sharding

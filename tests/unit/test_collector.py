@@ -21,7 +21,7 @@ def is_on(request):
 
 
 def test_it_waits_and_is_then_as_it_was_also_after_an_error(is_on):
-    with pytest.raises(ImportError), collector.paused():
+    with pytest.raises(ImportError), collector.paused_for_imports():
         assert not gc.isenabled()
         raise ImportError("no such module")
     assert gc.isenabled() == is_on
@@ -36,7 +36,7 @@ class Node:
 
 def test_what_was_made_meanwhile_is_collected_later_like_anything_else():
     gc.collect()
-    with collector.paused():
+    with collector.paused_for_imports():
         Node()
     assert gc.get_freeze_count() == 0
     assert any(type(x) is Node for x in gc.get_objects())

@@ -3,8 +3,11 @@
 import threading
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tinyshard as ts
+from tinyshard.partition import dtensor
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.local import LocalRuntime
 
@@ -74,3 +77,49 @@ def test_threads_that_use_the_devices_first_start_one_runtime(monkeypatch):
     for thread in threads:
         thread.join()
     assert len(started) == 1
+
+
+def constrained(v):
+    sharding = ts.NamedSharding(ts.make_mesh((8,), ("a",)), ts.P("a"))
+    return ts.lax.with_sharding_constraint(v * 2, sharding)
+
+
+def started_again(v):
+    ts.init(3, runtime="local")
+    return v * 2
+
+
+FIRST_USES = {
+    "a mesh": constrained,
+    "a list": lambda v: v * len(ts.devices()) / 4,
+    "a device": lambda v: ts.device_put(v, ts.devices()[1]) * 2,
+    "init": started_again,
+    "a device in vmap": lambda v: torch.vmap(lambda row: row * len(ts.devices()) / 4)(v),
+}
+
+
+@pytest.mark.parametrize("use", FIRST_USES)
+def test_devices_may_be_used_first_within_a_trace(use):
+    x = torch.arange(8.0)
+    for traced in (ts.jit(FIRST_USES[use]), ts.make_graph(FIRST_USES[use])):
+        ts.shutdown()
+        dtensor.warm_up.cache_clear()  # as in a new process
+        dtensor._mesh.cache_clear()
+        made = traced(x)
+    assert "mul" in str(made)
+    assert ts.jit(FIRST_USES[use])(x).tolist() == [2 * i for i in range(8)]
+
+
+def test_devices_may_be_started_under_a_mode_of_torch():
+    dtensor.warm_up.cache_clear()
+    dtensor._mesh.cache_clear()
+    with torch.device("meta"), FakeTensorMode():
+        ts.init(8, runtime="local")
+    assert torch.sin(ts.array([0.0, 0.0])).tolist() == [0, 0]
+
+
+def test_more_devices_than_one_machine_has_processes_for_are_refused_before_any_is_started():
+    ts.init(2, runtime="local")
+    with pytest.raises(ts.RuntimeStateError, match=r"(?s)100000.*1024.*AbstractMesh"):
+        ts.init(100000, runtime="process")
+    assert ts.device_count() == 2

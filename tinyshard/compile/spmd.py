@@ -30,6 +30,7 @@ from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.core.undisturbed import undisturbed
 from tinyshard.partition import deferred, partitioner
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.op_table import ALIASES
@@ -54,6 +55,13 @@ def compile_graph(
     Returns:
         The executable; its inputs are `inputs`.
     """
+    with undisturbed():
+        return _partitioned(traced, inputs, assignment, outputs)
+
+
+def _partitioned(
+    traced: Traced, inputs: Sequence[InputSpec], assignment: DeviceAssignment, outputs: Sequence[Layout | None]
+) -> Executable:
     required: list[tuple[torch.fx.Node, Layout]] = []
     targets: list[tuple[torch.fx.Node, Layout]] = []
     for node, primitive, params in bound_in(traced.graph):

@@ -33,6 +33,7 @@ from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import EndedTraceError, ImmutableError, message
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
+from tinyshard.core.undisturbed import undisturbed
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 
@@ -165,12 +166,13 @@ def trace(
         result.extend((leaves, tree))
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
-    with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
-        stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
     try:
-        with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
-            functional = dispatch_functionalize(flat, FunctionalTensorMode())
-            graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
+        with undisturbed():
+            with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
+                stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
+            with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
+                functional = dispatch_functionalize(flat, FunctionalTensorMode())
+                graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
         # torch says these for want of a better message: for `numpy()`, and where its own functions read a tensor
         if ".numpy() is not supported" in str(error) or "its data is not allocated yet" in str(error):

@@ -9,11 +9,12 @@ program      Program, Eqn, Value, Builder: what every device runs on its own sha
 collectives  what each collective means, as a function of the shards of a group; one row each
 axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
+undisturbed  a trace, and what interrupts it: finalizers and signal handlers
 primitive    an op of tinyshard's own with all its rules: the base of `tinyshard/primitives/`
 evaluate     the one walk over a traced graph, and what interprets it
 leaves       values that are one leaf of a tree, as keys are
 tree         `ts.tree`: torch's pytrees under JAX's names
 holdable     which tensors a device can hold
 absent       what to use in place of a name that JAX has and tinyshard has not
-collector    Python's garbage collector, paused while much is imported
+collector    Python's garbage collector, paused while much is imported, and while a function is traced
 """

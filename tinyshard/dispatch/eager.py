@@ -33,6 +33,7 @@ from tinyshard.compile.explain import explain_gathers
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, StatefulRandomError, message
 from tinyshard.core.holdable import check_holdable
+from tinyshard.core.undisturbed import undisturbed
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition import partitioner
 from tinyshard.partition.op_table import is_random, op_traits
@@ -128,7 +129,8 @@ def _executable(
     key = (op, assignment.platform, assignment.devices, *made)
     executable = _executables.get(key)
     if executable is None:
-        executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
+        with undisturbed():
+            executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
     return executable
 
 

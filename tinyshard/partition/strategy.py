@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tinyshard.core import collector
 from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
+from tinyshard.core.undisturbed import undisturbed
 from tinyshard.partition import batches
 from tinyshard.partition.by_rule import by_rule
 from tinyshard.partition.on_meta import run_on_meta
@@ -44,7 +45,7 @@ aten = torch.ops.aten
 @lifecycle.at_start
 def _load_rules() -> None:
     """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
-    with collector.paused():
+    with collector.paused_for_imports(), undisturbed():
         from tinyshard.partition import dtensor
 
         dtensor.warm_up()

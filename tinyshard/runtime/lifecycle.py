@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from tinyshard.core import config
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.undisturbed import apart
 from tinyshard.runtime.options import (
     COLLECTIVES,
     DEFAULT_DEVICES,
     PLATFORMS,
     RUNTIMES,
+    check_one_machine_has,
     check_one_of,
     collectives_for,
     count_of,
@@ -56,8 +58,9 @@ def init(
             none: all devices on this machine.
 
     Raises:
-        RuntimeStateError: no such platform, runtime or collectives here, or a device count below 1; or the workers of
-            other machines have not all come: the message says who has.
+        RuntimeStateError: no such platform, runtime or collectives here, a device count below 1, or more than 1024
+            worker processes on this machine; or the workers of other machines have not all come: the message says who
+            has.
 
     Communication: none; it returns before the workers are up, and whoever first needs a value waits. With hosts, TCP
         to their workers, once each has proved that it knows the secret.
@@ -82,7 +85,7 @@ def init(
         check_one_of("platform of the local runtime", where, ("cpu",))
     way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
     start: Callable[[], ProcessPool | LocalRuntime]
-    with _choosing:
+    with apart(), _choosing:  # a traced function may be the first to use the devices
         if address:
             start = _prepared_on_hosts(address, wanted, where, collectives)
         elif where == "gpu":
@@ -91,8 +94,9 @@ def init(
             start = _prepared_here(kind, wanted or DEFAULT_DEVICES, way)
         _end_runtime()  # only now: what cannot be prepared leaves the devices that there are
         _runtime = start()
-    for prepare in _at_start:
-        prepare()
+    with apart():
+        for prepare in _at_start:
+            prepare()
 
 
 def _prepared_here(kind: str, count: int, collectives: str | None) -> Callable[[], ProcessPool | LocalRuntime]:
@@ -104,6 +108,7 @@ def _prepared_here(kind: str, count: int, collectives: str | None) -> Callable[[
         return lambda: LocalRuntime(count, "cpu")
     from tinyshard.runtime.controller.pool import ProcessPool
 
+    check_one_machine_has(count)
     joined = collectives_for(collectives, count)
     return lambda: ProcessPool(count, "cpu", joined)
 

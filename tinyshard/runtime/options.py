@@ -14,6 +14,7 @@ RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu", "gpu")
 COLLECTIVES = ("shared", "gloo", "nccl")
 DEFAULT_DEVICES = 8
+MOST_WORKERS = 1024  # on one machine: each takes tens of MiB, and 64 GiB of the address space of every process
 
 
 def count_of(devices: int | None) -> int:
@@ -28,6 +29,19 @@ def count_of(devices: int | None) -> int:
             message("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
         )
     return count
+
+
+def check_one_machine_has(count: int) -> None:
+    """Raise RuntimeStateError for more worker processes than are started on one machine."""
+    if count > MOST_WORKERS:
+        raise RuntimeStateError(
+            message(
+                "so many devices are not started on one machine",
+                got=f"{count} devices",
+                rule=f"each is a process with a share of the shared memory: at most {MOST_WORKERS}",
+                try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
+            )
+        )
 
 
 def collectives_for(given: str | None, count: int) -> str:

@@ -1,0 +1,90 @@
+"""What may interrupt a trace, or the planning of an op, and use Arrays itself: finalizers and signal handlers.
+
+with undisturbed():    the collector waits, so that no finalizer of its runs; a signal handler runs as in `apart`
+with apart():          outside of the trace, of torch's modes, and of the levels of torch.func
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import overrides
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+
+from tinyshard.core import collector
+from tinyshard.core.current_trace import this_thread
+
+# Where torch's dispatcher looks first. Within an op it looks elsewhere, and would take an Array for a plain tensor
+_INCLUDED = torch._C._dispatch_tls_local_include_set()
+_EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
+
+_SIGNALS: list[int] = sorted(signal.valid_signals())
+_INTERRUPTS = signal.default_int_handler  # Ctrl-C's: it raises KeyboardInterrupt, and uses no tensor
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """In this block an op of a finalizer, or of a signal handler, is not taken for one of the block's own.
+
+    A handler still runs at once: it may raise an error, as for a limit of time.
+    """
+    with collector.paused(), _handlers_apart():
+        yield
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """In this block ops on tensors run as if nothing were traced or transformed around it."""
+    recorder, this_thread.recorder = this_thread.recorder, None
+    modes: list[Any] = []
+    try:
+        while overrides._len_torch_function_stack():
+            modes.append(overrides._pop_mode())  # type: ignore[no-untyped-call]
+        with (
+            torch._C._EnableTorchFunction(),
+            _disable_current_modes(),
+            temporarily_clear_interpreter_stack(),
+            torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED),
+        ):
+            yield
+    finally:
+        while modes:
+            overrides._push_mode(modes.pop())  # type: ignore[no-untyped-call]
+        this_thread.recorder = recorder
+
+
+class _HandlerApart:
+    """A signal handler that runs apart from what it interrupts."""
+
+    def __init__(self, handler: Callable[[int, Any], Any]) -> None:
+        self.handler = handler
+
+    def __call__(self, number: int, frame: Any) -> None:
+        with apart():
+            self.handler(number, frame)
+
+
+@contextlib.contextmanager
+def _handlers_apart() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():  # Python runs handlers in the main one alone
+        yield
+        return
+    replaced: dict[int, _HandlerApart] = {}
+    try:
+        for number in _SIGNALS:
+            handler = signal.getsignal(number)
+            if callable(handler) and not isinstance(handler, _HandlerApart) and handler is not _INTERRUPTS:
+                replaced[number] = _HandlerApart(handler)
+                signal.signal(number, replaced[number])
+        yield
+    finally:
+        for number, ours in replaced.items():
+            before = ours.handler
+            if signal.getsignal(number) is ours:  # else the block has installed another one, which stays
+                signal.signal(number, before)
