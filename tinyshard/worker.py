@@ -75,5 +75,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     code = main()
-    sys.stderr.flush()
+    if sys.stderr is not None:  # closed from the start
+        sys.stderr.flush()
     os._exit(code)  # at once: nothing is left to tidy up, and to unload torch takes long where many do it

@@ -103,7 +103,12 @@ def test_operands_are_told_by_dtype_and_shape(value, expected):
 
 @pytest.mark.parametrize(
     "status, words",
-    [(9, "killed by signal 9 (SIGKILL)"), (1 << 8, "its process ended with exit code 1"), (None, "helper process")],
+    [
+        (9, "killed by signal 9 (SIGKILL)"),
+        (1 << 8, "its process ended with exit code 1"),
+        (0, "its connection to the controller ended"),
+        (None, "helper process"),
+    ],
 )
 def test_an_ending_is_told_by_signal_or_exit_code(status, words):
     assert words in ending(status)

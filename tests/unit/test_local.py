@@ -34,6 +34,30 @@ def test_arrays_of_a_runtime_that_is_gone_say_so(local):
         x + 1
 
 
+@pytest.mark.parametrize("act", [lambda x, y: x + y, ts.jit(lambda x, y: x + y)], ids=["eager", "jit"])
+@pytest.mark.parametrize("committed", [False, True])
+def test_an_op_of_an_array_that_is_gone_is_refused_whichever_operand_it_is(local, act, committed):
+    def made(value):
+        return ts.device_put(torch.tensor([value]), ts.devices()[0] if committed else None)
+
+    old = made(1.0)
+    act(old, old)
+    ts.init(devices=8, runtime="local")
+    new = made(2.0)
+    for operands in ((old, new), (new, old), (old, torch.ones(1)), (torch.ones(1), old)):
+        with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+            act(*operands)
+
+
+def test_an_op_of_an_array_that_is_gone_starts_no_devices(local):
+    x = ts.array([1.0])
+    ts.shutdown()
+    with pytest.raises(ts.RuntimeStateError, match="has been shut down"):
+        x + 1
+    assert lifecycle.running() is None
+    ts.init(devices=8, runtime="local")
+
+
 def test_values_are_ready_at_once(local):
     assert (ts.array([1.0]) + 1).is_ready()
 

@@ -15,6 +15,7 @@
     Shutdown, restart, crash: no process, port or file is left                      test_pool_endings, test_faults_walls
     A system without memory files, flags or measurements: the same, or gloo and a warning             test_other_systems
     Notebooks do not see each other; nobody else gets in; little or no /dev/shm does                   test_faults_walls
+    A controller without stdin, stdout or stderr has its devices all the same              test_closed_descriptors
     A child that user code forks gets on, whatever the pool does, and keeps nothing of it           test_forked_children
     What no device can hold is refused before it is sent                          test_holdable_real, unit/test_holdable
     A loop that dispatches faster than devices compute fills no memory                      test_faults_walls, test_pool

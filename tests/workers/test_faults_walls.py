@@ -1,5 +1,6 @@
 """What stands between a pool and the rest of the machine: sockets, other notebooks, memory, shared memory."""
 
+import ast
 import json
 import os
 import shutil
@@ -112,12 +113,11 @@ def test_command_lines_and_environments_of_helper_and_workers_hold_no_secret(poo
     words = helper.cmdline()
     assert words[:2] == [sys.executable, "-c"] and len(words) == 3
     code = words[2]
-    start, _, rest = code.partition("sys.path[:] = ")
-    paths, _, call = rest.partition("; from tinyshard.runtime.launch.forkserver import serve; ")
-    assert start == "import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); "
-    assert all(os.path.isabs(p) for p in json.loads(paths.replace("'", '"')))
-    assert call.startswith("serve(") and call[6:-1].isdigit()
-    added = {"TINYSHARD_ROLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"}
+    path = ast.literal_eval(code.partition("sys.path[:] = ")[2].partition("\n")[0])
+    assert all(os.path.isabs(p) for p in path)
+    descriptor = int(code.rpartition("serve(")[2].partition(")")[0])
+    assert code == forkserver.SCRIPT.format(path=path, fd=descriptor)
+    added = {"TINYSHARD_ROLE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "THP_MEM_ALLOC_ENABLE"}
     for process in (helper, *workers):
         assert set(process.environ()) - set(os.environ) <= added
 

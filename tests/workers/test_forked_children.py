@@ -260,6 +260,47 @@ tell(x.sum().item())
     assert (each.process.returncode, errors) == (0, "")
 
 
+def test_an_op_of_a_parents_array_is_refused_in_a_child_before_any_process_is_started(controller):
+    each = controller(
+        FORKING
+        + """
+import psutil
+x = ts.device_put(torch.arange(8.0))
+cut = ts.device_put(torch.arange(8.0), ts.sharding.PositionalSharding(ts.devices()))
+add = ts.jit(lambda a, b: a + b)
+add(cut, cut).sum().item()
+one = torch.ones(8)
+tried = {
+    "eager": lambda: x + 1,
+    "committed": lambda: one + cut,
+    "both": lambda: x + cut,
+    "grad": lambda: ts.grad(lambda v: v.sum())(x),
+    "jit": lambda: add(cut, cut),
+    "jit of an uncommitted one": lambda: add(x, one),
+    "jit of a tensor first": lambda: add(one, cut),
+    "what jit closes over": lambda: ts.jit(lambda a: a + cut)(one),
+    "pmap": lambda: ts.pmap(lambda v: v + 1)(x),
+    "pmap of a tensor first": lambda: ts.pmap(lambda a, b: a + b)(one, x),
+}
+def use():
+    for name, act in tried.items():
+        try:
+            act()
+            said = "nothing"
+        except ts.RuntimeStateError as error:
+            said = "forked from" in str(error)
+        tell(name, said, psutil.Process().children())
+tell(len(tried))
+tell(ended_well(in_child(use)))
+"""
+    )
+    count = int(each.line())
+    told = [each.line() for _ in range(count)]
+    assert [line for line in told if not line.endswith(" True []")] == []
+    assert each.line() == "True"
+    each.finish()
+
+
 def test_a_spawned_worker_that_imports_tinyshard_starts_no_helper_process(controller, tmp_path):
     (tmp_path / "lesson.py").write_text(
         "import tinyshard as ts, os\ndef helpers(_): return ts.runtime.launch.forkserver._fork_server is None\n"

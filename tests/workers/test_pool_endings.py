@@ -82,6 +82,29 @@ def test_nothing_is_left_of_a_controller_killed_while_it_starts(controller, code
     assert_nothing_is_left(each, family, before)
 
 
+def test_a_helper_process_that_still_loads_torch_ends_with_its_controller(controller, tmp_path):
+    (tmp_path / "torch.py").write_text("import time\nopen('loading', 'w').close()\nwhile True: time.sleep(0.01)\n")
+    each = controller(
+        """
+from tinyshard.runtime.launch import forkserver
+forkserver.stop()
+sys.path.insert(0, os.getcwd())
+tell(forkserver.start().pid)
+input()
+""",
+        environment={"PYTHONSAFEPATH": "1"},  # the controller itself has the real torch
+    )
+    helper = psutil.Process(int(each.line()))
+    wait_until((tmp_path / "loading").exists, "the helper process loads what it takes for torch")
+    each.process.kill()
+    each.process.wait()
+    try:
+        wait_until(lambda: is_gone(helper), f"{helper} ended", OVER_WITHIN_S)
+    finally:
+        if not is_gone(helper):
+            helper.kill()
+
+
 def test_a_forked_child_neither_ends_the_pool_nor_uses_it(controller):
     each = controller(
         STARTED

@@ -99,6 +99,7 @@ def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | 
 
     Raises:
         ShardingError: committed operands on different devices, or in different orders.
+        RuntimeStateError: none is committed, and the devices of one are gone.
     """
     first: Any = None
     mesh: Mesh | None = None
@@ -112,11 +113,20 @@ def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | 
             mesh = mesh or x._mesh
     if first is not None:
         return DeviceAssignment(first._layout.devices, first._layout.platform, mesh, True)
+    check_devices_live(operands)
     for x in operands:
-        if isinstance(x, Array) and x._buffer.runtime is lifecycle.current():
+        if isinstance(x, Array):
             return DeviceAssignment(x._layout.devices, x._layout.platform, x._mesh, False)
     default = lifecycle.devices()[0]
     return DeviceAssignment((default.id,), default.platform, None, False)
+
+
+def check_devices_live(operands: Sequence[Any]) -> None:
+    """Raise RuntimeStateError if the devices of an Array are gone. It starts none."""
+    running = lifecycle.running()
+    for x in operands:
+        if isinstance(x, Array) and x._buffer.runtime is not running:
+            x._buffer.runtime.check_open()
 
 
 def assignment_at(sharding: Sharding) -> DeviceAssignment:
@@ -244,6 +254,7 @@ def call(executable: Executable, operands: Sequence[torch.Tensor], assignment: D
 
     Communication: operands that are not in place are put there; then what the program does.
     """
+    check_devices_live(operands)
     where = users_line()
     buffers = []
     for x, layout in zip(operands, executable.inputs, strict=True):

@@ -51,6 +51,7 @@ launch/               starts the workers
 wire                  messages and tensors as bytes
 failure               a failure on a device, as text
 forks                 what a child closes that user code forks from the controller
+standard_descriptors  0, 1 and 2 are open before the runtime opens others
 local                 all devices in this process: the oracle of the tests
 options               what init may be told, checked
 lifecycle             which devices there are: init, devices, shutdown, the runtime in use

@@ -71,10 +71,12 @@ def release(program: Program) -> None:
 
 
 def forget_released() -> None:
-    """Let the devices drop the released programs."""
+    """Let the devices drop the released programs; those that have ended hold none."""
     while True:
         try:
             program = _released.popleft()
         except IndexError:
             return
-        lifecycle.current().forget(program)
+        runtime = lifecycle.running()
+        if runtime is not None:
+            runtime.forget(program)

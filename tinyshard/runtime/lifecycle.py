@@ -22,6 +22,7 @@ from tinyshard.runtime.options import (
     collectives_for,
     count_of,
 )
+from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 
 if TYPE_CHECKING:
     from tinyshard.runtime.controller.pool import ProcessPool
@@ -85,6 +86,8 @@ def init(
         check_one_of("platform of the local runtime", where, ("cpu",))
     way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
     start: Callable[[], ProcessPool | LocalRuntime]
+    if kind == "process":
+        open_standard_descriptors()
     with apart(), _choosing:  # a traced function may be the first to use the devices
         if address:
             start = _prepared_on_hosts(address, wanted, where, collectives)
@@ -181,6 +184,11 @@ def _end_runtime() -> None:
     ending, _runtime = _runtime, None
     if ending is not None:
         ending.shutdown()
+
+
+def running() -> ProcessPool | LocalRuntime | None:
+    """The runtime in use; None if there is none. It starts none."""
+    return _runtime
 
 
 def current() -> ProcessPool | LocalRuntime:

@@ -58,7 +58,7 @@ class LocalRuntime:
 
     def put(self, blocks: dict[int, Tensor], where: Where) -> Buffer:
         """Give a block to each device."""
-        self._check_open()
+        self.check_open()
         self._drop_released()
         buffer = self._buffers.make(Run(next(self._numbers), tuple(blocks), False, where, settled=True), self)
         for device, block in blocks.items():
@@ -67,7 +67,7 @@ class LocalRuntime:
 
     def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
         """Run a program now. An error is raised when the value is read, as on worker processes."""
-        self._check_open()
+        self.check_open()
         self._drop_released()
         ready = self._programs.get(program.number)
         if ready is None:
@@ -155,7 +155,7 @@ class LocalRuntime:
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Raise RemoteError if the blocks on these devices could not be computed."""
-        self._check_open()
+        self.check_open()
         failures = ancestry(buffer.run, device_ids).failures
         if failures:
             raise remote_error(failures, self._platform)
@@ -212,7 +212,8 @@ class LocalRuntime:
             for device, number in itertools.product(devices, numbers):
                 self._stores[device].pop(number, None)
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise RuntimeStateError if it has been shut down."""
         if self._closed:
             raise RuntimeStateError(
                 message(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils._pytree import tree_leaves
 
+from tinyshard.compile.executable import check_devices_live
 from tinyshard.compile.signature import Bound
 from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
@@ -52,6 +53,7 @@ class Pmapped(OverDevices):
         size = axis_length("pmap", self._function, args, kwargs, every, self._axis_size)
         all_leaves = tree_leaves((tuple(args), kwargs))
         dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
+        check_devices_live(bound.operands)
         mesh = self._mesh(size)
         ins = tuple(_rows(mesh, len(x.shape), d) for x, d in zip(bound.operands, dims, strict=True))
         return Split(mesh, ins, tuple(dims))

@@ -80,6 +80,10 @@ class ProcessPool:
         self._stop_watching_cells = after_interrupted_cells(self.cancel)
         atexit.register(self.shutdown)
 
+    def check_open(self) -> None:
+        """Raise RuntimeStateError if it cannot be used any more, or, in a forked child, belongs to the parent."""
+        self._dispatcher.check_open()
+
     def snapshot(self, host: torch.Tensor) -> torch.Tensor:
         """A copy for `put`, in shared memory if there is some."""
         self._dispatcher.check_open()  # a forked child of this process must not allocate blocks

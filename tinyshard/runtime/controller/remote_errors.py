@@ -29,6 +29,8 @@ def ending(status: int | None) -> str:
     code = os.WEXITSTATUS(status)
     if code == NO_MEMORY:
         return f"it had no memory for its part of an exchange, and ended with exit code {code}"
+    if code == 0:  # so a worker ends when its sockets do, as at the end of its controller
+        return "its connection to the controller ended, and so it did, with exit code 0"
     return f"its process ended with exit code {code}"
 
 

@@ -21,6 +21,7 @@ from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.forkserver import Children
+from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 from tinyshard.runtime.worker import main as worker
 
 _TRY_AGAIN_S = 0.2
@@ -67,6 +68,7 @@ def serve(address: tuple[str, int], secret: bytes, slot: tuple[int, int], wait_s
     Returns:
         The exit code: 0 when a controller said that it is over, 1 when none came or it refused.
     """
+    open_standard_descriptors()
     rank, count = slot
     facts = {"count": count, "name": socket.gethostname(), "gpus": torch.cuda.device_count(), **connect.versions()}
     since_s = time.monotonic()

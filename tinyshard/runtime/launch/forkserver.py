@@ -25,8 +25,31 @@ from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.runtime.forks import abandon_in_child, held_off
+from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 
 _LINE_NBYTES = 4096
+# what the process runs. A terminal may stop a process that writes to it out of another group: so first of all SIGTTOU.
+# To import torch takes a second or more: meanwhile a thread, which has ended when the first worker is forked, ends the
+# process if the controller ends
+SCRIPT = """
+import sys
+sys.path[:] = {path!r}
+import os, select, signal, threading
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+def end_with_controller():
+    connection = select.poll()
+    connection.register({fd}, 0)
+    while not is_loaded.wait(0.1):
+        if connection.poll(0):
+            os._exit(0)
+is_loaded = threading.Event()
+watch = threading.Thread(target=end_with_controller, daemon=True)
+watch.start()
+from tinyshard.runtime.launch.forkserver import serve
+is_loaded.set()
+watch.join()
+serve({fd})
+"""
 
 
 class ForkServer:
@@ -41,17 +64,13 @@ class ForkServer:
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._lock = threading.Lock()
+        open_standard_descriptors()
         with held_off():
             self._sock, theirs = socket.socketpair()
-            # a terminal may stop a process that writes to it out of another group: so first of all SIGTTOU
-            code = (
-                f"import signal, sys; signal.signal(signal.SIGTTOU, signal.SIG_IGN); sys.path[:] = {path!r}; "
-                f"from tinyshard.runtime.launch.forkserver import serve; serve({theirs.fileno()})"
-            )
             try:
                 with theirs:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-c", code],
+                        [sys.executable, "-c", SCRIPT.format(path=path, fd=theirs.fileno())],
                         pass_fds=[theirs.fileno()],
                         stdin=subprocess.DEVNULL,
                         env=environment,
@@ -234,8 +253,9 @@ class Children:
             except BaseException:
                 traceback.print_exc()
             finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
+                with contextlib.suppress(AttributeError):  # None, where one was closed when this process was started
+                    sys.stdout.flush()
+                    sys.stderr.flush()
                 os._exit(code)
         self._pids.add(pid)
         return pid

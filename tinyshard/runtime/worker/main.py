@@ -38,6 +38,8 @@ def _end_with_parent(fork_server: int) -> None:
 
 def _print_by_lines() -> None:
     """Make stdout line-buffered though it is a pipe, for Python and for libraries in C."""
+    if sys.stdout is None:  # closed when the parent was started
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     line_buffered = 1
