@@ -178,7 +178,8 @@ def _sent(scene: Scene) -> list[str]:
     """What the followed device sends, and what one device sends in the whole call."""
     sent = scene.recording.sent()
     least, most = (f"{nbytes:g}" for nbytes in (min(sent), max(sent)))
-    each = f"{most} bytes sent by each device" if least == most else f"{least} to {most} bytes sent by a device"
+    fewest = "" if least == most else f" (another one {least})"
+    each = f"{most} bytes sent by the busiest device{fewest}"
     total = f"the whole call: {each}"
     if scene.now is None:
         return [total]

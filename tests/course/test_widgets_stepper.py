@@ -32,7 +32,7 @@ def test_an_all_to_all_in_words():
         "CPU 3: 12 13 14 15 → 3 7 11 15\n"
         "\n"
         "CPU 0 sends 4 bytes to 1, 2, 3: 12 bytes; it gets from 1, 2, 3\n"
-        "the whole call: 12 bytes sent by each device"
+        "the whole call: 12 bytes sent by the busiest device"
     )
 
 
@@ -96,7 +96,7 @@ def test_a_scatter_in_words():
         "CPU 3: nothing → 12 13 14 15\n"
         "\n"
         "CPU 0 sends 16 bytes to 1, 2, 3: 48 bytes; it gets from no device\n"
-        "the whole call: 0 to 48 bytes sent by a device"
+        "the whole call: 48 bytes sent by the busiest device (another one 0)"
     )
 
 

@@ -11,6 +11,25 @@ import tinyshard as ts
 from tinyshard.draw import sharding_svg
 
 ROOT = Path(__file__).parents[2]
+# what README says of a row of the table, as a ratio to JAX's time
+CLAIMS = {
+    "psum 64 MB": r"a psum of 64 MB a device takes ([\d.]+)",
+    "psum 16 MB": r"takes [\d.]+, of 16 MB ([\d.]+)",
+    "psum 1 MB": r"of 1 MB ([\d.]+)",
+    "psum 4 KB a device": r"of 4 KB ([\d.]+)",
+    "all_gather 16 MB": r"an all-gather of 16 MB ([\d.]+)",
+    "all_to_all 16 MB": r"an all-to-all ([\d.]+)",
+    "psum_scatter 16 MB": r"a reduce-scatter ([\d.]+)",
+    "256 MB (a, b) → (b, a)": r"to another sharding ([\d.]+)",
+    "30 M uniform": r"random numbers ([\d.]+)",
+    "dot 2048, rows by columns": r"a product of 2048 × 2048 ([\d.]+)",
+    "gradient step, 8-way data parallel": r"a gradient step ([\d.]+) on 8 × 1",
+    "gradient step, 4x2": r"and ([\d.]+) on 4 × 2",
+    "eager round trip": r"an op by itself ([\d.]+)",
+    "jit round trip": r"a jitted call ([\d.]+)",
+    "500 dependent eager ops": r"500 ops in a row ([\d.]+)",
+    "start to first result": r"the start ([\d.]+)",
+}
 PICTURES = {"blocks.svg": ("a", "b"), "copies.svg": (None, "b")}
 
 
@@ -34,3 +53,18 @@ def test_the_readme_example_prints_what_it_shows():
 @pytest.mark.parametrize("name", PICTURES)
 def test_the_readme_pictures_are_drawn_by_the_package(name):
     assert (ROOT / "course/pictures" / name).read_text("utf-8") == picture(PICTURES[name])
+
+
+def test_the_readmes_figures_are_those_of_the_published_table():
+    table = (ROOT / "benchmarks/results.md").read_text("utf-8")
+    section = (ROOT / "README.md").read_text("utf-8").partition("## How fast")[2].partition("\n## ")[0]
+    said = section.partition("<!-- measured -->")[2].partition("<!-- end -->")[0].replace("\n", " ")
+    assert re.search(r"` on (.*?), linux", table)[1] in said, "the processor and its cores"
+    ratios = {}
+    for line in table.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if len(cells) == 9 and (ratio := re.match(r"[\d.e+]+", cells[6])):
+            ratios[cells[0]] = ratio[0]
+    for row, pattern in CLAIMS.items():
+        assert re.findall(pattern, said) == [ratios[row]], row
+    assert len(re.findall(r"\d\.\d+", said)) <= len(CLAIMS), "a figure that no claim checks"

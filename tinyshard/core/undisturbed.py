@@ -2,6 +2,7 @@
 
 with undisturbed():    the collector waits, so that no finalizer of its runs; a signal handler runs as in `apart`
 with apart():          outside of the trace, of torch's modes, and of the levels of torch.func
+with default_keys():   outside of an op, for torch's dispatcher
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tinyshard.core import collector
 from tinyshard.core.current_trace import this_thread
 
-# Where torch's dispatcher looks first. Within an op it looks elsewhere, and would take an Array for a plain tensor
+# Within an op on Arrays torch's dispatcher passes over keys: it would take an Array for a plain tensor, and kernels
+# that call other ops (`linalg.pinv`) would go wrong
 _INCLUDED = torch._C._dispatch_tls_local_include_set()
 _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 
 _SIGNALS: list[int] = sorted(signal.valid_signals())
 _INTERRUPTS = signal.default_int_handler  # Ctrl-C's: it raises KeyboardInterrupt, and uses no tensor
+
+
+def default_keys() -> Any:
+    """A block in which torch's dispatcher looks as it does outside of any op."""
+    return torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED)
 
 
 @contextlib.contextmanager
@@ -50,7 +57,7 @@ def apart() -> Iterator[None]:
             torch._C._EnableTorchFunction(),
             _disable_current_modes(),
             temporarily_clear_interpreter_stack(),
-            torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED),
+            default_keys(),
         ):
             yield
     finally:

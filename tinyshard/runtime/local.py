@@ -20,6 +20,7 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
+from tinyshard.core.undisturbed import default_keys
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
@@ -27,11 +28,6 @@ from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
 
 MOST_HANDED = 1000  # how many collectives `handed` keeps for each device
-
-# An op on Arrays calls this from inside torch's dispatcher, with the keys for lazy conjugation, negation and more
-# excluded. A program's ops run with the default keys, so that kernels that call other ops (`linalg.pinv`) are right.
-_INCLUDED = torch._C._dispatch_tls_local_include_set()
-_EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 
 
 class LocalRuntime:
@@ -74,7 +70,7 @@ class LocalRuntime:
             ready = self._programs[program.number] = make_ready(program)
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self) for _ in program.outputs]
-        with torch.no_grad(), torch._C._ForceDispatchKeyGuard(_INCLUDED, _EXCLUDED), _default(program.default_dtype):
+        with torch.no_grad(), default_keys(), _default(program.default_dtype):
             self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
         settle(run)
         if guards:
