@@ -86,13 +86,6 @@ def rows() -> list[Row]:
             "mm of columns, 1024 × 128 by 128 × 256", "aten.mm.default", torch.randn(128, 1024).T, torch.randn(128, 256)
         ),
         _op(
-            "addmm, 128 × 784 by 784 × 1024",
-            "aten.addmm.default",
-            torch.randn(1024),
-            torch.randn(128, 784),
-            torch.randn(784, 1024),
-        ),
-        _op(
             "bmm, 8 × 256 × 256 by 8 × 256 × 256",
             "aten.bmm.default",
             torch.randn(8, 256, 256),

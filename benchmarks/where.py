@@ -66,7 +66,7 @@ class Clock:
         spent_s = self._spent.total()
         row = {
             "kernels": spent_s - self._spent["exchange"],
-            "exchange": self._spent.pop("exchange"),
+            "exchange": self._spent.pop("exchange", 0.0),
             "between": used_s - spent_s,
             "waiting": clock_s - used_s,
             "clock": clock_s,

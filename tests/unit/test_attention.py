@@ -62,3 +62,38 @@ def test_nothing_is_sent_where_both_numbers_of_heads_can_be_cut():
     compiled = ts.jit(attend).lower(q, k, v).compile()
     assert not ts.collectives_in(compiled)
     assert compiled.output_shardings.spec == P("a", "b")
+
+
+def rows_of(x):
+    return ts.device_put(x, ts.NamedSharding(ts.make_mesh((8,), ("i",)), P("i")))
+
+
+def test_a_mask_of_positions_is_none_of_examples_and_heads():
+    generator = torch.Generator().manual_seed(0)
+    q, mask = torch.randn(8, 8, 8, 16, generator=generator), torch.randn(8, 8, generator=generator)
+    found = F.scaled_dot_product_attention(*[rows_of(q)] * 3, attn_mask=ts.array(mask))
+    torch.testing.assert_close(ts.device_get(found), F.scaled_dot_product_attention(q, q, q, attn_mask=mask))
+
+
+@pytest.mark.parametrize(
+    ("function", "left", "right"),
+    [
+        (torch.cdist, (8, 8, 3, 2), (8, 3, 2)),
+        (torch.cdist, (8, 4, 8, 2), (4, 8, 2)),
+        (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), (8, 8, 8, 8), (8, 8, 2)),
+        (lambda a, b: torch.linalg.solve_triangular(a, b, upper=True), (8, 8, 8), (8, 2)),
+    ],
+)
+def test_an_operand_of_fewer_dims_is_repeated_along_the_first_ones(function, left, right):
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(left, generator=generator), torch.randn(right, generator=generator)
+    if left[-1] == left[-2]:
+        a = a.triu() + 9 * torch.eye(left[-1])
+    for found in (function(rows_of(a), ts.array(b)), ts.jit(function)(rows_of(a), b)):
+        torch.testing.assert_close(ts.device_get(found), function(a, b))
+
+
+def test_one_head_of_keys_needs_no_gather_where_examples_are_cut():
+    q, k, v, _ = (placed(x, P("a")) for x in operands(1))
+    step = ts.jit(ts.grad(lambda q, k, v: attend(q, k, v).sin().sum(), argnums=(0, 1, 2))).lower(q, k, v).compile()
+    assert not ts.collectives_in(step)

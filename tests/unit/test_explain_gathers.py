@@ -56,7 +56,7 @@ def test_the_flag_says_op_line_bytes_and_why_once_for_each_line(capsys: pytest.C
     told = capsys.readouterr().err
     assert told.count("aten.sort.default gathers an operand") == 1
     assert "x.sort(1)  # this line" in told
-    assert "all_gather of f32[2, 4] over b, 32 bytes a device" in told
+    assert "all_gather of f32[2, 4] over b, 32 bytes sent by the busiest device" in told
     assert "why:  it computes along dim 1" in told
 
 

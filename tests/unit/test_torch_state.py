@@ -46,6 +46,17 @@ def test_a_program_keeps_the_default_dtype_of_its_trace():
     assert torch.get_default_dtype() == torch.float64
 
 
+def test_a_trace_is_compiled_under_its_own_default_dtype():
+    x = ts.device_put(torch.arange(8))
+    f = ts.jit(lambda v: v / 3)
+    torch.set_default_dtype(torch.float64)
+    lowered = f.lower(x)
+    torch.set_default_dtype(torch.float32)
+    assert lowered.compile()(x).dtype == torch.float64
+    torch.set_default_dtype(torch.float64)
+    assert f(x).dtype == ts.device_get(f(x)).dtype == torch.float64
+
+
 def test_a_python_float_is_not_rounded_beside_doubles():
     x = ts.device_put(torch.ones(2, dtype=torch.float64))
     f = ts.jit(lambda x, c: (x * c).max())

@@ -112,7 +112,7 @@ def _backward(*args: Any, **kwargs: Any) -> None:
             message(
                 "backward() would change an Array in place",
                 got=str(error).splitlines()[1].removeprefix("  got:").strip(),
-                rule="torch adds to the .grad that an earlier backward() has left",
+                rule="torch adds to a .grad that an earlier backward() has left; a hook may change what it is given",
                 try_="x.grad = None before it; to sum gradients, add those of ts.grad or torch.autograd.grad",
             )
         ) from error

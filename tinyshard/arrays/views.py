@@ -169,7 +169,9 @@ class _Watch(TorchFunctionMode):
         if func is torch.Tensor.tolist:
             x = _followed(args[0])
             return x.tolist() if isinstance(x, Array) else func(x)
-        if func is torch.nn.functional.one_hot and isinstance(innermost(args[0] if args else kwargs["input"]), Array):
+        if func is torch.nn.functional.one_hot and isinstance(
+            innermost(args[0] if args else kwargs.get("input")), Array
+        ):
             return one_hot(*args, **kwargs)
         if func in _MAY_COPY and args:
             x = innermost(args[0])

@@ -23,7 +23,7 @@ class CollectiveCount:
         kind: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", or "transfer".
         axes: the mesh's own names of the axes, one by one also where the plan has several as one.
         count: how many of them.
-        nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
+        nbytes: bytes that the busiest device of each sends, by the model of `bytes_sent`, added up.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class Gathers:
         op: the op.
         why: what it needs, or why no rule keeps its operands sharded.
         count: how many of them.
-        nbytes: bytes that the busiest device sends in all of them together, by the model of `bytes_sent`.
+        nbytes: bytes that the busiest device of each sends, by the model of `bytes_sent`, added up.
     """
 
     op: str
@@ -78,7 +78,7 @@ class Cost:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the busiest device sends, by the model of `bytes_sent`."""
+        """Bytes that the busiest device sends, by the model of `bytes_sent`, added up over the collectives."""
         return sum(t.nbytes for t in self.traffic)
 
     def count(self, op: str) -> int:

@@ -93,7 +93,8 @@ def explain_gathers(executable: Executable, assignment: DeviceAssignment) -> Non
         nbytes = bytes_sent(program, step)
         print(
             f"{reason.op} gathers an operand, in {reason.where or caller}\n"
-            f"  what: all_gather of {program.metas[operand.number]} over {over}, {nbytes:,} bytes a device\n"
+            f"  what: all_gather of {program.metas[operand.number]} over {over}, "
+            f"{nbytes:,} bytes sent by the busiest device\n"
             f"  why:  {reason.why}",
             file=sys.stderr,
         )

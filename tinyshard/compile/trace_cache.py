@@ -32,7 +32,7 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.primitive import bound_in
-from tinyshard.core.types import ShapedType
+from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent, release
 from tinyshard.sharding import Sharding
@@ -130,7 +130,8 @@ class TraceCacheEntry:
         key = (assignment.platform, assignment.devices, specs, asked)
         known = self.executables.get(key)
         if known is None:
-            known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
+            with default_dtype(self.traced.default_dtype):
+                known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
         return known
 
     def check_callable(self, operands: Sequence[Any], assignment: DeviceAssignment, name: str) -> None:

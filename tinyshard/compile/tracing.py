@@ -14,7 +14,7 @@ import os
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
@@ -87,6 +87,7 @@ class Traced:
         out_tree: how the output leaves are put together.
         kept: objects that the numbers of its ops stand for.
         own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
+        default_dtype: torch's, when it was traced.
     """
 
     graph: torch.fx.GraphModule
@@ -96,6 +97,7 @@ class Traced:
     out_tree: TreeSpec
     kept: tuple[Any, ...] = ()
     own_rule: str | None = None
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
     def inputs(self) -> list[torch.fx.Node]:

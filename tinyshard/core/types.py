@@ -1,8 +1,10 @@
-"""Shape and dtype of a value."""
+"""Shape and dtype of a value; torch's default dtype."""
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -40,3 +42,17 @@ class ShapedType:
 
     def __str__(self) -> str:
         return f"{SHORT.get(self.dtype, str(self.dtype))}[{', '.join(map(str, self.shape))}]"
+
+
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """torch's default dtype is this one inside."""
+    before = torch.get_default_dtype()
+    if before is dtype:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)

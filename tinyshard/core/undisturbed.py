@@ -69,11 +69,12 @@ def apart() -> Iterator[None]:
 class _HandlerApart:
     """A signal handler that runs apart from what it interrupts."""
 
-    def __init__(self, handler: Callable[[int, Any], Any]) -> None:
+    def __init__(self, handler: Callable[[int, Any], Any], *, has_grad: bool) -> None:
         self.handler = handler
+        self._has_grad = has_grad
 
     def __call__(self, number: int, frame: Any) -> None:
-        with apart():
+        with apart(), torch.set_grad_enabled(self._has_grad):
             self.handler(number, frame)
 
 
@@ -87,7 +88,7 @@ def _handlers_apart() -> Iterator[None]:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
             if callable(handler) and not isinstance(handler, _HandlerApart) and handler is not _INTERRUPTS:
-                replaced[number] = _HandlerApart(handler)
+                replaced[number] = _HandlerApart(handler, has_grad=torch.is_grad_enabled())
                 signal.signal(number, replaced[number])
         yield
     finally:

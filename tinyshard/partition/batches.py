@@ -29,7 +29,8 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
     def has_batch(x: ShardedVar) -> bool:
         if chosen is not None:
             return x.number in chosen
-        return len(x.shape) == len(first.shape) or x.shape[:count] == batch
+        has_prefix = lead > 0 and len(x.shape) > count and x.shape[:count] == batch  # of the batch and part of an item
+        return len(x.shape) == len(first.shape) or has_prefix
 
     cuts = next((x.dims[:count] for x in operands if has_batch(x) and any(x.dims[:count])), ())
     cuts = cuts or next(filter(None, (_on_batch(x, count, axes) for x in operands if has_batch(x))), ())
@@ -39,7 +40,7 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
     cuts = tuple(_dividing(cut, sizes[d], axes) for d, cut in enumerate(cuts))
     summed = {i for i in row.sums if whole[i] is not None}
     made_of_items = [m for i, m in enumerate(whole) if m is not None and i not in summed]
-    if not any(cuts) or any(m.shape[d] not in sizes[d] for m in made_of_items for d in range(count)):
+    if not any(cuts) or any(cuts[d] and m.shape[d] not in sizes[d] for m in made_of_items for d in range(count)):
         return None
 
     def cut(x: ShardedVar) -> ShardedVar:
@@ -59,7 +60,10 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
         for i, m in enumerate(whole)
     )
     made = promised_types(whole, results, axes)
-    if run_on_meta(op, args, kwargs, axes, local=True) != made:
+    try:
+        if run_on_meta(op, args, kwargs, axes, local=True) != made:
+            return None
+    except RuntimeError:  # an operand of fewer dims is repeated along a dim that is cut here
         return None
     return Plan(op, args, kwargs, results, made, whole)
 

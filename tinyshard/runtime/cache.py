@@ -32,7 +32,7 @@ class Recent(Generic[K, V]):
     def __init__(self, most: int, dropped: Callable[[V], Any] = lambda value: None) -> None:
         self._most = most
         self._dropped = dropped
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may interrupt the thread that has it
         self._kept: OrderedDict[K, V] = OrderedDict()
 
     def __len__(self) -> int:

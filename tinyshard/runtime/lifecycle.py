@@ -23,6 +23,7 @@ from tinyshard.runtime.options import (
     count_of,
 )
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
+from tinyshard.runtime.worker.products import LIBRARIES
 
 if TYPE_CHECKING:
     from tinyshard.runtime.controller.pool import ProcessPool
@@ -85,6 +86,7 @@ def init(
     if kind == "local":
         check_one_of("platform of the local runtime", where, ("cpu",))
     way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
+    check_one_of("TINYSHARD_PRODUCTS", os.environ.get("TINYSHARD_PRODUCTS") or LIBRARIES[0], LIBRARIES)
     start: Callable[[], ProcessPool | LocalRuntime]
     if kind == "process":
         open_standard_descriptors()

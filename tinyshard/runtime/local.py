@@ -6,10 +6,9 @@ and is deterministic: an oracle for tests, a runtime for debuggers, and a fallba
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from tinyshard.core.collectives import COLLECTIVES, group_positions
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.core.program import Program
-from tinyshard.core.types import ShapedType
+from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.core.undisturbed import default_keys
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
@@ -70,7 +69,7 @@ class LocalRuntime:
             ready = self._programs[program.number] = make_ready(program)
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self) for _ in program.outputs]
-        with torch.no_grad(), default_keys(), _default(program.default_dtype):
+        with torch.no_grad(), default_keys(), default_dtype(program.default_dtype):
             self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
         settle(run)
         if guards:
@@ -218,20 +217,6 @@ class LocalRuntime:
                     try_="ts.init() starts fresh devices; make the arrays again there",
                 )
             )
-
-
-@contextlib.contextmanager
-def _default(dtype: torch.dtype) -> Iterator[None]:
-    """torch's default dtype is this one inside."""
-    before = torch.get_default_dtype()
-    if before is dtype:
-        yield
-        return
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
 
 
 def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:

@@ -38,7 +38,7 @@ import os, select, signal, threading
 signal.signal(signal.SIGTTOU, signal.SIG_IGN)
 def end_with_controller():
     connection = select.poll()
-    connection.register({fd}, 0)
+    connection.register({fd}, select.POLLHUP)
     while not is_loaded.wait(0.1):
         if connection.poll(0):
             os._exit(0)

@@ -116,10 +116,6 @@ _HALF_PRODUCT = Kernel(products.is_slow_half_product, products.half_product)
 
 # the first that fits is called
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "aten.addmm.default": (
-        _by_numpy(products.is_large_product_and_bias, products.product_and_bias),
-        _HALF_PRODUCT,
-    ),
     "aten.bmm.default": (_by_numpy(products.is_large_product, products.product), _HALF_PRODUCT),
     "aten.ge.Scalar": (Kernel(_is_compared, partial(_compared, np.greater_equal)),),
     "aten.gt.Scalar": (Kernel(_is_compared, partial(_compared, np.greater)),),

@@ -16,12 +16,12 @@ import os
 import platform
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.errors import RuntimeStateError, message
 from tinyshard.core.types import ShapedType
 
 LIBRARIES = ("torch", "numpy")
@@ -39,21 +39,13 @@ def library() -> str:
     TINYSHARD_PRODUCTS says it; otherwise it is decided by the processor, not by a measurement, so that a program gives
     the same numbers in every run. OpenBLAS reads how many threads it may use when NumPy is imported, so it is chosen
     only where the environment says 1, as it does in the processes that `ts.init()` or torchrun start.
-
-    Raises:
-        RuntimeStateError: TINYSHARD_PRODUCTS is another word.
     """
     given = os.environ.get("TINYSHARD_PRODUCTS")
-    if given and given not in LIBRARIES:
-        raise RuntimeStateError(
-            message(
-                "there is no such library for products", got=f"TINYSHARD_PRODUCTS={given}", try_=" or ".join(LIBRARIES)
-            )
-        )
+    if given in LIBRARIES:
+        return given
     is_slow = torch.backends.mkl.is_available() and _vendor() == "AuthenticAMD"
     threads = os.environ.get("OPENBLAS_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS")
-    is_fit = threads == "1" and _numpys_blas() == "scipy-openblas"
-    return given or ("numpy" if is_slow and is_fit else "torch")
+    return "numpy" if is_slow and threads == "1" and _numpys_blas() == "scipy-openblas" else "torch"
 
 
 def _vendor() -> str:
@@ -67,7 +59,8 @@ def _vendor() -> str:
 
 def _numpys_blas() -> str:
     """The name of the BLAS that NumPy was built with: "scipy-openblas" in the wheels of PyPI."""
-    return str(np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"])
+    needs: Any = np.show_config(mode="dicts").get("Build Dependencies", {})
+    return str(needs.get("blas", {}).get("name"))
 
 
 @functools.cache
@@ -101,30 +94,16 @@ def product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
-def is_large_product_and_bias(bias: ShapedType, x: ShapedType, y: ShapedType) -> bool:
-    """`is_large_product`, for a product to which a bias is added."""
-    return bias.dtype == x.dtype and is_large_product(x, y)
+def is_slow_half_product(x: ShapedType, y: ShapedType) -> bool:
+    """Whether a product is faster in float32."""
+    is_half = x.dtype == y.dtype and x.dtype in HALVES
+    return is_half and _multiplications(x, y) >= _MANY_HALVES and not has_half(x.dtype)
 
 
-def product_and_bias(op: Callable[..., Tensor], bias: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """`x @ y + bias`, likewise."""
-    if not (_is_dense(x) and _is_dense(y)):
-        return op(bias, x, y)
-    return product(op, x, y).add_(bias)
-
-
-def is_slow_half_product(*operands: ShapedType) -> bool:
-    """Whether a product, of the last two operands, is faster in float32."""
-    x, y = operands[-2:]
-    dtypes = {operand.dtype for operand in operands}
-    return _multiplications(x, y) >= _MANY_HALVES and dtypes <= {x.dtype} <= {*HALVES} and not has_half(x.dtype)
-
-
-def half_product(op: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-    """`x @ y`, or `x @ y + bias` of (bias, x, y), in float32, rounded to the dtype of the operands."""
-    by_numpy = product if len(operands) == 2 else product_and_bias
-    multiply = functools.partial(by_numpy, op) if library() == "numpy" else op
-    return multiply(*[operand.float() for operand in operands]).to(operands[0].dtype)
+def half_product(op: Callable[..., Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """`x @ y` in float32, rounded to the dtype of the operands."""
+    multiply = functools.partial(product, op) if library() == "numpy" else op
+    return multiply(x.float(), y.float()).to(x.dtype)
 
 
 def _is_dense(x: Tensor) -> bool:
