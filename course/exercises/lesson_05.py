@@ -82,8 +82,11 @@ def judge_from_three(from_three: Callable[..., Any]) -> Verdict:
         return differs(told)
     counts = compiled(mapped, rows).cost_analysis()
     if counts.nbytes > 56 and counts.count("collective_permute"):
-        hint = "Right, but device 3 sends its row several times. Which collective ends with the same on all devices?"
-        return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)
+        hint = (
+            "Right, but by several permutations, for each of which the model counts a row. Which collective ends with "
+            "the same on all devices?"
+        )
+        return differs(f"the model counts {counts.nbytes} bytes, not 56", hint)
     if counts.nbytes > 56:
         hint = "Right, but every device gets all eight rows, and seven are thrown away. Which way needs fewer bytes?"
         return differs(f"the busiest device sends {counts.nbytes} bytes, not 56", hint)

@@ -39,6 +39,15 @@ def letters_from_three(row: Any) -> Any:
     return heard
 
 
+def relayed_from_three(row: Any) -> Any:
+    """Each device passes the row on to the next: seven steps, in each of which another device sends it."""
+    me, heard = ts.lax.axis_index("i"), row
+    for source in (3, 4, 5, 6, 7, 0, 1):
+        target = (source + 1) % 8
+        heard = torch.where(me == target, ts.lax.ppermute(heard, "i", [(source, target)]), heard)
+    return heard
+
+
 def doubled_from_three(row: Any) -> Any:
     """Those who have the row already pass it on: three steps, in each of which device 3 sends it."""
     me, heard = ts.lax.axis_index("i"), row
@@ -86,8 +95,9 @@ ANSWERS = {
         solution=lambda row: ts.lax.psum(only_three(row), "i"),
         wrong=(
             Wrong(lambda row: ts.lax.all_gather(row, "i")[3], "seven are thrown away"),
-            Wrong(letters_from_three, "sends its row several times"),
-            Wrong(doubled_from_three, "sends its row several times"),
+            Wrong(letters_from_three, "by several permutations"),
+            Wrong(relayed_from_three, "by several permutations"),
+            Wrong(doubled_from_three, "by several permutations"),
             Wrong(lambda row: ts.lax.ppermute(row, "i", [(3, i) for i in range(8)]), "one receiver for each sender"),
             Wrong(lambda row: ts.lax.psum(row, "i"), "only device 3 counts"),
             Wrong(only_three, "Which collectives end like that"),
