@@ -166,7 +166,7 @@ def _table(planned: Planned) -> list[str]:
         note = "  <- least sum" if name == planned.best and total.fits else note
         lines.append(f"{TITLES[name]:20} " + _row_of_table(cells) + note)
     lines.append(
-        "by the model, sum: no overlap, an upper bound; max: perfect overlap of compute and collectives, a lower bound"
+        "sum: no overlap, the model's upper bound; max: perfect overlap, its lower bound"
     )
     lines.append(f"memory of a device: {sized(planned.machine.memory_nbytes)}")
     return lines
