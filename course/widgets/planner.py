@@ -165,9 +165,7 @@ def _table(planned: Planned) -> list[str]:
         note = "" if total.fits else "  does not fit"
         note = "  <- least sum" if name == planned.best and total.fits else note
         lines.append(f"{TITLES[name]:20} " + _row_of_table(cells) + note)
-    lines.append(
-        "sum: no overlap, the model's upper bound; max: perfect overlap, its lower bound"
-    )
+    lines.append("sum: no overlap, the model's upper bound; max: perfect overlap, its lower bound")
     lines.append(f"memory of a device: {sized(planned.machine.memory_nbytes)}")
     return lines
 
