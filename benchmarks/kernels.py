@@ -21,7 +21,7 @@ from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, make_ready
-from tinyshard.runtime.worker.products import library
+from tinyshard.runtime.worker.products import HALVES, library
 
 Call = Callable[[], object]
 _COMPARISONS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
@@ -64,7 +64,9 @@ def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
     program = builder.finish(builder.emit(op, named, {}, [ShapedType(tuple(wanted.shape), wanted.dtype)]))
     ours = make_ready(program, communicator=_NoOthers()).steps[0].call  # type: ignore[arg-type]
     assert ours is not None
-    torch.testing.assert_close(ours([*tensors, None])[0], wanted, rtol=1e-2, atol=1e-3)
+    made, is_product = ours([*tensors, None])[0], op in ("aten.mm.default", "aten.bmm.default")
+    near = 1e-2 if wanted.dtype in HALVES else 1e-4 if is_product else 0  # products add in another order
+    torch.testing.assert_close(made, wanted, rtol=near, atol=near)
 
     def torchs() -> object:  # a device prepares a call so
         values, filled = [*tensors, None], list(named)

@@ -41,6 +41,7 @@ aten = torch.ops.aten
 Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's axes, None if they cannot say it
 
 
+@undisturbed()
 def compile_graph(
     traced: Traced, inputs: Sequence[InputSpec], assignment: DeviceAssignment, outputs: Sequence[Layout | None]
 ) -> Executable:
@@ -55,13 +56,6 @@ def compile_graph(
     Returns:
         The executable; its inputs are `inputs`.
     """
-    with undisturbed():
-        return _partitioned(traced, inputs, assignment, outputs)
-
-
-def _partitioned(
-    traced: Traced, inputs: Sequence[InputSpec], assignment: DeviceAssignment, outputs: Sequence[Layout | None]
-) -> Executable:
     required: list[tuple[torch.fx.Node, Layout]] = []
     targets: list[tuple[torch.fx.Node, Layout]] = []
     for node, primitive, params in bound_in(traced.graph):

@@ -22,7 +22,7 @@ from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_
 from tinyshard.transforms.over_devices import OverDevices, Split, moved_to
 
 UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
-MOST_WORKERS = 64  # more processes on one machine are not advised
+_MOST_ADVISED = 64  # processes on one machine; `init` takes more
 
 
 class Pmapped(OverDevices):
@@ -69,7 +69,7 @@ class Pmapped(OverDevices):
             raise MappingError(message("pmap over an axis of size 0", got="no row", rule="each device takes one row"))
         devices = list(self._devices) if self._devices is not None else list(lifecycle.devices())
         if size > len(devices):
-            as_many = f"; or ts.init(devices={size})" if size <= MOST_WORKERS else ""
+            as_many = f"; or ts.init(devices={size})" if size <= _MOST_ADVISED else ""
             raise MappingError(
                 message(
                     "pmap has more rows than devices",

@@ -108,24 +108,17 @@ def _picked_or_zero(op: Callable[..., Tensor], mask: Tensor, x: Tensor, other: T
     return (x.view(torch.int32) * mask.to(torch.int32)).view(x.dtype)
 
 
-def _by_numpy(fits: Callable[..., bool], call: Callable[..., Tensor]) -> Kernel:
-    return Kernel(lambda *args: products.library() == "numpy" and fits(*args), call)
-
-
+_LARGE_PRODUCT = Kernel(products.is_large_product, products.product)
 _HALF_PRODUCT = Kernel(products.is_slow_half_product, products.half_product)
 
 # the first that fits is called
 KERNELS: dict[str, tuple[Kernel, ...]] = {
-    "aten.bmm.default": (_by_numpy(products.is_large_product, products.product), _HALF_PRODUCT),
+    "aten.bmm.default": (_LARGE_PRODUCT, _HALF_PRODUCT),
     "aten.ge.Scalar": (Kernel(_is_compared, partial(_compared, np.greater_equal)),),
     "aten.gt.Scalar": (Kernel(_is_compared, partial(_compared, np.greater)),),
     "aten.le.Scalar": (Kernel(_is_compared, partial(_compared, np.less_equal)),),
     "aten.lt.Scalar": (Kernel(_is_compared, partial(_compared, np.less)),),
-    "aten.mm.default": (
-        _by_numpy(products.is_large_product, products.product),
-        _HALF_PRODUCT,
-        Kernel(_is_narrow_product, _narrow_product),
-    ),
+    "aten.mm.default": (_LARGE_PRODUCT, _HALF_PRODUCT, Kernel(_is_narrow_product, _narrow_product)),
     "aten.where.self": (Kernel(_is_picked_or_zero, _picked_or_zero),),
 }
 
