@@ -19,6 +19,7 @@
     A child that user code forks gets on, whatever the pool does, and keeps nothing of it           test_forked_children
     What no device can hold is refused before it is sent                          test_holdable_real, unit/test_holdable
     A loop that dispatches faster than devices compute fills no memory                      test_faults_walls, test_pool
+    Memory of values that are gone goes back to the system within seconds, without a further call            test_memory
     The same between machines; strangers are refused          test_hosts, unit/test_hosts, unit/test_authentication
     An op that fails concerns who asks for its value                                                       test_failures
     Wrong calls say what is wrong and harm nothing                                                   ../wrong_calls.py

@@ -1,9 +1,12 @@
-"""What a lesson takes before it has any data of its own: a kernel and eight devices."""
+"""What a lesson takes before it has any data of its own, and what is left of values that are gone."""
 
 from collections.abc import Callable
 
+import psutil
+import pytest
+
 from tests.memory import CUDA_BUILD_BYTES, nbytes_of_family
-from tests.workers.processes import Controller
+from tests.workers.processes import JOINED, Controller, wait_until
 
 # A 2 GB machine must hold a browser's server too (about 0.2 GB) and the lesson's data.
 MOST_BYTES = 1_000_000_000 + CUDA_BUILD_BYTES
@@ -28,3 +31,40 @@ def test_a_kernel_and_eight_devices_leave_room_on_a_machine_of_two_gigabytes(
     nbytes = nbytes_of_family(started.process.pid)
     started.release()
     assert nbytes < MOST_BYTES, f"{nbytes / 1e9:.2f} GB"
+
+
+FREES = """
+ts.init(devices=4, runtime="process", collectives=os.environ["JOINED"])
+rows = ts.NamedSharding(ts.make_mesh((4,), ("i",)), ts.P("i"))
+x = ts.device_put(torch.ones(4, 1 << 24), rows)
+x.block_until_ready()
+tell("there")
+input()
+total = ts.jit(ts.shard_map(lambda x: ts.lax.psum(x, "i"), mesh=rows.mesh, in_specs=ts.P("i"), out_specs=ts.P("i")))
+y = [x + k for k in range(2)]
+z = [total(each) for each in y * 3]
+ts.block_until_ready((y, z))
+tell("there")
+input()
+del y, z
+tell("there")
+input()
+"""
+
+
+@pytest.mark.parametrize("joined", JOINED)
+def test_the_memory_of_values_that_are_gone_goes_back_to_the_system_without_a_further_call(
+    joined: str, controller: Callable[..., Controller]
+) -> None:
+    started = controller(FREES, environment={"JOINED": joined})
+    held = []
+    for _ in range(2):
+        assert started.line() == "there"
+        held.append(nbytes_of_family(started.process.pid))
+        started.release()
+    assert started.line() == "there"
+    values = held[1] - held[0]
+    assert values > 4 * 2 * (1 << 26) + 6 * (1 << 26)  # two blocks on each device; a sum may be one for all
+    most = held[0] + 0.1 * values + psutil.virtual_memory().total / 64  # so much is kept for the next values
+    wait_until(lambda: nbytes_of_family(started.process.pid) < most, f"less than {most / 1e6:.0f} MB held", within_s=30)
+    started.release()

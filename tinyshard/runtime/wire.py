@@ -10,10 +10,11 @@ from __future__ import annotations
 import copyreg
 import pickle
 import pkgutil
+import select
 import socket
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -129,10 +130,23 @@ class Reader:
         return done
 
 
-def messages(sock: socket.socket) -> Iterator[Message]:
-    """The messages from a blocking socket, until the peer closes it."""
+def messages(
+    sock: socket.socket, idle: Callable[[], object] = lambda: None, idle_after_s: float | None = None
+) -> Iterator[Message]:
+    """The messages from a blocking socket, until the peer closes it.
+
+    Args:
+        idle: called whenever nothing has been received for `idle_after_s`.
+    """
     reader = Reader(sock)
-    while (read := reader.read()) is not None:
+    received = select.poll()
+    received.register(sock, select.POLLIN)
+    while True:
+        while not received.poll(idle_after_s and 1e3 * idle_after_s):
+            idle()
+        read = reader.read()
+        if read is None:
+            return
         yield from read
 
 

@@ -20,9 +20,10 @@ from tinyshard.runtime.launch.local import Starter
 from tinyshard.runtime.shm.allocator import Arena
 
 # after so long without anything to do it returns memory that is kept for reuse
-REST_AFTER_S = 5.0
-# until then it polls for released values: their finalizers do not wake it
+REST_AFTER_S = 2.0
+# how often it polls for released values, whose finalizers do not wake it: until then, and from then on
 TIDY_EVERY_S = 0.25
+TIDY_AT_REST_EVERY_S = 2.0
 # how often it retries what could not be sent
 RETRY_EVERY_S = 1e-3
 
@@ -95,11 +96,11 @@ class Receiver:
                         self._watch(stream, link)
         is_watched = dispatcher.back_pressure.release() or not is_whole or dispatcher.ring_by_s < float("inf")
         is_watched = is_watched or dispatcher.interrupts.now is not None
-        pause_s = None if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
+        pause_s = TIDY_AT_REST_EVERY_S if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
         events = self._selector.select(RETRY_EVERY_S if is_watched else pause_s)
         if events or is_watched:
             self._busy_s = time.monotonic()
-        elif pause_s is not None:
+        else:
             self._tidy()
         with self._calls.lock:
             dispatcher.send_queued(is_receiver=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -149,14 +150,20 @@ class LogReader:
         self._device = device
         self._bits_nbytes = _bits_nbytes(len(control.calls))
         self._at = 0
+        self._end_s = 0.0
 
-    def take(self) -> list[bytes]:
-        """Wait until there are records, and take those that are for this device; there may be none among them."""
+    def take(self, within_s: float) -> list[bytes]:
+        """Wait until there are records, for `within_s` at most, and take those that are for this device.
+
+        Returns:
+            The records: none if the time is over, or if those that are there are for other devices.
+        """
+        self._end_s = time.monotonic() + within_s
         taken: list[bytes] = self._monitor.wait_until(self._is_there, look_s=_LOOK_S, then=self._take)
         return taken
 
     def _is_there(self) -> bool:
-        return self._announced[self._device] > self._at
+        return self._announced[self._device] > self._at or time.monotonic() > self._end_s
 
     def _take(self) -> list[bytes]:
         ring, (byte, bit) = self._ring, divmod(self._device, 8)

@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,8 @@ from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
 
 _LIBC = ctypes.CDLL(None)
+# after so long without a message for it, a device gives back memory that it keeps for reuse
+_REST_AFTER_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Worker:
         self._values: dict[int, Any] = {}
         self._programs: dict[int, ReadyProgram] = {}
         self._may_have_printed = False
+        self._busy_s = time.monotonic()
 
     def serve(self) -> None:
         """Handle messages in order, until the controller has ended.
@@ -99,12 +103,18 @@ class Worker:
 
     def _messages(self) -> Iterator[wire.Message]:
         """The messages from the controller, until it has ended."""
-        from_socket = wire.messages(self._sock)
+        from_socket = wire.messages(self._sock, self._rest, _REST_AFTER_S)
         if self._log is None:
             yield from from_socket
             return
         while True:
-            for record in self._log.take():
+            records = self._log.take(_REST_AFTER_S)
+            if records:
+                self._busy_s = time.monotonic()
+            elif time.monotonic() - self._busy_s > _REST_AFTER_S:
+                self._rest()
+                self._busy_s = time.monotonic()
+            for record in records:
                 head, payload = wire.parse(record)
                 if head[0] == "by socket":  # the next message is too long for the log
                     large = next(from_socket, None)
@@ -112,6 +122,13 @@ class Worker:
                         return
                     head, payload = large
                 yield head, payload
+
+    def _rest(self) -> None:
+        """Give the system back what freed values leave behind, but a little: the first touch of new memory is dear."""
+        if self._arena is not None:
+            self._arena.trim()
+        if hasattr(_LIBC, "malloc_trim"):
+            _LIBC.malloc_trim(0)
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
