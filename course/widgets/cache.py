@@ -10,6 +10,7 @@ from torch import Tensor
 
 from course.widgets.base import Choice, Control, Explorer
 from course.widgets.card import INK, MUTED, Piece, Sheet, beside, paragraph, stack
+from course.wrapping import filled
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.draw.cell import number, text
@@ -201,7 +202,8 @@ def describe(remembered: Remembered) -> str:
     for fact in remembered.facts:
         if fact.is_changed:
             decides = "nothing" if fact.decides == "nothing" else f"the {fact.decides}"
-            changed.append(f"  {fact.name}: {fact.before}, now {fact.now} (decides about {decides})")
+            words = f"{fact.name}: {fact.before}, now {fact.now} (decides about {decides})"
+            changed.append(filled("  ", words, "    "))
     stale = [f"  {_STALE}"] if remembered.is_stale else []
     return "\n".join([_verdict(remembered), *(changed or ["  nothing is different"]), *stale, remembered.graph])
 
@@ -210,7 +212,12 @@ _STALE = "stale: the trace holds the offset of the first call"
 
 
 def _warning(remembered: Remembered) -> list[Piece]:
-    return [paragraph([_STALE], fill=NEW_COLOUR)] if remembered.is_stale else []
+    """A coloured bar before the words; in that colour they would be pale on white."""
+    if not remembered.is_stale:
+        return []
+    words = paragraph([_STALE])
+    bar = Piece(f'<rect width="4" height="{number(words.height)}" fill="{NEW_COLOUR}"/>', 4, words.height)
+    return [beside([bar, words], 8)]
 
 
 def _verdict(remembered: Remembered) -> str:

@@ -25,6 +25,7 @@ __all__ = [
     "beside",
     "card",
     "error_sheet",
+    "folded",
     "inset",
     "paragraph",
     "size_of",
@@ -198,18 +199,27 @@ def error_sheet(heading: str, words: str) -> Sheet:
         >>> error_sheet("a picture", "it does not fit\\n  rule: 10 must be a multiple of 4").title
         'a picture: it does not fit'
     """
-    lines = [part for line in words.splitlines() for part in _folded(line)]
+    lines = [part for line in words.splitlines() for part in folded(line)]
     refused = paragraph(["The library refuses this:"], fill=MUTED)
     return Sheet(f"{heading}: {words.splitlines()[0]}", stack([refused, paragraph(lines, is_code=True)]))
 
 
-def _bold(words: str) -> Piece:
-    line = text(words, 0, LINE / 2, FONT_SIZE + 1, fill=INK, anchor="start", rest=' font-weight="bold"')
-    return Piece(line, len(words) * (FONT_SIZE + 1) * BOLD_CHARACTER, LINE)
+def folded(line: str, most: int = 84) -> list[str]:
+    """Break a long line at blanks, and indent what follows under its first word.
 
+    Args:
+        line: one line, with the blanks at its beginning.
+        most: characters that a line may have.
 
-def _folded(line: str, most: int = 84) -> list[str]:
-    """Break a long line at blanks, and indent what follows under its first word."""
+    Returns:
+        The line, or the lines that it becomes; a word that is longer stays whole.
+
+    Communication: none.
+
+    Example:
+        >>> folded("  got:  one two three", most=16)
+        ['  got:  one two', '        three']
+    """
     indent = " " * (len(line) - len(line.lstrip()) + 6)
     found = []
     while len(line) > most:
@@ -219,6 +229,11 @@ def _folded(line: str, most: int = 84) -> list[str]:
         found.append(line[:cut])
         line = indent + line[cut + 1 :]
     return [*found, line]
+
+
+def _bold(words: str) -> Piece:
+    line = text(words, 0, LINE / 2, FONT_SIZE + 1, fill=INK, anchor="start", rest=' font-weight="bold"')
+    return Piece(line, len(words) * (FONT_SIZE + 1) * BOLD_CHARACTER, LINE)
 
 
 def _moved(piece: Piece, x: float, y: float) -> str:

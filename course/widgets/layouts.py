@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course.planner import LAPTOPS, estimate
 from course.widgets.base import Choice, Control, Explorer, Press
-from course.widgets.card import MUTED, Sheet, beside, inset, paragraph, stack
+from course.widgets.card import MUTED, Sheet, beside, folded, inset, paragraph, stack
 from course.widgets.timed import OnPress, Timed, is_too_much, table, table_piece, timed
 from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
@@ -40,6 +40,7 @@ SPECS = (
     P(None, ("a", "b")),
 )
 SIZES = (64, 1024, 4096)
+LONGEST_LINE = 94  # characters of a program's line; more would make the picture too wide
 SCALE = 0.8  # of each of the three arrays, so that they fit side by side
 FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "left @ right": lambda left, right: left @ right,
@@ -174,7 +175,8 @@ def draw(planned: Planned) -> Sheet:
         for name, spec, layout in zip(names, planned.specs, planned.layouts, strict=True)
     ]
     times = [table_piece(planned.times)] if planned.times else []
-    program = paragraph(planned.program.splitlines(), size=12, is_code=True)
+    lines = [part for line in planned.program.splitlines() for part in folded(line, LONGEST_LINE)]
+    program = paragraph(lines, size=12, is_code=True)
     heading = paragraph(["the program that each device runs:"], fill=MUTED)
     cost = paragraph([_cost(planned), *(planned.traffic or ["no collectives"])])
     return Sheet(

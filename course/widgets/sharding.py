@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course.widgets.base import Choice, Control, Explorer, Options
-from course.widgets.card import MUTED, Sheet, beside, inset, paragraph, stack
+from course.widgets.card import MUTED, WIDEST, Sheet, beside, inset, paragraph, stack
 from tinyshard.core.layout import Layout
 from tinyshard.draw import mesh_svg, sharding_svg, sharding_text
 from tinyshard.draw.html import human_bytes
@@ -125,16 +125,19 @@ def _cost(placed: Placed) -> list[str]:
     shard, whole = (math.prod(shape) * ITEM_NBYTES for shape in (placed.shard_shape, placed.shape))
     blocks = math.prod(placed.layout.parts)
     copies = "one copy" if placed.copies == 1 else f"{placed.copies} copies"
-    return [
-        f"each device: {_words(placed.shard_shape)} = {human_bytes(shard)} of {human_bytes(whole)}; "
-        f"{blocks} different block{'s' if blocks > 1 else ''}, {copies} of each"
-    ]
+    numbers = _words(placed.shard_shape) + (" numbers" if len(placed.shape) == 1 else "")
+    held = f"{blocks} different blocks, {copies} of each" if blocks > 1 else f"one block, {copies} of it"
+    return [f"each device: {numbers} = {human_bytes(shard)} of {human_bytes(whole)}; {held}"]
 
 
 def _code(placed: Placed) -> list[str]:
-    mesh = f"ts.make_mesh({placed.mesh_shape}, {placed.names})"
-    spec = f"ts.P({', '.join(map(repr, placed.entries))})"
-    return [f"ts.device_put(x, ts.NamedSharding({mesh}, {spec}))".replace("'", '"')]
+    """One line, or two where one would make the picture too wide."""
+    before = "ts.device_put(x, ts.NamedSharding("
+    mesh = f"ts.make_mesh({placed.mesh_shape}, {placed.names}),".replace("'", '"')
+    spec = f"ts.P({', '.join(map(repr, placed.entries))})))".replace("'", '"')
+    whole = [f"{before}{mesh} {spec}"]
+    is_narrow = paragraph(whole, is_code=True).width <= WIDEST
+    return whole if is_narrow else [f"{before}{mesh}", " " * len(before) + spec]
 
 
 def _entries(chosen: Mapping[str, Any], dim: int) -> Options:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from course.widgets import cache_explorer
+from course.wrapping import WIDTH
 from tinyshard import P
 
 # what is different at the second call -> whether the trace is found, and whether the program is
@@ -45,6 +46,13 @@ def test_the_words_say_what_is_different_and_what_it_decides_about():
     assert "  layout of x: P('a'), now P() (decides about the program)\n" in text
     assert "  offset (a number outside): 1.0, now 100.0 (decides about nothing)\n" in text
     assert "  nothing is different\n" in cache_explorer().text
+
+
+def test_no_line_of_the_words_is_broken_where_an_output_ends():
+    text = cache_explorer().choose(scale="64 numbers").text
+    assert max(map(len, text.splitlines())) <= WIDTH
+    words = "scale (a tensor outside): 2.0, now 64 numbers (decides about the trace, by shape and dtype)"
+    assert words in " ".join(text.split())
 
 
 def test_the_picture_has_the_facts_and_the_verdict():
