@@ -50,7 +50,7 @@ PREDICTIONS = (
                 answer="Dim 0 is cut by axis `a` alone, in 4 parts of 2 rows; axis `b` cuts dim 1.",
             ),
         ),
-        why="8 rows over the 4 devices along a, 4 columns over the 2 along b: blocks of 2 x 2.",
+        why="8 rows over 4 devices along a, 4 columns over 2 along b: blocks of 2 x 2.",
     ),
     Prediction(
         "04.c",

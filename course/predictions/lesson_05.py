@@ -81,7 +81,7 @@ PREDICTIONS = (
     ),
     Prediction(
         "05.d",
-        question="What does device 0 hold after the all-to-all of the rows 0 … 7, 8 … 15, …, 56 … 63?",
+        question="What does device 0 hold after the all-to-all of rows 0 … 7, 8 … 15, …, 56 … 63?",
         choices=(
             Choice(
                 "all 64 numbers",

@@ -7,7 +7,7 @@ __all__ = ["PREDICTIONS"]
 PREDICTIONS = (
     Prediction(
         "12.a",
-        question="Every byte to and from CPU 1 is 50 ms late. Ten additions and one fetch take about …",
+        question="Every byte to and from CPU 1 is 50 ms late. Ten additions and a fetch take about …",
         choices=(
             Choice(
                 "1,000 ms",
