@@ -152,3 +152,52 @@ def test_a_number_stands_for_an_object_as_long_as_its_handle_is_kept():
     gc.collect()
     with pytest.raises(KeyError):
         table.value(number)
+
+
+class Twice(torch.nn.Module):
+    """What it does depends on its mode, as batch norm and dropout do."""
+
+    def forward(self, x):
+        return x * 2 if self.training else x * 3
+
+
+def _over(make):
+    mesh = ts.make_mesh((4,), ("i",))
+    return lambda f: make(f, mesh=mesh, in_specs=ts.P("i"), out_specs=ts.P("i"))
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        ts.jit,
+        ts.pmap,
+        _over(ts.shard_map),
+        lambda f: ts.jit(_over(ts.shard_map)(f)),
+        lambda f: ts.jit(ts.grad(lambda x: f(x).sum())),
+    ],
+)
+@pytest.mark.parametrize("call", [lambda m, x: m(x), lambda m, x: torch.func.functional_call(m, {}, (x,))])
+def test_a_module_that_changes_its_mode_is_traced_again(transform, call):
+    module = torch.nn.Sequential(Twice())
+    f = transform(lambda x: call(module, x))
+    x = torch.ones(4)
+    for training in (True, False, True, False):
+        module.train(training)
+        assert f(x).tolist() == [2.0 if training else 3.0] * 4
+
+
+def test_a_module_that_stays_in_its_mode_or_is_made_inside_is_traced_once():
+    module = torch.nn.Sequential(Twice())
+    f = ts.jit(lambda x: torch.nn.Sequential(torch.nn.ReLU())(module(x)))
+    for _ in range(3):
+        assert f(torch.ones(4)).tolist() == [2.0] * 4
+    assert f._cache_size() == 1
+
+
+def test_a_compiled_program_refuses_a_module_in_another_mode():
+    module = Twice()
+    compiled = ts.jit(lambda x: module(x)).lower(torch.ones(4)).compile()
+    assert compiled(torch.ones(4)).tolist() == [2.0] * 4
+    module.eval()
+    with pytest.raises(ts.DtypeError, match="Twice, which it calls: training was True, now False"):
+        compiled(torch.ones(4))

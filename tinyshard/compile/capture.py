@@ -10,8 +10,8 @@ a change of a tensor from outside       an error: the function runs once, and wh
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -39,6 +39,19 @@ _DIVIDED_BY_SIZE = {
 _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
 
 
+class Mode(NamedTuple):
+    """A module that was called during a trace, and whether it was training then: its graph may depend on that."""
+
+    module: weakref.ref[torch.nn.Module]
+    training: bool
+
+    @property
+    def is_as_then(self) -> bool:
+        """Whether the module is still there, and in the same mode."""
+        module = self.module()
+        return module is not None and module.training is self.training
+
+
 class Recorder:
     """The trace in progress: what has been captured to an input so far.
 
@@ -51,6 +64,7 @@ class Recorder:
         self.own_rule: str | None = None
         self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
+        self.modes: dict[int, Mode] = {}  # by id of the module
         self.rescales_weights = False  # whether an embedding with max_norm was met
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
         self._made: list[weakref.ref[torch.Tensor]] = []
@@ -65,6 +79,16 @@ class Recorder:
         autograd: Any = torch._C._autograd
         self._lines.setdefault(autograd._get_sequence_nr() - 1, here)  # it makes an op's node before the op is met
         return here
+
+    def note_modes(self, modes: Iterable[Mode]) -> None:
+        """Remember modules that are called, and their modes."""
+        for mode in modes:
+            self.modes[id(mode.module())] = mode
+
+    def note_called(self, module: torch.nn.Module, _: Any) -> None:
+        """As a hook that torch calls before any module's forward."""
+        if current_recorder() is not None:  # not of another thread
+            self.note_modes([Mode(weakref.ref(module), module.training)])
 
     def note_made(self, tree: Any) -> None:
         """Remember the stand-ins of the trace: those that outlive it are to say so."""
@@ -109,6 +133,13 @@ class Recorder:
                 known = (x, FunctionalTensor.to_functional(stand_in))
             self.captured[id(x)] = known
         return known[1]
+
+
+def note_modes(modes: Iterable[Mode]) -> None:
+    """During a trace: remember the modules of a part of it that was traced before."""
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.note_modes(modes)
 
 
 def capture_arrays(tree: Any) -> Any:

@@ -82,7 +82,8 @@ class Compiled:
         operands = self._operands(args, kwargs)
         closed = self._closure.look_up()
         if closed is None:
-            self._refuse("\n".join(self._closure.changes()), "what it closes over has the shapes and dtypes of then")
+            rule = "what it closes over has the shapes and dtypes of then, and its modules are in the same mode"
+            self._refuse("\n".join(self._closure.changes()), rule)
         everything = [*operands, *closed]
         self._check_places(everything)
         return assembled(self._traced, call(self._executable, everything, self._assignment_now(everything)))

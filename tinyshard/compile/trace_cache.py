@@ -149,6 +149,8 @@ class TraceCacheEntry:
 
     def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
         """What it closes over, as it is now; None if the trace does not fit that."""
+        if not all(mode.is_as_then for mode in self.traced.modes):
+            return None
         now = [c.look_up(roots) for c in self.traced.closed]
         found = [x for x in now if x is not None]
         return found if len(found) == len(now) and tuple(map(shaped_type_of, found)) == self.closed else None
@@ -156,6 +158,12 @@ class TraceCacheEntry:
     def changes(self, roots: Sequence[Any]) -> list[str]:
         """What has become of what it closes over, for the tensors that are not as they were."""
         said = []
+        for ref, training in self.traced.modes:
+            module = ref()
+            if module is None:
+                said.append("a module that it calls is gone")
+            elif module.training is not training:
+                said.append(f"{type(module).__name__}, which it calls: training was {training}, now {module.training}")
         for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
             now = closed.look_up(roots)
             if not closed.paths:

@@ -20,13 +20,14 @@ from typing import Any, NoReturn
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.traceback import preserve_node_meta
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
 
 import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
-from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
+from tinyshard.compile.capture import Mode, Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, methods_replaced
 from tinyshard.core.current_trace import recording
@@ -87,6 +88,7 @@ class Traced:
         out_tree: how the output leaves are put together.
         kept: objects that the numbers of its ops stand for.
         own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
+        modes: of the modules that it calls; with others the graph may be another one.
         default_dtype: torch's, when it was traced.
     """
 
@@ -97,6 +99,7 @@ class Traced:
     out_tree: TreeSpec
     kept: tuple[Any, ...] = ()
     own_rule: str | None = None
+    modes: tuple[Mode, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
@@ -172,7 +175,8 @@ def trace(
         with undisturbed():
             with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
                 stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
-            with recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
+            called = register_module_forward_pre_hook(recorder.note_called)
+            with called, recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
@@ -189,7 +193,8 @@ def trace(
         _end_value(x, name)
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
-    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule)
+    modes = tuple(mode for mode in recorder.modes.values() if mode.is_as_then)  # those made inside are gone
+    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule, modes)
 
 
 @contextlib.contextmanager

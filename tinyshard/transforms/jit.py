@@ -44,7 +44,8 @@ def jit(
         fun: a function of trees of tensors and numbers that returns a tree of tensors. A Python float is a 0-d tensor
             of torch's default dtype, or of float64 beside an argument of doubles. What it closes over (Arrays,
             tensors, module parameters) is looked up at each call. Where it cannot be found again (in a set, in another
-            function's cache), the function is traced at each call.
+            function's cache), the function is traced at each call. With modules in another mode (`train()`, `eval()`)
+            it is traced again; of other Python values it sees what they were when it was traced.
         in_shardings: a Sharding for every positional argument, or a tree of them that is a prefix of the arguments;
             None leaves an argument where it is, and so do arguments by name.
         out_shardings: likewise for the results.

@@ -100,7 +100,8 @@ class Jitted:
             return self._applied(bound, entry, everything)
         executable, assignment = self._executable(bound, entry, everything)
         # without anything that it closes over, a trace always fits: the first one will be found again
-        if key is not None and not entry.traced.closed and self._entries_for(bound.signature)[0] is entry:
+        closes_over = entry.traced.closed or entry.traced.modes
+        if key is not None and not closes_over and self._entries_for(bound.signature)[0] is entry:
             self._found.put(key, (entry, executable, assignment))
         return assembled(entry.traced, called(executable, everything, assignment))
 

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import innermost
 from tinyshard.arrays.placement import as_tensor, device_put
-from tinyshard.compile.capture import capture_outer
+from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import DeviceAssignment
 from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled
@@ -134,6 +134,7 @@ class OverDevices(Jitted):
             entry = entry_of(region)
             closed = None if entry.hides_tensors else entry.look_up(roots)
             if closed is not None:
+                note_modes(entry.traced.modes)
                 return region, [capture_outer(x) for x in closed]
         outs: list[Layout] = []
 
