@@ -39,7 +39,7 @@ def publish(writer, *records):
 
 def take(reader):
     """The next records for this device."""
-    while not (taken := reader.take()):
+    while not (taken := reader.take(60)):
         pass
     return taken
 
@@ -102,7 +102,7 @@ def test_a_device_passes_over_what_is_for_others_and_is_woken_for_that_when_the_
     for k in range(40):
         if writer.place([([0], bytes(size))]) is None:
             was_full += 1
-            assert readers[1].take() == readers[2].take() == []
+            assert readers[1].take(60) == readers[2].take(60) == []
         publish(writer, ([0], bytes([k]) * size))
         assert take(readers[0])[0][0] == k
     assert was_full
@@ -114,7 +114,7 @@ def test_a_device_that_is_gone_keeps_no_room(ends):
     for _ in range(4):
         publish(writer, ([0], bytes(size)))
     assert writer.place([([1], bytes(size))]) is None
-    assert readers[1].take() == readers[2].take() == []
+    assert readers[1].take(60) == readers[2].take(60) == []
     assert writer.place([([1], bytes(size))]) is None
     writer.drop(0)
     publish(writer, ([0, 1], bytes(size)))

@@ -57,7 +57,7 @@ def test_who_is_held_back_by_a_device_hears_of_its_death(rows):
         return y.block_until_ready()
 
     end = outcome(dispatch)
-    wait_until(lambda: lifecycle.current()._dispatcher.back_pressure.is_blocking, "it is held back")
+    wait_until(lambda: lifecycle.current()._waiting.is_throttling, "it is held back")
     os.kill(pid, signal.SIGKILL)
     assert "CPU 5 is gone: killed by signal 9 (SIGKILL)" in str(end())
 

@@ -76,7 +76,7 @@ def test_a_loop_that_a_stopped_device_holds_back_hears_of_it(pool, rows):
 
     with stopped(ts.devices()[3].pid):
         end = outcome(dispatch, LIMIT_S + 10)
-        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "it is held back")
+        wait_until(lambda: pool._waiting.is_throttling, "it is held back")
         assert "CPU 3 does not answer" in str(end())
     assert x.sum().item() == 16
 

@@ -18,7 +18,7 @@ import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome
 from tests.workers.processes import JOINED, PATIENCE_S, ROOT, is_gone, stopped, wait_until
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.controller import calls
+from tinyshard.runtime.controller import dispatcher
 from tinyshard.runtime.launch import forkserver
 
 SETUP = """
@@ -215,12 +215,12 @@ def test_a_loop_that_dispatches_faster_than_the_workers_compute_does_not_grow_me
     peak = [0] * 9
     for _ in range(3):
         with stopped(ts.devices()[3].pid):
-            wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop is held back")
+            wait_until(lambda: pool._waiting.is_throttling, "the loop is held back")
             peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     assert end() == 16 * 20_001.0
     peak = [max(p, resident(q)) for p, q in zip(peak, (controller, *workers), strict=True)]
     grown = [p - b for p, b in zip(peak, before, strict=True)]
-    assert max(grown) < 2 * calls.MAX_NBYTES_AHEAD, grown
+    assert max(grown) < 2 * dispatcher.MAX_NBYTES_AHEAD, grown
 
 
 def can_mount():

@@ -12,9 +12,9 @@ import tinyshard as ts
 from tests.workers.processes import stopped, wait_until
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.controller import calls
-from tinyshard.runtime.controller.items import Forget, Put
-from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.runtime.controller import dispatcher
+from tinyshard.runtime.controller.items import Put
+from tinyshard.runtime.controller.lineage import Run, users_line
 from tinyshard.runtime.launch.processors import cores_of
 from tinyshard.runtime.shm import system
 
@@ -89,18 +89,18 @@ def test_a_loop_that_is_too_fast_is_held_back_by_the_number_of_calls(pool, rows)
 
     def dispatch():
         y = x
-        for _ in range(2 * calls.MAX_RUNS_AHEAD):
+        for _ in range(2 * dispatcher.MAX_RUNS_AHEAD):
             y = y + 1
             made.append(y)
 
     thread = threading.Thread(target=dispatch)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop waits")
+        wait_until(lambda: pool._waiting.is_throttling, "the loop waits")
         count = len(made)  # an assertion that shows `made` would wait for the stopped device
-        assert count <= calls.MAX_RUNS_AHEAD + 1
+        assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
-    assert made[-1].addressable_shards[2].data.tolist() == [[2 * calls.MAX_RUNS_AHEAD + 1.0] * 2]
+    assert made[-1].addressable_shards[2].data.tolist() == [[2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2]
 
 
 def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a_quick_one(pool):
@@ -111,21 +111,21 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
 
     def dispatch():
         nonlocal a, b, count
-        for _ in range(2 * calls.MAX_RUNS_AHEAD):
+        for _ in range(2 * dispatcher.MAX_RUNS_AHEAD):
             a, b = a + 1, b + 1
             count += 1
 
     thread = threading.Thread(target=dispatch)
     with stopped(slow.pid):
         thread.start()
-        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop waits")
-        assert count <= calls.MAX_RUNS_AHEAD + 1
+        wait_until(lambda: pool._waiting.is_throttling, "the loop waits")
+        assert count <= dispatcher.MAX_RUNS_AHEAD + 1
     thread.join()
-    assert a.tolist() == b.tolist() == [2 * calls.MAX_RUNS_AHEAD + 1.0] * 2
+    assert a.tolist() == b.tolist() == [2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2
 
 
 def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
-    monkeypatch.setattr(calls, "MAX_NBYTES_AHEAD", 4 << 20)
+    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
     block = torch.ones(1 << 18)
     made = []
 
@@ -136,7 +136,7 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
     thread = threading.Thread(target=send)
     with stopped(ts.devices()[2].pid):
         thread.start()
-        wait_until(lambda: pool._dispatcher.back_pressure.is_blocking, "the loop waits")
+        wait_until(lambda: pool._waiting.is_throttling, "the loop waits")
         count = len(made)
         assert count <= 6
         assert (ts.device_put(block, ts.devices()[1]) + 1)[0].item() == 2  # other devices go on
@@ -147,14 +147,15 @@ def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
 def test_bytes_in_the_queue_and_bytes_for_a_device_count_together(pool, monkeypatch):
     dispatcher_ = pool._dispatcher
     ts.array(1.0).block_until_ready()
-    monkeypatch.setattr(calls, "MAX_NBYTES_AHEAD", 4 << 20)
+    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
     with stopped(ts.devices()[2].pid):
         handles = [ts.device_put(torch.ones(1 << 18), ts.devices()[2]) for _ in range(3)]
         wait_until(lambda: not dispatcher_._queue, "all is handed out")
-        assert not dispatcher_.back_pressure.is_full([2])
+        assert not dispatcher_.too_much_before({2})
         with dispatcher_.calls.lock:  # nobody hands it out meanwhile
-            dispatcher_._queue.append(Forget(-1, nbytes=2 << 20))
-            assert dispatcher_.back_pressure.is_full([2])
+            dispatcher_._queue.append(Put(Run(1 << 60, (2,), False, users_line(), nbytes=2 << 20), -1, {}))
+            assert dispatcher_.too_much_before({2})
+            dispatcher_._queue.pop()
     assert [x[0].item() for x in handles] == [1.0] * 3
 
 
@@ -165,11 +166,11 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_device(pool, monke
 
     def look_then_send(delivery, send=dispatcher_._deliveries.send, **options):
         if isinstance(delivery.item, Put):
-            seen.append(dispatcher_.back_pressure.is_full([2]))
+            seen.append(bool(dispatcher_.too_much_before({2})))
         send(delivery, **options)
 
     monkeypatch.setattr(dispatcher_._deliveries, "send", look_then_send)
-    monkeypatch.setattr(calls, "MAX_NBYTES_AHEAD", 1 << 20)
+    monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 1 << 20)
     assert ts.device_put(torch.ones(1 << 19), ts.devices()[2])[0].item() == 1
     assert seen == [True]
 
@@ -177,9 +178,9 @@ def test_a_message_counts_while_it_goes_from_the_queue_to_the_device(pool, monke
 def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     for _ in range(3):
-        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(calls.MAX_RUNS_AHEAD)]
+        handles = [pool._buffers.make(x._buffer.run, pool) for _ in range(dispatcher.MAX_RUNS_AHEAD)]
         del handles
-    assert not pool._dispatcher.back_pressure.is_full(range(8))
+    assert not pool._dispatcher.too_much_before(set(range(8)))
     assert (x + 1).sum().item() == 32
 
 

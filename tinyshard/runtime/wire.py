@@ -7,6 +7,7 @@ Frames are sent over a socket, or as records of the log in shared memory (`shm.l
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import pickle
 import pkgutil
@@ -60,11 +61,9 @@ class Reader:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._bytes = b""  # received, but not a complete head yet
-        self._head: tuple[Any, ...] = ()
-        self._payload = bytearray()  # the payload of `_head`, while it is received; else empty
-        self._filled = 0
-        self._is_dropping = False  # there was no memory for the payload of `_head`
-        self._to_drop = 0
+        self._head: tuple[Any, ...] | None = None  # of the message whose payload is being received
+        self._payload: bytearray | None = None
+        self._missing_nbytes = 0  # of that payload
         self.error: OSError | None = None
 
     def read(self) -> list[Message] | None:
@@ -74,13 +73,13 @@ class Reader:
             The messages that are complete now; None at the end of the stream.
         """
         try:
-            if self._payload:
+            if self._missing_nbytes and self._payload is not None:
                 with memoryview(self._payload) as view:
-                    count = self._sock.recv_into(view[self._filled :])
-                self._filled += count
-            elif self._to_drop:
-                count = len(self._sock.recv(min(_CHUNK_NBYTES, self._to_drop)))
-                self._to_drop -= count
+                    count = self._sock.recv_into(view[-self._missing_nbytes :])
+                self._missing_nbytes -= count
+            elif self._missing_nbytes:
+                count = len(self._sock.recv(min(_CHUNK_NBYTES, self._missing_nbytes)))
+                self._missing_nbytes -= count
             else:
                 received = self._sock.recv(_CHUNK_NBYTES)
                 count = len(received)
@@ -95,37 +94,25 @@ class Reader:
     def _take_messages(self) -> list[Message]:
         done: list[Message] = []
         at = 0
-        while not self._to_drop:
-            if self._is_dropping:
-                done.append((self._head, None))
-                self._is_dropping = False
-            if self._payload:
-                if self._filled < len(self._payload):
-                    break
+        while not self._missing_nbytes:
+            if self._head is not None:
                 done.append((self._head, self._payload))
-                self._payload = bytearray()
+                self._head = self._payload = None
             start = at + _LENGTHS.size
             if start > len(self._bytes):
                 break
-            head_size, payload_size = _LENGTHS.unpack_from(self._bytes, at)
-            if start + head_size > len(self._bytes):
+            head_nbytes, payload_nbytes = _LENGTHS.unpack_from(self._bytes, at)
+            if start + head_nbytes > len(self._bytes):
                 break
-            at = start + head_size
-            head = pickle.loads(memoryview(self._bytes)[start:at])
-            if not payload_size:
-                done.append((head, None))
-                if at == len(self._bytes):  # the usual case
-                    break
-                continue
-            part = self._bytes[at : at + payload_size]
-            at += len(part)
-            self._head, self._filled = head, len(part)
-            try:
-                self._payload = bytearray(payload_size)
-            except MemoryError:
-                self._is_dropping, self._to_drop = True, payload_size - len(part)
-            else:
-                self._payload[: len(part)] = part
+            at = start + head_nbytes
+            self._head = pickle.loads(memoryview(self._bytes)[start:at])
+            if payload_nbytes:
+                part = self._bytes[at : at + payload_nbytes]
+                at += len(part)
+                self._missing_nbytes = payload_nbytes - len(part)
+                with contextlib.suppress(MemoryError):
+                    self._payload = bytearray(payload_nbytes)
+                    self._payload[: len(part)] = part
         self._bytes = self._bytes[at:]
         return done
 

@@ -103,7 +103,8 @@ class GlooCommunicator(Communicator):
         return lambda x, call: self.transfer(x, request.devices, request.made, **request.params)
 
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        return lambda x, call: _PERFORM[request.name](self, group, x, **params)
+        perform: Callable[..., Tensor] = getattr(self, request.name)
+        return lambda x, call: perform(group, x, **params)
 
     def transfer(
         self, x: Tensor | None, devices: tuple[int, ...], made: ShapedType | None, moves: Any
@@ -195,12 +196,3 @@ class GlooCommunicator(Communicator):
             joined = self.group(group.members)
             self._call(lambda: joined.alltoall_base(as_bytes(got), as_bytes(blocks), [], []).wait())
         return got
-
-
-_PERFORM: dict[str, Callable[..., Tensor]] = {
-    "all_reduce": GlooCommunicator.all_reduce,
-    "all_gather": GlooCommunicator.all_gather,
-    "reduce_scatter": GlooCommunicator.reduce_scatter,
-    "all_to_all": GlooCommunicator.all_to_all,
-    "collective_permute": GlooCommunicator.collective_permute,
-}

@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +24,7 @@ from torch import Tensor
 from tinyshard.core.collectives import local_slice
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Group, Perform, Request, group_of
-from tinyshard.runtime.collectives.eager import Eager, from_all
+from tinyshard.runtime.collectives.eager import Eager
 from tinyshard.runtime.collectives.reduction import combine
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
@@ -37,19 +35,6 @@ _ALIGNED_NBYTES = 256
 # in place of an operand's offset
 _NO_OPERAND, _NO_ROOM = -1, -2
 _NOWHERE = Block(0, 0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Messages:
-    """What the members of a rendezvous have published.
-
-    Attributes:
-        operands: by member, the offset of its operand.
-        blocks: by member, the block that it shares: its lent values, or from the first member the result's block.
-    """
-
-    operands: list[int]
-    blocks: list[Block]
 
 
 class SharedMemoryCommunicator(Communicator):
@@ -79,8 +64,8 @@ class SharedMemoryCommunicator(Communicator):
         name, step = request.name, request.step
         if meta.nbytes <= EAGER_NBYTES:
             return self._eager.ready(name, group, meta, params, step)
-        large = _LARGE.get(name) or partial(SharedMemoryCommunicator.any_other, name=name)
-        return lambda x, call: large(self, group, x, (call, step), **params)
+        large: Callable[..., Tensor] = getattr(self, name)
+        return lambda x, call: large(group, x, (call, step), **params)
 
     def transfer(
         self, group: Group, x: Tensor | None, at: tuple[int, int], meta: ShapedType | None, made: Any, moves: Any
@@ -95,14 +80,14 @@ class SharedMemoryCommunicator(Communicator):
         here = group.place
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
-        with self._rendezvous(group, at, operand=x if gives else None) as messages:
+        with self._rendezvous(group, at, operand=x if gives else None) as (operands, _):
             if not gets:
                 return None
             assert meta is not None, "a transfer's operand has a known shape"
             out = self._empty(made.shape, made.dtype)
             for source, target, cut, place in moves:
                 if target == here:
-                    out[place] = self._arena.view(messages.operands[source], meta.shape, meta.dtype)[cut]
+                    out[place] = self._arena.view(operands[source], meta.shape, meta.dtype)[cut]
             return out
 
     # ---- large operands -------------------------------------------------------------------------------------------
@@ -116,8 +101,11 @@ class SharedMemoryCommunicator(Communicator):
         operand: Tensor | None = None,
         result_nbytes: int = 0,
         lent: Tensor | None = None,
-    ) -> Iterator[Messages]:
+    ) -> Iterator[tuple[list[int], list[Block]]]:
         """A block of code between two barriers, with what all members published before the first.
+
+        It yields, by member, the offset of its operand; and the block that it shares: its lent values, or from the
+        first member the result's block.
 
         Args:
             at: call and step.
@@ -132,18 +120,17 @@ class SharedMemoryCommunicator(Communicator):
         where, block, staged, error = self._prepare(group, operand, result_nbytes, lent)
         self._barrier.wait(group, exchange_number(*at), (where, *block))
         published = self._barrier.messages(group)
-        operands = [message[0] for message in published]
-        messages = Messages(operands, [Block(*message[1:]) for message in published])
-        has_result = bool(result_nbytes) and messages.blocks[0] != _NOWHERE
+        operands, blocks = [message[0] for message in published], [Block(*message[1:]) for message in published]
+        has_result = bool(result_nbytes) and blocks[0] != _NOWHERE
         try:
             if _NO_ROOM in operands:
                 member = group.members[operands.index(_NO_ROOM)]
                 raise error or MemoryError(f"device {member} had no room for its part")
-            yield messages
+            yield operands, blocks
         except BaseException:
             self._barrier.wait(group, exchange_number(*at, 1))
             if has_result:
-                self._arena.release(messages.blocks[0])
+                self._arena.release(blocks[0])
             raise
         else:
             self._barrier.wait(group, exchange_number(*at, 1))
@@ -189,36 +176,36 @@ class SharedMemoryCommunicator(Communicator):
 
     def all_reduce(self, group: Group, x: Tensor, at: tuple[int, int], *, op: str) -> Tensor:
         """Each member reduces its part of all operands, into one result that all hold."""
-        with self._rendezvous(group, at, operand=x, result_nbytes=x.nbytes) as messages:
+        with self._rendezvous(group, at, operand=x, result_nbytes=x.nbytes) as (operands, blocks):
             unit = _ALIGNED_NBYTES // x.dtype.itemsize
             units = -(-x.numel() // unit)
             low, high = (min(x.numel(), units * k // group.count * unit) for k in (group.place, group.place + 1))
             start, view = low * x.dtype.itemsize, self._arena.view
-            parts = [view(operand + start, (high - low,), x.dtype) for operand in messages.operands]
-            combine(parts, op, view(messages.blocks[0].offset + start, (high - low,), x.dtype))
-        return self._arena.hold(messages.blocks[0], x.shape, x.dtype)
+            parts = [view(operand + start, (high - low,), x.dtype) for operand in operands]
+            combine(parts, op, view(blocks[0].offset + start, (high - low,), x.dtype))
+        return self._arena.hold(blocks[0], x.shape, x.dtype)
 
     def all_gather(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
         shape = list(x.shape)
         shape[dim] *= group.count
-        with self._rendezvous(group, at, result_nbytes=x.nbytes * group.count) as messages:
-            whole = self._arena.view(messages.blocks[0].offset, shape, x.dtype)
+        with self._rendezvous(group, at, result_nbytes=x.nbytes * group.count) as (_, blocks):
+            whole = self._arena.view(blocks[0].offset, shape, x.dtype)
             local_slice(whole, group.place, group.count, dim=dim).copy_(x)
-        return self._arena.hold(messages.blocks[0], shape, x.dtype)
+        return self._arena.hold(blocks[0], shape, x.dtype)
 
     def reduce_scatter(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int, op: str) -> Tensor:
         """Each member reduces its block of all operands."""
-        with self._rendezvous(group, at, operand=x) as messages:
-            parts = [local_slice(shard, group.place, group.count, dim=dim) for shard in self._shards(messages, x)]
+        with self._rendezvous(group, at, operand=x) as (operands, _):
+            parts = [local_slice(shard, group.place, group.count, dim=dim) for shard in self._shards(operands, x)]
             out = self._empty(parts[0].shape, x.dtype)
             combine(parts, op, out)
         return out
 
     def all_to_all(self, group: Group, x: Tensor, at: tuple[int, int], *, split: int, join: int) -> Tensor:
         """Each member concatenates its block of all operands."""
-        with self._rendezvous(group, at, operand=x) as messages:
-            parts = [local_slice(shard, group.place, group.count, dim=split) for shard in self._shards(messages, x)]
+        with self._rendezvous(group, at, operand=x) as (operands, _):
+            parts = [local_slice(shard, group.place, group.count, dim=split) for shard in self._shards(operands, x)]
             shape = list(parts[0].shape)
             shape[join] *= group.count
             out = self._empty(shape, x.dtype)
@@ -230,25 +217,11 @@ class SharedMemoryCommunicator(Communicator):
         x = x.resolve_conj().resolve_neg()  # a block has no bit for conj or neg
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
-        with self._rendezvous(group, at, lent=x if sends else None) as messages:
+        with self._rendezvous(group, at, lent=x if sends else None) as (_, blocks):
             out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
             if source is not None and source != group.place:
-                out = self._arena.adopt(messages.blocks[source], x.shape, x.dtype)
+                out = self._arena.adopt(blocks[source], x.shape, x.dtype)
         return out
 
-    def any_other(self, group: Group, x: Tensor, at: tuple[int, int], *, name: str, **params: Any) -> Tensor:
-        """A collective without a method here: computed from all operands by the function of its row."""
-        with self._rendezvous(group, at, operand=x) as messages:
-            return from_all(name, self._shards(messages, x), group.place, **params).clone()
-
-    def _shards(self, messages: Messages, x: Tensor) -> list[Tensor]:
-        return [self._arena.view(operand, x.shape, x.dtype) for operand in messages.operands]
-
-
-_LARGE: dict[str, Callable[..., Tensor]] = {
-    "all_reduce": SharedMemoryCommunicator.all_reduce,
-    "all_gather": SharedMemoryCommunicator.all_gather,
-    "reduce_scatter": SharedMemoryCommunicator.reduce_scatter,
-    "all_to_all": SharedMemoryCommunicator.all_to_all,
-    "collective_permute": SharedMemoryCommunicator.collective_permute,
-}
+    def _shards(self, operands: Sequence[int], x: Tensor) -> list[Tensor]:
+        return [self._arena.view(operand, x.shape, x.dtype) for operand in operands]

@@ -1,7 +1,6 @@
 """The connection to one worker: bytes to write, messages received, printed lines, and how far the worker is.
 
-A Link is changed with the dispatcher's lock held; `done`, `lost`, `channel.nbytes`, `lent_nbytes` and `sight` are also
-read without it.
+A Link is changed with the dispatcher's lock held; `done`, `lost` and `sight` are also read without it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ import collections
 import contextlib
 import itertools
 import os
-import select
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,8 +20,6 @@ from tinyshard.runtime.forks import abandon_in_child
 
 _PIECES_AT_ONCE = 64
 _OUTPUT_NBYTES = 1 << 16
-# over sockets the controller asks a device how far it is after so many calls
-_RUNS_BETWEEN_REPORTS = 64
 
 
 class Stream:
@@ -90,10 +85,9 @@ class Link:
     Attributes:
         channel: carries calls and answers.
         control: the control line.
-        output: descriptor of the pipe with what the worker prints; -1 after its end.
+        output: descriptor of the pipe with what the worker prints.
         asked: requests that the worker has not answered, by number.
         done: number of the last call that the worker is known to have finished.
-        failures: how many failures have been received from the worker.
         is_up: the worker is connected to the other workers and takes calls.
         lost: how the worker ended; empty while it lives.
         sight: what the controller last saw of the worker, for the watchdog.
@@ -105,9 +99,7 @@ class Link:
     output: int
     pid: int
     asked: dict[int, Request] = field(default_factory=dict)
-    since_report: int = 0
     done: int = 0
-    failures: int = 0
     is_up: bool = False
     lost: str = ""
     sight: Sight | None = None
@@ -115,9 +107,6 @@ class Link:
     def __post_init__(self) -> None:
         os.set_blocking(self.output, False)
         self._line = b""
-        self._lent: collections.deque[tuple[int, int]] = collections.deque()  # calls, and the bytes lent up to each
-        self._ever_lent_nbytes = 0
-        self._taken_nbytes = 0
         abandon_in_child(self)
 
     @property
@@ -125,27 +114,10 @@ class Link:
         """The error by which a network has lost a connection to the worker, if one has."""
         return self.channel.broken or self.control.broken
 
-    @property
-    def lent_nbytes(self) -> int:
-        """Size of the shared blocks that are lent to the worker by unfinished calls."""
-        taken_nbytes = self._taken_nbytes
-        for number, nbytes in list(self._lent):  # one atomic step
-            if number > self.done:
-                break
-            taken_nbytes = nbytes
-        return self._ever_lent_nbytes - taken_nbytes
-
     def queue(self, pieces: list[memoryview]) -> None:
         """Queue a message for the channel."""
         if not self.lost:
             self.channel.queue(pieces)
-
-    def ask_now_and_then(self) -> None:
-        """After a call that was written to the socket: now and then ask the worker how far it is."""
-        self.since_report += 1
-        if self.since_report >= _RUNS_BETWEEN_REPORTS:
-            self.since_report = 0
-            self.queue(wire.frame(("sync", 0, None)))
 
     def send_control(self, *head: Any) -> None:
         """Write a message to the control line; what it does not take now is written later."""
@@ -166,18 +138,10 @@ class Link:
         while self.asked:
             self.asked.popitem()[1].over.open()
 
-    def lend(self, number: int, nbytes: int) -> None:
-        """Note that a call lends the worker a shared block. Idempotent."""
-        while self._lent and self._lent[0][0] <= self.done:
-            self._taken_nbytes = self._lent[0][1]
-            self._lent.popleft()
-        if not self._lent or self._lent[-1][0] != number:
-            self._ever_lent_nbytes += nbytes
-            self._lent.append((number, self._ever_lent_nbytes))
-
-    def read_lines(self, at_end: Callable[[], object] = lambda: None) -> list[str]:
-        """The complete lines received on the output pipe; `at_end` is called before its descriptor is closed."""
-        while self.output >= 0:
+    def read_lines(self) -> tuple[list[str], bool]:
+        """The complete lines received on the output pipe, and whether that was its end."""
+        received = b"x"
+        while received:
             try:
                 received = os.read(self.output, _OUTPUT_NBYTES)
             except (BlockingIOError, InterruptedError):
@@ -185,16 +149,8 @@ class Link:
             except OSError:  # the output comes over a network, and the connection broke
                 received = b""
             self._line += received or (b"\n" if self._line else b"")  # the end of the pipe ends a line
-            if not received:
-                at_end()
-                self._close_output()
         *lines, self._line = self._line.split(b"\n")
-        return [line.decode(errors="replace") for line in lines]
-
-    def _close_output(self) -> None:
-        if self.output >= 0:
-            os.close(self.output)
-            self.output = -1
+        return [line.decode(errors="replace") for line in lines], not received
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close this end."""
@@ -205,37 +161,6 @@ class Link:
         with contextlib.suppress(OSError):
             self.channel.sock.close()
             self.control.sock.close()
-        self._close_output()
-
-
-class Printed:
-    """The lines of all workers, and their pipes. One thread at a time may use it."""
-
-    def __init__(self) -> None:
-        self._lines: list[tuple[int, str]] = []
-        self._pipes = select.poll()
-
-    def take(self) -> list[tuple[int, str]]:
-        """The lines received since the last call, each with its device, in device order."""
-        lines, self._lines = self._lines, []
-        return sorted(lines, key=lambda line: line[0])
-
-    def is_all_read(self) -> bool:
-        """Whether the pipes are empty."""
-        return not self._pipes.poll(0)
-
-    def watch(self, link: Link) -> None:
-        """Add this worker's pipe to those that `is_all_read` polls."""
-        self._pipes.register(link.output, select.POLLIN | select.POLLHUP)
-
-    def read(self, link: Link, at_end: Callable[[int], object]) -> None:
-        """Read what a worker's pipe has; `at_end` is called with the pipe at its end, before it is closed."""
-        pipe = link.output
-        if pipe < 0:
-            return
-
-        def end() -> None:
-            at_end(pipe)
-            self._pipes.unregister(pipe)
-
-        self._lines.extend((link.device, line) for line in link.read_lines(end))
+        if self.output >= 0:
+            os.close(self.output)
+            self.output = -1

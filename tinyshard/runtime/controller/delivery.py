@@ -114,10 +114,9 @@ class Deliveries:
         if isinstance(item, Call | Put):
             self._note_run(item.run)
         if isinstance(item, Put):
-            for device, (block, place) in item.blocks.items():
+            for device, (_, place) in item.blocks.items():
                 if place is not None and not links[device].lost:
                     self._lend(place, device)
-                    links[device].lend(item.run.number, block.nbytes)
         elif isinstance(item, Request):
             for device in item.waiting:
                 if item.lent is not None and not links[device].lost:
@@ -149,9 +148,6 @@ class Deliveries:
                 if self._log is None or _nbytes(pieces) > LARGEST_RECORD_NBYTES:
                     for device in devices:
                         self._calls.links[device].queue(pieces)
-            if self._log is None and isinstance(item, Call | Put):
-                for device in item.run.devices:
-                    self._calls.links[device].ask_now_and_then()
         # only now: what is prepared anew after an interrupt holds the program again
         if isinstance(item, Call) and delivery.sends:
             self._known.setdefault(item.program.number, set()).update(item.run.devices)

@@ -21,22 +21,24 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyshard.core.errors import TinyshardError
-from tinyshard.runtime.controller.calls import BackPressure, Calls
+from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.cancellation import Interrupts
-from tinyshard.runtime.controller.connection import Printed
 from tinyshard.runtime.controller.delivery import Deliveries, Delivery
 from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Latch, Put, Request
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import unusable
 from tinyshard.runtime.forks import abandon_in_child, held_off
-from tinyshard.runtime.shm.completion import Completions, Seen
+from tinyshard.runtime.shm.completion import Completions
 from tinyshard.runtime.shm.log import CallLog
 
 # with so many unfinished calls the dispatcher looks how far the devices are
 RUNS_BETWEEN_LOOKS = 64
 # waking a device costs the controller more than a call; in a burst it is done for the first and then so often
 RING_EVERY_S = 4e-3
+# for each device: unfinished calls, and bytes on their way to it
+MAX_RUNS_AHEAD = 1024
+MAX_NBYTES_AHEAD = 128 << 20
 
 
 class Dispatcher:
@@ -54,10 +56,9 @@ class Dispatcher:
         ended: opens when the I/O thread has ended.
         broken: why the pool takes no calls any more.
         closing: the pool is being shut down.
-        printed: what the workers have printed.
+        printed: the lines that workers have printed, each with its device.
         receiving: the I/O thread.
         interrupts: cancellation by Ctrl-C.
-        back_pressure: blocks threads that call faster than devices compute.
         ring_by_s: when the I/O thread must wake sleeping devices.
         woken: becomes readable when the I/O thread must look at the queue.
     """
@@ -75,7 +76,7 @@ class Dispatcher:
         self.ended = Latch()
         self.broken: TinyshardError | None = None
         self.closing = False
-        self.printed = Printed()
+        self.printed: list[tuple[int, str]] = []
         self.receiving: threading.Thread | None = None
         self.interrupts = Interrupts(self.calls)
         self._completions = completions
@@ -89,7 +90,6 @@ class Dispatcher:
         self._wants_look = False
         self.ring_by_s = float("inf")
         self._buffers = buffers
-        self.back_pressure = BackPressure(self.calls, self._queue, self.look_at_progress, self.wake)
         with held_off():
             self.woken, self._wakes = socket.socketpair()
             abandon_in_child(self)
@@ -185,10 +185,21 @@ class Dispatcher:
 
     # ---- how far the devices are ------------------------------------------------------------------------------
 
-    def is_all_received(self, seen: Seen) -> bool:
-        """Whether all that devices had sent and printed when they were `seen` has been received."""
-        with self.calls.lock:
-            return self.calls.has_all_failures(seen) and self.printed.is_all_read()
+    @property
+    def has_many_calls(self) -> bool:
+        """Whether so many calls are unfinished that one device may have too many."""
+        return len(self._queue) + len(self.calls.unsettled) > MAX_RUNS_AHEAD
+
+    def too_much_before(self, devices: set[int]) -> list[Run]:
+        """The unfinished calls of these devices, oldest first, if a new one must wait for some of them; else none."""
+        queued = [item.run for item in list(self._queue) if isinstance(item, Put | Call)]
+        runs = [*list(self.calls.unsettled), *queued]  # read last: what is sent meanwhile is counted twice, not never
+        if not self.has_many_calls and sum(run.nbytes for run in runs) <= MAX_NBYTES_AHEAD:
+            return []
+        late = {link.device: link.done for link in self.links if link.device in devices and not link.lost}
+        runs = [run for run in runs if any(run.number > late.get(d, run.number) for d in run.devices)]
+        is_much = len(runs) > MAX_RUNS_AHEAD or sum(run.nbytes for run in runs) > MAX_NBYTES_AHEAD
+        return runs if is_much else []
 
     def look_at_progress(self) -> None:
         """Read from shared memory, if there is one, what the devices have finished."""
@@ -287,6 +298,5 @@ class Dispatcher:
                     item = queue.popleft()
                     if isinstance(item, Request):
                         item.over.open()
-        self.back_pressure.end()
         if self._completions is not None:
             self._completions.close()

@@ -45,13 +45,7 @@ class Latch:
 
 @dataclass(eq=False, slots=True)
 class Item:
-    """An item of the queue.
-
-    Attributes:
-        nbytes: size of the tensors in it.
-    """
-
-    nbytes: int = field(default=0, kw_only=True)
+    """An item of the queue."""
 
 
 @dataclass(eq=False, slots=True)

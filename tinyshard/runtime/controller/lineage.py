@@ -91,6 +91,7 @@ class Run:
         failures: by device.
         settled: all devices have finished it, and `failures` is complete, errors of its ancestors included.
         computes: it runs a program; False for values that are only sent, which no interrupt cancels.
+        nbytes: size of the values that are sent.
     """
 
     number: int
@@ -102,6 +103,7 @@ class Run:
     failures: dict[int, tuple[Failure, Where]] = field(default_factory=dict)
     settled: bool = False
     computes: bool = True
+    nbytes: int = 0
 
 
 class Buffer:

@@ -105,10 +105,11 @@ class ProcessPool:
         dispatcher.check_open()
         place_of = (lambda block: None) if self._arena is None else self._arena.block_of
         placed = {device: (block, place_of(block)) for device, block in blocks.items()}
-        run = Run(0, tuple(blocks), False, where, computes=False)
+        nbytes = sum(block.nbytes for block in blocks.values())
+        run = Run(0, tuple(blocks), False, where, computes=False, nbytes=nbytes)
         block = next(iter(blocks.values()))
         buffer = self._buffers.make(run, self, ShapedType(tuple(block.shape), block.dtype))
-        dispatcher.post(Put(run, buffer.number, placed, nbytes=sum(block.nbytes for block in blocks.values())))
+        dispatcher.post(Put(run, buffer.number, placed))
         self._waiting.throttle(run)
         return buffer
 
@@ -129,7 +130,7 @@ class ProcessPool:
             for buffer in inputs:
                 buffer.run.checks.append(run)
         dispatcher.post(Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made))))
-        if not dispatcher.back_pressure.has_few_calls:
+        if dispatcher.has_many_calls:
             self._waiting.throttle(run)
         return made
 

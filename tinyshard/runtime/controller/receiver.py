@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import select
 import selectors
 import threading
 import time
@@ -35,7 +36,6 @@ class Receiver:
         self._dispatcher = dispatcher
         self._calls = dispatcher.calls
         self._links = dispatcher.links
-        self._printed = dispatcher.printed
         self._starter = starter
         self._platform = platform
         self._arena = arena
@@ -74,10 +74,10 @@ class Receiver:
         for link in self._starter.links():
             if link is not None:
                 self._links.append(link)
-                self._selector.register(link.channel.sock, selectors.EVENT_READ, link)
-                self._selector.register(link.control.sock, selectors.EVENT_READ, link)
-                self._selector.register(link.output, selectors.EVENT_READ, link)
-                self._printed.watch(link)
+                for source in (link.channel.sock, link.control.sock, link.output):
+                    self._selector.register(source, selectors.EVENT_READ, link)
+                self._calls.incoming.register(link.channel.sock, select.POLLIN)
+                self._calls.incoming.register(link.output, select.POLLIN)
             if dispatcher.closing:
                 return
 
@@ -94,8 +94,7 @@ class Receiver:
                     if stream.is_open and (stream.nbytes or stream.is_watched):
                         stream.write()
                         self._watch(stream, link)
-        is_watched = dispatcher.back_pressure.release() or not is_whole or dispatcher.ring_by_s < float("inf")
-        is_watched = is_watched or dispatcher.interrupts.now is not None
+        is_watched = not is_whole or dispatcher.ring_by_s < float("inf") or dispatcher.interrupts.now is not None
         pause_s = TIDY_AT_REST_EVERY_S if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
         events = self._selector.select(RETRY_EVERY_S if is_watched else pause_s)
         if events or is_watched:
@@ -193,8 +192,14 @@ class Receiver:
 
     def _end_stream(self, stream: Stream) -> None:
         if stream.is_open:
-            self._selector.unregister(stream.sock)
+            self._unwatch(stream.sock)
             stream.is_open = False
+
+    def _unwatch(self, source: Any) -> None:
+        """Poll a socket or pipe no more; to do it again changes nothing."""
+        for polls in (self._selector, self._calls.incoming):
+            with contextlib.suppress(KeyError):
+                polls.unregister(source)
 
     def _take(self, link: Link, head: tuple[Any, ...], payload: bytearray | None) -> None:
         if head[0] == "ready":
@@ -205,7 +210,6 @@ class Receiver:
             run = next((run for run in self._calls.unsettled if run.number == number), None)
             if run is not None:
                 run.failures.setdefault(link.device, (failure, run.where))
-            link.failures += 1
         elif head[0] == "reply":
             _, number, done, answer = head
             link.done = max(link.done, done)
@@ -222,4 +226,7 @@ class Receiver:
             link.sight = look_again(link.sight, time.monotonic(), *head[1:])
 
     def _take_lines(self, link: Link) -> None:
-        self._printed.read(link, self._selector.unregister)
+        lines, is_over = link.read_lines()
+        self._dispatcher.printed += [(link.device, line) for line in lines]
+        if is_over:
+            self._unwatch(link.output)

@@ -47,6 +47,7 @@ class Waiting:
         self._completions = completions
         self._platform = platform
         self._why_silent = why_silent
+        self.is_throttling = False
 
     def open_dispatcher(self) -> Dispatcher:
         """The dispatcher, once the workers are started. Raises if the pool is closed or broken."""
@@ -95,7 +96,7 @@ class Waiting:
         if completions is None:
             return False
         dispatcher.ring()
-        seen = completions.wait(known.needs, dispatcher.is_all_received, within_s)
+        seen = completions.wait(known.needs, dispatcher.calls.is_all_received, within_s)
         if seen is None:
             return False
         dispatcher.calls.record_progress(seen)
@@ -154,9 +155,15 @@ class Waiting:
         return True
 
     def throttle(self, run: Run) -> None:
-        """Block while one of the devices of a call has too much before it."""
-        patience = Patience()
-        self._dispatcher.back_pressure.throttle(run.devices, lambda latch: self._watch(latch, run.devices, patience))
+        """Block while one of the devices of a call has too much before it: until half of that is finished."""
+        devices = set(run.devices)
+        # a finalizer or signal handler does not wait: the call that it interrupted must finish first
+        while not self._dispatcher.is_waited_for and (before := self._dispatcher.too_much_before(devices)):
+            self.open_dispatcher()
+            self.is_throttling = True
+            middle = before[len(before) // 2]
+            self.until_finished(Ancestry(dict.fromkeys(devices.intersection(middle.devices), middle.number), {}))
+        self.is_throttling = False
 
     def _watch(self, latch: Latch, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
         """Block until a latch is open, which waits for these devices; False after `timeout_s`. Raises as `_check`."""
@@ -189,6 +196,6 @@ class Waiting:
     def print_output(self) -> None:
         """Print what workers printed, in the calling thread, so that it appears in its cell."""
         with self._dispatcher.calls.lock:
-            lines = self._dispatcher.printed.take()
-        for device, line in lines:
+            lines, self._dispatcher.printed = self._dispatcher.printed, []
+        for device, line in sorted(lines, key=lambda line: line[0]):
             print(f"[{self._platform.upper()} {device}] {line}", file=sys.stderr)

@@ -145,9 +145,7 @@ class Arena:
             raise MemoryError("the devices that shared this memory have been shut down")
         size = rounded(nbytes)
         if not self._region.has_waiting(size):
-            self.let_go()
-            if not self._region.take_back(size):
-                self.collect()
+            self.collect()
         return self._region.give(size, holders)
 
     def copied(self, tensor: torch.Tensor, holders: Iterable[int]) -> Block:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import ge
-from typing import NamedTuple
 
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.shm.control_block import ControlBlock
@@ -28,25 +27,12 @@ _ACQUIRES_WITHIN_S = 1e-3
 _CLOSES_AFTER_S = 0.5
 
 
-class Seen(NamedTuple):
-    """What the devices have noted, by device; -1 for one that is stopped with its mutex in hand.
-
-    Attributes:
-        finished: the number of the last call that it has finished.
-        failures: how many failures it has sent to the controller up to then, or a little later.
-    """
-
-    finished: list[int]
-    failures: list[int]
-
-
 class Completion:
     """A device's end; `bell` is the descriptor of the pipe that wakes the controller."""
 
     def __init__(self, control: ControlBlock, device: int, bell: int) -> None:
         self._monitor = control.call_monitor(device)
-        self._finished, self._failed = control.calls["finished"].data, control.calls["failed"].data
-        self._awaited = control.calls["awaited"].data
+        self._finished, self._awaited = control.calls["finished"].data, control.calls["awaited"].data
         self._device = device
         self._bell = bell
 
@@ -62,11 +48,6 @@ class Completion:
             with contextlib.suppress(OSError):  # a full pipe wakes the controller too; a closed one has no reader
                 os.write(self._bell, b"x")
 
-    def count_failure(self) -> None:
-        """Note that the controller was sent a failure; to be called before `finish` for the call that failed."""
-        with self._monitor:
-            self._failed[self._device] += 1
-
 
 class Completions:
     """The controller's end.
@@ -77,8 +58,7 @@ class Completions:
 
     def __init__(self, control: ControlBlock) -> None:
         self._monitors = [control.call_monitor(device) for device in range(len(control.calls))]
-        self._finished, self._failed = control.calls["finished"].data, control.calls["failed"].data
-        self._awaited = control.calls["awaited"].data
+        self._finished, self._awaited = control.calls["finished"].data, control.calls["awaited"].data
         self._waiting = threading.Lock()
         with held_off():
             self._rings, self.bell = os.pipe()
@@ -88,12 +68,12 @@ class Completions:
         os.set_blocking(self._rings, False)
         os.set_blocking(self.bell, False)
 
-    def wait(self, needs: Mapping[int, int], is_received: Callable[[Seen], bool], within_s: float) -> Seen | None:
+    def wait(self, needs: Mapping[int, int], is_received: Callable[[], bool], within_s: float) -> list[int] | None:
         """Wait until each device has finished the call that is needed of it.
 
         Args:
             needs: by device, the number of a call.
-            is_received: whether all that the devices have sent, up to what `read` gave, has been received.
+            is_received: whether all that the devices have sent has been received.
             within_s: for how long to sleep.
 
         Returns:
@@ -103,25 +83,23 @@ class Completions:
             self._monitors[0].look_until(lambda: _have(self._finished, needs), _LOOK_S)
             if not _have(self._finished, needs) and not self._sleep(needs, within_s):
                 return None
-        seen = self.read()
+        finished = self.read()  # what a device sent before it finished a call is on its way
         end_s = time.monotonic() + _RECEIVED_WITHIN_S
-        while not is_received(seen):
+        while not is_received():
             if time.monotonic() > end_s:
                 return None
             give_core_away()  # also gives the interpreter's lock to the thread that receives
-        return seen if _have(seen.finished, needs) else None
+        return finished if _have(finished, needs) else None
 
-    def read(self) -> Seen:
-        """How far the devices are."""
-        numbers, failures = self._finished.tolist(), self._failed.tolist()
+    def read(self) -> list[int]:
+        """By device, the last call that it has finished; -1 for one that is stopped with its mutex in hand."""
+        numbers: list[int] = self._finished.tolist()
         for device, monitor in enumerate(self._monitors):
             try:
-                has_acquired = monitor.acquire(_ACQUIRES_WITHIN_S)
-                numbers[device] = self._finished[device] if has_acquired else -1
-                failures[device] = self._failed[device] if has_acquired else -1
+                numbers[device] = self._finished[device] if monitor.acquire(_ACQUIRES_WITHIN_S) else -1
             finally:
                 monitor.release()
-        return Seen(numbers, failures)
+        return numbers
 
     def close(self) -> None:
         """Close the pipe, once no thread sleeps on it, or only one that the caller has interrupted."""

@@ -15,7 +15,6 @@ EAGER_NBYTES = 1 << 15
 EAGER_SLOTS = 4
 # the log of calls
 LOG_NBYTES = 8 << 20
-_LINE_NBYTES = 64
 
 # how far a device is with its calls, guarded by a monitor of its own
 CALLS = np.dtype(
@@ -23,9 +22,8 @@ CALLS = np.dtype(
         ("announced", np.int64),  # up to where the log was written, as far as it has been told
         ("taken", np.int64),  # up to where it has read the log; both in bytes since the log began
         ("finished", np.int64),  # the number of the last call that it has finished
-        ("failed", np.int64),  # failures of which it has sent word to the controller
         ("awaited", np.int64),  # the call for whose end the controller sleeps, or 0
-        ("padding", np.int64, 3),  # a cache line for each device
+        ("padding", np.int64, 4),  # a cache line for each device
     ]
 )
 # what a device says in exchanges, guarded by their monitor; `shm.barrier` tells what the first three mean
@@ -42,19 +40,37 @@ EXCHANGE = np.dtype(
 )
 
 
+def layout(count: int) -> np.dtype[np.void]:
+    """All of it for `count` devices and a controller: each entry begins a cache line.
+
+    A device has EAGER_SLOTS slots for small collectives, each with room for its operand and for the result.
+    """
+    return np.dtype(
+        [
+            ("exchange_monitor", np.uint8, (monitor.nbytes(count),)),
+            ("call_monitors", np.uint8, (count, monitor.nbytes(1))),
+            ("holders_monitors", np.uint8, (count + 1, monitor.nbytes(0))),
+            ("calls", CALLS, (count,)),
+            ("eager", np.uint8, (count, EAGER_SLOTS, 2, EAGER_NBYTES)),
+            ("log", np.uint8, (LOG_NBYTES,)),
+            ("exchanges", EXCHANGE, (count,)),
+        ]
+    )
+
+
 def nbytes(count: int) -> int:
-    """How large it is for `count` devices and a controller: whole pages."""
-    return ControlBlock(np.empty(0, np.uint8), count).nbytes
+    """Its size: whole pages."""
+    return -(-layout(count).itemsize // system.PAGE_NBYTES) * system.PAGE_NBYTES
 
 
 def initialise(memory: mmap.mmap, count: int) -> None:
     """Make the monitors in fresh memory; to be done once, before any process uses it."""
-    control = ControlBlock(np.frombuffer(memory, np.uint8), count)
-    Monitor(control._exchange_monitor, count, is_new=True)
-    for device in range(count):
-        Monitor(control._call_monitors[device], is_new=True)
-    for member in range(count + 1):
-        Monitor(control._holders_monitors[member], 0, is_new=True)
+    rows = np.frombuffer(memory, layout(count), 1)[0]
+    Monitor(rows["exchange_monitor"], count, is_new=True)
+    for row in rows["call_monitors"]:
+        Monitor(row, is_new=True)
+    for row in rows["holders_monitors"]:
+        Monitor(row, 0, is_new=True)
 
 
 class ControlBlock:
@@ -66,45 +82,26 @@ class ControlBlock:
 
     Attributes:
         exchanges: EXCHANGE, by device.
-        eager_offset: where the bytes of small operands start: for each device EAGER_SLOTS slots, each with a place of
-            EAGER_NBYTES for the operand and one for the result.
+        eager_offset: where the bytes of small operands start.
         calls: CALLS, by device.
         log: uint8[LOG_NBYTES], the records' bytes, a ring.
-        nbytes: of all of it, whole pages.
     """
 
     def __init__(self, memory: np.ndarray, count: int) -> None:
-        members = count + 1
-        self._memory = memory
-        self._at = 0
-        self._exchange_monitor = self._take(np.uint8, monitor.nbytes(count))
-        self._call_monitors = self._take(np.uint8, count, monitor.nbytes(1))
-        self._holders_monitors = self._take(np.uint8, members, monitor.nbytes(0))
-        self.exchanges = self._take(EXCHANGE, count)
-        self.calls = self._take(CALLS, count)
-        self.eager_offset = self._at
-        self._take(np.uint8, count, EAGER_SLOTS, 2, EAGER_NBYTES)
-        self.log = self._take(np.uint8, LOG_NBYTES)
-        self.nbytes = -(-self._at // system.PAGE_NBYTES) * system.PAGE_NBYTES
+        whole = layout(count)
+        self._rows = memory[: whole.itemsize].view(whole)[0]
+        self.exchanges, self.calls, self.log = self._rows["exchanges"], self._rows["calls"], self._rows["log"]
+        self.eager_offset: int = whole.fields["eager"][1]  # type: ignore[index]
         self._count = count
 
     def call_monitor(self, device: int) -> Monitor:
         """What guards the device's row of `calls`. It waits on the condition for the next record."""
-        return Monitor(self._call_monitors[device])
+        return Monitor(self._rows["call_monitors"][device])
 
     def holders_monitor(self, member: int) -> Monitor:
         """What guards the table of the holders of the member's blocks."""
-        return Monitor(self._holders_monitors[member], 0)
+        return Monitor(self._rows["holders_monitors"][member], 0)
 
     def exchange_monitor(self) -> Monitor:
         """What guards `exchanges`, with a condition for each device."""
-        return Monitor(self._exchange_monitor, self._count)
-
-    def _take(self, dtype: object, *shape: int) -> np.ndarray:
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize  # type: ignore[call-overload]
-        start = self._at
-        self._at = -(-(start + size) // _LINE_NBYTES) * _LINE_NBYTES
-        if not self._memory.size:  # asked for the size alone
-            return np.empty(shape, dtype)  # type: ignore[call-overload]
-        taken: np.ndarray = self._memory[start : start + size].view(dtype).reshape(shape)  # type: ignore[call-overload]
-        return taken
+        return Monitor(self._rows["exchange_monitor"], self._count)

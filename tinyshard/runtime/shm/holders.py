@@ -16,6 +16,7 @@ member that drops one does so later.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -67,7 +68,6 @@ class Holders:
         self._tables = [memory[start : start + nbytes(count)].data for start in starts]
         start = starts[member]
         self._own = memory[start : start + nbytes(count)].view(np.uint64).reshape(SLOTS, -1)
-        self._unheld = bytes(self._stride)
         self._monitors = [control.holders_monitor(owner) for owner in range(count + 1)]
         self._to_drop: deque[Block] = deque()
 
@@ -104,27 +104,12 @@ class Holders:
         """Of the first `used` blocks of the own region, those that this member itself holds."""
         return set(np.flatnonzero(self._own[:used].view(np.uint8)[:, self._member]).tolist())
 
-    def first_free(self, slots: Iterable[int]) -> int | None:
-        """The first of these blocks of the own region that no member holds; None if there is none, or none is seen."""
-        hints = [slot for slot in slots if self._is_free(slot)]
-        monitor = self._monitors[self._member]
-        try:
-            if hints and monitor.acquire(_ACQUIRES_WITHIN_S):
-                return next((slot for slot in hints if self._is_free(slot)), None)
-        finally:
-            monitor.release()
-        return None
-
     def all_free(self, used: int) -> np.ndarray:
         """bool[used]: which of the first blocks of the own region no member holds; all False if none is seen."""
         monitor = self._monitors[self._member]
         try:
             if monitor.acquire(_ACQUIRES_WITHIN_S):
-                return np.logical_not(self._own[:used].any(1))
+                return functools.reduce(np.bitwise_or, self._own[:used].T) == 0  # `any` takes ten times as long
         finally:
             monitor.release()
         return np.zeros(used, bool)
-
-    def _is_free(self, slot: int) -> bool:
-        at = slot * self._stride
-        return self._tables[self._member][at : at + self._stride] == self._unheld

@@ -6,7 +6,6 @@ and is given again once no member holds it; of those that wait, the pages of som
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 
 import numpy as np
@@ -15,8 +14,6 @@ from tinyshard.runtime.shm import system
 from tinyshard.runtime.shm.holders import SLOTS, Block, Holders
 from tinyshard.runtime.shm.segment import Mapping
 
-# at so many blocks of a size, the oldest, it is looked before all are searched
-_LOOKED_AT = 16
 # a member that has taken so many new pages asks, before it takes more, whether there are so many
 ASKED_NBYTES = 1 << 26
 
@@ -59,7 +56,6 @@ class ManualRegion:
         self._sizes: list[int] = []
         self._given = np.zeros(SLOTS, bool)
         self._waiting: dict[int, dict[int, None]] = {}  # by size, the last one to be given next
-        self._out: dict[int, deque[int]] = {}  # given ones, by size, oldest first
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of waiting blocks whose pages are there
         self._without_pages: set[int] = set()
@@ -100,7 +96,6 @@ class ManualRegion:
         self._holders.add(slot, holders)
         self._given[slot] = True
         waiting.pop(slot, None)  # only now
-        self._out.setdefault(size, deque()).append(slot)
         return Block(self._member, slot, self._offsets[slot])
 
     def _check_room(self, size: int) -> None:
@@ -132,30 +127,14 @@ class ManualRegion:
         self._offsets.append(offset)  # last: until then, Ctrl-C only leaves addresses unused
         return slot
 
-    def take_back(self, size: int) -> bool:
-        """Find a block of this size that was given out long ago and that no member holds any more."""
-        out = self._out.setdefault(size, deque())
-        oldest = [out.popleft() for _ in range(min(_LOOKED_AT, len(out)))]
-        given = [slot for slot in oldest if self._given[slot]]
-        found = self._holders.first_free(given)
-        out.extend(slot for slot in given if slot != found)
-        if found is not None:
-            self._recycle(found)
-        return found is not None
-
     def collect(self) -> None:
         """Find all blocks that no member holds any more; give back pages where there are too many of them."""
         idle = self._given[: self.used] & self._holders.all_free(self.used)
         for slot in np.flatnonzero(idle).tolist():
-            self._recycle(slot)
-        for size, out in self._out.items():
-            self._out[size] = deque(slot for slot in out if self._given[slot])
+            self._waiting.setdefault(self._sizes[slot], {})[slot] = None
+            self._given[slot] = False
+            self._kept_nbytes += self._sizes[slot]
         self._give_back(self._most_kept_nbytes)
-
-    def _recycle(self, slot: int) -> None:
-        self._waiting.setdefault(self._sizes[slot], {})[slot] = None
-        self._given[slot] = False
-        self._kept_nbytes += self._sizes[slot]
 
     def trim(self) -> None:
         """Give back the pages of all blocks that wait but a few."""

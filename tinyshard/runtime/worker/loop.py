@@ -34,6 +34,8 @@ from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_fo
 _LIBC = ctypes.CDLL(None)
 # after so long without a message for it, a device gives back memory that it keeps for reuse
 _REST_AFTER_S = 2.0
+# without shared memory a device says so often how far it is
+_CALLS_BETWEEN_REPORTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Worker:
         self._programs: dict[int, ReadyProgram] = {}
         self._may_have_printed = False
         self._busy_s = time.monotonic()
+        self._reported = 0
 
     def serve(self) -> None:
         """Handle messages in order, until the controller has ended.
@@ -152,6 +155,9 @@ class Worker:
                 _flush()
                 self._may_have_printed = False
             self._completion.finish(number)
+        elif number - self._reported >= _CALLS_BETWEEN_REPORTS:
+            self._reported = number
+            self._reply(0, None)
 
     def _handle(self, head: tuple[Any, ...], payload: bytearray | None) -> None:
         kind = head[0]
@@ -201,8 +207,6 @@ class Worker:
 
     def _fail(self, number: int, failure: Failure) -> Failed:
         wire.send(self._sock, ("failed", number, failure))
-        if self._completion is not None:
-            self._completion.count_failure()
         return Failed(failure)
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
