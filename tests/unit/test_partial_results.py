@@ -1,6 +1,8 @@
 """A reduction along a cut dim leaves a part of the result on each device; what is computed of it is as of the whole."""
 
+import functools
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -110,3 +112,51 @@ def test_the_sum_of_products_of_small_integers_keeps_their_dtype(dtype: torch.dt
     got = ts.device_get(torch.addbmm(value[0], on_four(value), value))
     assert got.dtype == dtype
     assert torch.equal(got, want)
+
+
+def in_rows(value: torch.Tensor) -> ts.Array:
+    return ts.device_put(value, ts.NamedSharding(ts.make_mesh((8,), ("x",)), P("x")))
+
+
+def test_a_sum_is_combined_before_it_is_copied() -> None:
+    x, w = in_rows(torch.randn(8, 100)), torch.randn(100, 100)
+    for f in (lambda x: x.sum(0).expand(100, 100), lambda x: w * x.sum()):
+        program = ts.jit(f).lower(x).compile()
+        assert [c.nbytes <= 7 * 100 * 4 for c in ts.collectives_in(program)] == [True]
+    copies = ts.jit(lambda x: x.sum(0).expand(3, 100))(x)
+    assert bool((copies == copies[0]).all())
+
+
+@pytest.mark.parametrize(
+    ("f", "x"),
+    [
+        (lambda x: x.sum() * 2000, torch.tensor([40.0, -39.0] * 4).half()),
+        (lambda x: x.sum() / torch.zeros(()), torch.tensor([3.0, -2.0] * 4)),
+        (lambda x: x.sum() * torch.tensor(math.inf), torch.tensor([3.0, -2.0] * 4)),
+    ],
+)
+def test_parts_of_a_sum_are_not_scaled_where_they_may_overflow(f: Function, x: torch.Tensor) -> None:
+    assert ts.jit(f)(in_rows(x)).item() == f(x).item()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("f", [torch.var, torch.std, lambda x, dim: torch.var_mean(x, dim)[0]])
+def test_a_spread_of_16_bit_numbers_is_rounded_once(f: Callable[..., Any], dtype: torch.dtype) -> None:
+    x = (256 + 2 * torch.arange(64 * 3).reshape(64, 3)).to(dtype)
+    assert torch.equal(torch.as_tensor(f(in_rows(x), 0).float().numpy()), f(x, 0).float())
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes"),
+    [
+        (torch.addmm, [(8, 5), (8, 4), (4, 5)]),
+        (torch.addmv, [(8,), (8, 4), (4,)]),
+        (torch.addbmm, [(3, 5), (8, 3, 4), (8, 4, 5)]),
+        (torch.baddbmm, [(8, 3, 5), (8, 3, 4), (8, 4, 5)]),
+    ],
+)
+def test_what_is_added_to_a_product_is_not_read_where_its_factor_is_0(op: Any, shapes: list[Any]) -> None:
+    c, a, b = (torch.ones(shape) for shape in shapes)
+    c = c * math.nan
+    for call in (functools.partial(op, beta=0), ts.jit(functools.partial(op, beta=0))):
+        assert call(c, in_rows(a), b).tolist() == op(c, a, b, beta=0).tolist()

@@ -22,12 +22,11 @@ import torch
 from torch.fx.node import Node
 
 from tinyshard.core.layout import Axes
-from tinyshard.partition.op_table import op_traits
+from tinyshard.partition.op_table import SCALES, is_scaled_down, op_traits
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
 
 aten = torch.ops.aten
 
-_SCALES = {aten.mul.Tensor, aten.div.Tensor}  # by a number, or by what is not partial
 _ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of what is partial likewise
 
 
@@ -58,13 +57,14 @@ class LookAhead:
             for user in at.users:
                 if user in cone:
                     continue
-                if user.op == "output" or not isinstance(user.target, torch._ops.OpOverload):
+                is_op = user.op != "output" and isinstance(user.target, torch._ops.OpOverload)
+                if not is_op or _numel(user) > _numel(at):  # in a larger value each copy of it would be combined
                     needed[at] = None
                 elif self._is_linear(user, at, cone):
                     cone.add(user)
                     ahead.append(user)
                 else:
-                    needed[at if torch.Tag.pointwise in user.target.tags else user] = None
+                    needed[at if torch.Tag.pointwise in getattr(user.target, "tags", ()) else user] = None
             if node in needed or sum(map(_numel, needed)) > _numel(node):
                 return True
             if len(node.users) == 1:  # what that op makes is decided for itself
@@ -74,10 +74,9 @@ class LookAhead:
     def _is_linear(self, user: Node, node: Node, cone: set[Node]) -> bool:
         """Whether an op leaves the sum partial that is `node`."""
         op: Any = user.target
+        if op in SCALES:
+            return is_scaled_down(op, user.args)
         others = [x for x in user.all_input_nodes if x is not node]
-        if op in _SCALES:
-            is_scaled = user.args.count(node) == 1 and (op is aten.mul.Tensor or user.args[0] is node)
-            return is_scaled and not any(x in cone or self._is_partial(x) for x in others)
         if op in _ADDS:
             return bool(others) and all(x in cone or self._is_partial(x, unknown=True) for x in others)
         return op is aten.neg.default or op_traits(op).is_view

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from tinyshard.partition.op_table import has_mask
 
@@ -62,14 +63,20 @@ def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
     return x * (factor if fractional else int(factor))
 
 
+def _added(product: Function) -> Function:
+    def made(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+        scaled = _scaled(product(a, b), alpha)
+        return scaled if beta == 0 else scaled + _scaled(c, beta)  # with 0 torch does not read c, which may be NaN
+
+    return made
+
+
 # DTensor wants their bias as a partial sum; as two ops, each has a rule
 _ADDED_PRODUCTS: dict[Any, Function] = {
-    aten.addmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mm(a, b), alpha) + _scaled(c, beta),
-    aten.addmv.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.mv(a, b), alpha) + _scaled(c, beta),
-    aten.addbmm.default: lambda c, a, b, *, beta=1, alpha=1: (
-        _scaled(aten.bmm(a, b).sum(0, dtype=a.dtype), alpha) + _scaled(c, beta)
-    ),
-    aten.baddbmm.default: lambda c, a, b, *, beta=1, alpha=1: _scaled(aten.bmm(a, b), alpha) + _scaled(c, beta),
+    aten.addmm.default: _added(aten.mm),
+    aten.addmv.default: _added(aten.mv),
+    aten.addbmm.default: _added(lambda a, b: aten.bmm(a, b).sum(0, dtype=a.dtype)),
+    aten.baddbmm.default: _added(aten.bmm),
 }
 
 # gradients of elementwise losses: op -> position of `reduction`. Their first two operands are the gradient of the
@@ -151,7 +158,10 @@ def _variance(x: torch.Tensor, dim: Any, correction: float | None, keepdim: bool
 
 def _of_variance(choose: Function) -> Function:
     def made(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
-        return choose(*_variance(x, dim, correction, keepdim))
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            return choose(*_variance(x, dim, correction, keepdim))
+        # as torch's: rounded once, at the end
+        return tree_map(lambda y: y.to(x.dtype), choose(*_variance(x.float(), dim, correction, keepdim)))
 
     return made
 

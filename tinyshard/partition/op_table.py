@@ -5,6 +5,7 @@ To teach it one more op is to add a row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -35,6 +36,8 @@ NEEDS_WHOLE = {aten.as_strided.default}
 BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
 # they take no number of their operand, and what they make is no part of a sum where the operand is
 FILLED = {aten.new_ones.default, aten.new_full.default}
+# of a sum, linear in each part
+SCALES = {aten.mul.Tensor, aten.div.Tensor}
 ALIASES = {
     aten.detach.default,
     aten.alias.default,
@@ -146,6 +149,14 @@ _OF_TRUTH = {
     aten.all.dims,
 }
 _OF_BOOLS = {"sum": "max", "product": "min"}
+
+
+def is_scaled_down(op: Any, args: Sequence[Any]) -> bool:
+    """Whether one of `SCALES` is by a number that makes no part of a sum larger."""
+    factor = args[1]
+    if not isinstance(factor, int | float | complex):
+        return False
+    return abs(factor) >= 1 if op is aten.div.Tensor else abs(factor) <= 1
 
 
 def combined_by(op: Any, dtype: torch.dtype, how: str) -> str:

@@ -29,6 +29,8 @@ from tinyshard.partition.op_table import (
     FILLED,
     INSTEAD,
     NEEDS_WHOLE,
+    SCALES,
+    is_scaled_down,
     not_by_rule,
     op_traits,
     with_positive_dims,
@@ -64,10 +66,11 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
     planned = _plan(op, args, kwargs, whole, axes)
     kept = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
-    if any(_is_to_be_combined(op, x, whole) for x in kept):
+    scales = op in SCALES and not is_scaled_down(op, args)
+    if any(_is_to_be_combined(op, x, whole, scales=scales) for x in kept):
 
         def combined(x: ShardedVar) -> ShardedVar:
-            return replace(x, partial=()) if _is_to_be_combined(op, x, whole) else x
+            return replace(x, partial=()) if _is_to_be_combined(op, x, whole, scales=scales) else x
 
         args, kwargs = tree_map_only(ShardedVar, combined, (args, kwargs))
         planned = _plan(op, args, kwargs, whole, axes)
@@ -115,15 +118,18 @@ def _plan(
     return everywhere(op, args, kwargs, whole, reason)
 
 
-def _is_to_be_combined(op: Any, x: ShardedVar, whole: tuple[ShapedType | None, ...]) -> bool:
+def _is_to_be_combined(op: Any, x: ShardedVar, whole: tuple[ShapedType | None, ...], *, scales: bool) -> bool:
     """Whether an operand is partial, and the op of each part is no part of the op's result.
 
     A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a maximum
     no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN. So with integers:
     a pool, linear of floats, rounds; of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum (1, 1) it is 1.
+    Parts may be far larger than their sum: of 3 and -2 divided by 0 the sum is NaN, and 1 / 0 is inf (`scales`).
     """
     if not x.partial or op in FILLED:
         return bool(x.partial)
+    if scales or (op in SCALES and x.dtype is torch.float16):
+        return True
     converts = any(m is not None and m.dtype != x.dtype for m in whole)
     only_sums = all(how in ("sum", "avg") for _, how in x.partial)
     rounds = not (x.dtype.is_floating_point or x.dtype.is_complex)
