@@ -303,3 +303,178 @@ def test_a_write_into_what_torch_may_have_copied_is_refused(treat: Any, transfor
 
     with pytest.raises(ts.ImmutableError, match="in place"):
         transform(function)(x)
+
+
+# ---- writes that reach a value by another way: detach, data, ops on lists, custom ops -------------------------------
+
+
+def _ema(v: Tensor) -> Tensor:
+    e = v.clone()
+    e.data.mul_(0.9).add_(v + 10, alpha=0.1)
+    return e
+
+
+def _filled(v: Tensor) -> Tensor:
+    e = torch.zeros(v.shape)
+    e.detach().copy_(v)
+    return e
+
+
+def _parameter(v: Tensor) -> Tensor:
+    e = v * 1
+    torch.nn.Parameter(e, requires_grad=False).fill_(7)
+    return e
+
+
+def _read_later(v: Tensor) -> tuple[Tensor, Tensor]:
+    e = v.clone()
+    d = e.detach()
+    part = d.view(-1)[1:]
+    e.add_(1)
+    return d, part * 2
+
+
+def _at_a_traced_number(v: Tensor) -> tuple[Tensor, Tensor]:
+    y, i = v * 1, (v.sum() > -1e9).long()
+    before, after = y[i].detach(), y[0]
+    y.mul_(2)
+    y[i].data.add_(1)
+    return y, before + after
+
+
+def _foreach(v: Tensor) -> tuple[Tensor, Tensor]:
+    y, z = v * 1, v + 2
+    torch._foreach_add_([y, z[1:2]], 1.0)
+    torch._foreach_addcmul_([y], [z], [v], value=2.0)
+    torch._foreach_copy_([z], [y])
+    return y, z
+
+
+def _clipped(v: Tensor) -> Tensor | None:
+    p = torch.nn.Parameter(torch.zeros(8, 8))
+    p.grad = v * 1
+    torch.nn.utils.clip_grad_norm_([p], 1.0, foreach=True)
+    return p.grad
+
+
+OTHER_WAYS: dict[str, Callable[[Tensor], Any]] = {
+    "data": _ema,
+    "detach": _filled,
+    "Parameter": _parameter,
+    "a detached value read after its source was written": _read_later,
+    "a detached view by a traced number": _at_a_traced_number,
+    "foreach": _foreach,
+    "clip_grad_norm_ with foreach": _clipped,
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WAYS)
+def test_a_write_by_another_way_into_a_traced_functions_own_value_equals_torchs(name: str, mesh: ts.Mesh) -> None:
+    function, host = OTHER_WAYS[name], numbers(8, 8)
+    wanted = function(host.clone())
+    for spec in SPECS:
+        x = ts.device_put(host, ts.NamedSharding(mesh, spec))
+        torch.testing.assert_close(ts.device_get(ts.jit(function)(x)), wanted)
+        assert torch.equal(ts.device_get(x), host)
+
+
+@pytest.mark.parametrize("name", ["data", "detach", "foreach"])
+def test_a_write_by_another_way_inside_of_shard_map_equals_torchs(name: str, mesh: ts.Mesh) -> None:
+    function, host = OTHER_WAYS[name], numbers(8, 8)
+    cut = host.chunk(4) if name == "foreach" else [host]
+    made = [function(part.clone()) for part in cut]
+    wanted = tuple(map(torch.cat, zip(*made, strict=True))) if name == "foreach" else made[0]
+    mapped = ts.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    torch.testing.assert_close(ts.device_get(mapped(host)), wanted)
+
+
+def test_a_gradient_passes_a_write_through_data_as_in_torch(mesh: ts.Mesh) -> None:
+    def rounded(v: Tensor) -> Tensor:  # the straight-through estimator
+        y = v * 1
+        y.data.round_()
+        return (y * v).sum() + (y.detach() * v.exp()).sum()
+
+    host = numbers(8, 8)
+    wanted = torch.func.grad(rounded)(host)
+    x = ts.device_put(host, ts.NamedSharding(mesh, P("x")))
+    for transform in (lambda f: ts.jit(ts.grad(f)), lambda f: ts.grad(ts.jit(f)), lambda f: ts.jit(ts.grad(ts.jit(f)))):
+        torch.testing.assert_close(ts.device_get(transform(rounded)(x)), wanted)
+
+
+def test_a_foreach_op_inside_of_grad_equals_torchs(mesh: ts.Mesh) -> None:
+    def loss(v: Tensor) -> Tensor:
+        y = v * 2
+        torch._foreach_mul_([y], 3.0)
+        return (y * v).sum()
+
+    host = numbers(8, 8)
+    x = ts.device_put(host, ts.NamedSharding(mesh, P("x")))
+    for transform in (ts.grad, lambda f: ts.jit(ts.grad(f)), lambda f: ts.grad(ts.jit(f))):
+        torch.testing.assert_close(ts.device_get(transform(loss)(x)), torch.func.grad(loss)(host))
+
+
+@torch.library.custom_op("tinyshard_tests::plus1_", mutates_args=("v",))
+def plus1_(v: Tensor) -> None:
+    """An op of a user's that writes into its argument."""
+    v.add_(1)
+
+
+@plus1_.register_fake
+def _(v: Tensor) -> None:
+    pass
+
+
+def _data_assigned(v: Tensor) -> Tensor:
+    y = v * 1
+    y.data = v * 3
+    return y
+
+
+WRITES: dict[str, tuple[Callable[[Tensor], Any], str]] = {
+    "data": (lambda v: v.data.zero_(), "in place"),
+    "a part of what was detached": (lambda v: v.detach()[1:].zero_(), "in place"),
+    "foreach": (lambda v: torch._foreach_add_([v], 1.0), "in place"),
+    "a custom op": (plus1_, "mutates_args"),
+    "a custom op on an own value": (lambda v: plus1_(v * 1), "mutates_args"),
+    "assignment of data": (_data_assigned, "data"),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_by_another_way_that_cannot_be_is_refused_and_changes_nothing(name: str, mesh: ts.Mesh) -> None:
+    change, words = WRITES[name]
+    host = numbers(8, 8)
+    for spec in (P(), P("x")):
+        x = ts.device_put(host, ts.NamedSharding(mesh, spec))
+        mapped = ts.shard_map(lambda v: (change(v), v * 1)[1], mesh=mesh, in_specs=spec, out_specs=spec)
+        for transformed in (change, ts.jit(lambda v: (change(v), v * 1)[1]), mapped):
+            with pytest.raises(ts.ImmutableError, match=words):
+                transformed(x)
+            assert torch.equal(ts.device_get(x), host)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda p: p.detach().add_(1),
+        lambda p: p.data.mul_(0.5),
+        lambda p: torch._foreach_add_([p.detach()], 1.0),
+        lambda p: setattr(p, "data", p.data * 2),
+    ],
+)
+def test_a_write_by_another_way_into_a_closed_over_tensor_is_refused(change: Callable[[Tensor], Any]) -> None:
+    for outer in (torch.ones(4), torch.nn.Parameter(torch.ones(4)), ts.array(torch.ones(4))):
+        with pytest.raises(ts.ImmutableError):
+            ts.jit(lambda v, outer=outer: (change(outer), v + outer)[1])(torch.zeros(4))
+        assert torch.equal(ts.device_get(outer).detach(), torch.ones(4))
+
+
+def test_reading_what_is_detached_is_no_write(mesh: ts.Mesh) -> None:
+    outer = torch.nn.Parameter(torch.ones(8))
+
+    def function(v: Tensor) -> Tensor:
+        own = outer.data.clone().mul_(2)
+        return own + v.detach() + v.data.clone().add_(1) + outer.detach()
+
+    wanted = function(torch.arange(8.0))
+    torch.testing.assert_close(ts.device_get(ts.jit(function)(torch.arange(8.0))), wanted.detach())

@@ -9,8 +9,9 @@ a change of a tensor from outside       an error: the function runs once, and wh
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,6 +19,7 @@ import torch.fx.traceback as fx_traceback
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.hidden_effects import runs_in_batch_norm, statistics_error, writes_statistics
@@ -66,6 +68,8 @@ class Recorder:
         self.kept: list[Any] = []
         self.modes: dict[int, Mode] = {}  # by id of the module
         self.rescales_weights = False  # whether an embedding with max_norm was met
+        self.is_stopping = False  # whether the user asks for `detach` now
+        self.detached = WeakIdKeyDictionary()  # what it gave, and of what: torch does not tell as `_base`
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
         self._made: list[weakref.ref[torch.Tensor]] = []
         self._lines: dict[int, Where] = {}  # by the number of a node of autograd: the user's line of its op
@@ -79,6 +83,24 @@ class Recorder:
         autograd: Any = torch._C._autograd
         self._lines.setdefault(autograd._get_sequence_nr() - 1, here)  # it makes an op's node before the op is met
         return here
+
+    @contextlib.contextmanager
+    def stopping(self) -> Iterator[None]:
+        """A block in which `detach` is the user's: gradients of the trace stop there."""
+        before, self.is_stopping = self.is_stopping, True
+        try:
+            yield
+        finally:
+            self.is_stopping = before
+
+    def note_detached(self, op: Any, args: Any, kwargs: Any, made: Any) -> None:
+        """Remember what the user detached. A gradient passes by a write through it, which the graph does not tell."""
+        if op is aten.detach.default:
+            self.detached[made] = args[0]
+        elif self.detached and op._schema.is_mutable and self.own_rule is None:
+            targets = [x for x in written(op, args, kwargs) if isinstance(x, torch.Tensor)]
+            if any(x in self.detached or x._base in self.detached for x in targets):
+                self.own_rule = f"a write through detach or data in {users_line()}"
 
     def note_modes(self, modes: Iterable[Mode]) -> None:
         """Remember modules that are called, and their modes."""
@@ -172,6 +194,8 @@ class Watch(TorchDispatchMode):
                 )
             )
         check_makes_holdable(op)
+        if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient
+            op = aten.alias.default
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise traced_value_error(where)
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
@@ -185,6 +209,8 @@ class Watch(TorchDispatchMode):
             if runs_in_batch_norm():
                 raise statistics_error(f"num_batches_tracked of a module called in {where}, under jit")
             raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {where}")
+        if op._schema.is_mutable and op.namespace not in ("aten", "prims"):
+            raise custom_op_writes(op, f"{op} in {where}")
         if not fresh:
             args, kwargs = tree_map_only(
                 torch.Tensor,
@@ -198,6 +224,7 @@ class Watch(TorchDispatchMode):
         try:
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
                 made = op(*args, **kwargs)
+                recorder.note_detached(op, args, kwargs, made)
             recorder.note_made(made)
             return made
         except DynamicOutputShapeException as error:
@@ -235,9 +262,21 @@ def closed_over_changed(got: str) -> ImmutableError:
     )
 
 
+def custom_op_writes(op: Any, got: str) -> ImmutableError:
+    """The error for an op of a library's that changes its arguments."""
+    return ImmutableError(
+        message(
+            "a custom op writes into its arguments in place",
+            got=got,
+            rule="Arrays and traced values are immutable, and what a custom op writes cannot be traced",
+            try_=f"a custom op {op._schema.name} with mutates_args=() that returns the new values",
+        )
+    )
+
+
 def has_effect(op: Any) -> bool:
-    """It is called for what it does, as `_linalg_check_errors` and not as `sin`."""
-    return isinstance(op, torch._ops.OpOverload) and not op._schema.returns
+    """It is called for what it does, as `_linalg_check_errors` and not as `sin` or `_foreach_add_`."""
+    return isinstance(op, torch._ops.OpOverload) and not op._schema.returns and not op._schema.is_mutable
 
 
 def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:

@@ -5,7 +5,8 @@ one_hot                             a comparison, checked on the device: torch's
 cov, cross_entropy, …               without the check for which torch's own reads a value: `tinyshard.arrays.unchecked`
 print(x), f"{x}"                    Traced f32[8, 4]
 copy.deepcopy(x)                    x.clone()
-x.detach(), x.data                  the op `stop`, so that gradients of the trace stop there too
+x.detach(), x.data                  the op `detach`: gradients of the trace stop there (torch's own become `alias`)
+x.data = value                      refused
 torch.no_grad, autograd.Function    noted: the graph alone does not tell the function's derivative
 """
 
@@ -28,58 +29,34 @@ from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
-from tinyshard.core.errors import DtypeError, message
-from tinyshard.core.primitive import Rules, define
+from tinyshard.core.errors import DtypeError, ImmutableError, message
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import users_line
 
-STOP = define("stop(Tensor x) -> Tensor", torch.clone, torch.empty_like)
-
-
-class _Stop(Rules):
-    """The op `stop` in a graph: the value as it is; a gradient stops there when the graph is run again."""
-
-    def replay(self, args: Any, kwargs: Any) -> torch.Tensor:
-        return args[0].detach()
-
-    def partition(self, partitioner: Any, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        return args[0]
-
-    def inline(self, inliner: Any, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        return args[0]
-
-
-_Stop(STOP)
-
-
-class _Stopped(torch.autograd.Function):
-    """The op `stop` at every level of torch.func."""
-
-    @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        made: torch.Tensor = STOP(x)
-        return made
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> Any:
-        return None
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor) -> Any:
-        return _Stopped.apply(x), in_dims[0]
-
 
 def _detach(x: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = _Stopped.apply(x.detach())
-    return made
+    recorder = current_recorder()
+    if recorder is None:
+        return x.detach()
+    with recorder.stopping():
+        return x.detach()
 
 
 def _get_data(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return _detach(x) if isinstance(x, torch.Tensor) else x
+
+
+def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    if value is not x and (_is_traced(x) or _is_traced(value)):
+        raise ImmutableError(
+            message(
+                "a traced function assigns to `data`",
+                got=f"x.data = value in {users_line()}",
+                rule="the trace does not see it: the new values would be dropped without a word",
+                try_="x = value; or x.data.copy_(value), where the function made x",
+            )
+        )
+    x.data = value
 
 
 def _detach_in_place(x: torch.Tensor) -> torch.Tensor:
@@ -211,6 +188,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.Tensor.detach_: _detach_in_place,
     torch.detach_: _detach_in_place,
     torch.Tensor.data.__get__: _get_data,  # type: ignore[attr-defined]
+    torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch._C._set_grad_enabled: _set_grad_enabled,
 }
 

@@ -26,8 +26,8 @@ class _Replay(Interpreter):
         primitive = primitive_of(op)
         if primitive is not None:
             return primitive.replay(args, kwargs)
-        if op is aten.detach.default:  # torch's own, of values that it saves for a gradient
-            return args[0]
+        if op is aten.detach.default:  # the user's: a gradient stops there
+            return args[0].detach()
         if op is _FLASH and not _is_second_used(node):  # no derivative by its mask: torch chooses once more
             named = dict(zip(("query", "key", "value", "dropout_p", "is_causal"), args, strict=False))
             return torch.nn.functional.scaled_dot_product_attention(**named, **kwargs), None

@@ -7,7 +7,7 @@ that is older than what was written to `x` is brought up to date before it is us
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.unchecked import one_hot
 from tinyshard.compile import indexing
 from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import message
 from tinyshard.runtime.controller.lineage import Where, users_line
 
@@ -127,8 +128,7 @@ class TracedViews:
         if not stale:
             return
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        levels = [level for x in tensors for level in _levels(x)]
-        used = {id(x) for x in levels} | {id(x._base) for x in levels if x._base is not None}
+        used = {id(whole) for x in tensors for level in _levels(x) for whole in _wholes(level)}
         for view in stale:
             if any(id(level) in used for level in _levels(view.copy)):
                 self._refresh(view)
@@ -157,6 +157,14 @@ def _levels(x: torch.Tensor) -> list[torch.Tensor]:
     while functorch.is_functorch_wrapped_tensor(levels[-1]):
         levels.append(functorch.get_unwrapped(levels[-1]))
     return levels
+
+
+def _wholes(x: torch.Tensor | None) -> Iterator[torch.Tensor]:
+    """A tensor, and those whose memory it shows: as views, or because the user detached it from them."""
+    recorder = current_recorder()
+    while x is not None:
+        yield x
+        x = x._base if x._base is not None or recorder is None else recorder.detached.get(x)
 
 
 _NARROW = {torch.Tensor.narrow, torch.narrow}

@@ -25,7 +25,7 @@ from tinyshard.arrays.array import Array, is_own
 from tinyshard.arrays.hidden_effects import max_norm_error, runs_in_batch_norm, statistics_error
 from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
-from tinyshard.compile.capture import written
+from tinyshard.compile.capture import custom_op_writes, written
 from tinyshard.compile.executable import assignment_of, call, executables, spec_of
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import trace
@@ -54,7 +54,7 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if only_shape:
             return _reshaped(op, args, kwargs)
         target, functional = targets[0], out_of_place(op)
-        if functional is not None and target._view is None and not live_views(target):
+        if functional is not None and target is args[0] and target._view is None and not live_views(target):
             _give(target, functional(*args, **kwargs))
             return target
         return _written_through(op, args, kwargs, targets)
@@ -69,6 +69,10 @@ def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         raise statistics_error("num_batches_tracked, running_mean and running_var are Arrays")
     if "out" in kwargs or op._overloadname.endswith("out"):
         refuse(f"torch.{name}(..., out=...)", f"y = torch.{name}(...)")
+    if op.namespace != "aten":
+        raise custom_op_writes(op, str(op))
+    if isinstance(args[0], list | tuple):
+        refuse(f"torch.{name}([x, ...], ...)", f"y, ... = torch.{plain}([x, ...], ...)")
     if not isinstance(args[0], Array):
         instead = f"torch.{plain}(t, x), which gives an Array, or ts.device_get(x)"
         refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")

@@ -21,7 +21,6 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.array import one_call
 from tinyshard.compile import replay
 from tinyshard.compile.capture import has_effect
-from tinyshard.compile.intercept import STOP
 from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.evaluate import Interpreter, evaluate
@@ -72,7 +71,7 @@ class _Flow(Interpreter):
         return None
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        passes = node.target is not STOP and not has_effect(node.target)
+        passes = node.target is not torch.ops.aten.detach.default and not has_effect(node.target)
         passes = passes and any(x is FLOWS for x in tree_leaves((args, kwargs)))
         made = node.meta.get("val")  # None for an op that is called for what it does
         flows = [
