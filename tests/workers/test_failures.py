@@ -202,6 +202,49 @@ def test_a_device_killed_inside_a_collective_is_named_at_once_to_who_waits_for_i
     assert ts.array([1.0]).tolist() == [1.0]
 
 
+@pytest.fixture(scope="module")
+def twice():
+    """An op of the user's own, which this process alone knows."""
+
+    @torch.library.custom_op("tests_of_tinyshard::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * 2)
+
+    twice.register_fake(torch.empty_like)
+    return twice
+
+
+def test_an_op_that_the_workers_do_not_know_is_refused_before_it_is_sent_and_nothing_is_lost(rows, twice):
+    x = ts.device_put(torch.arange(8.0).reshape(8, 1), rows)
+    f = ts.jit(lambda v: twice(v) + 1)
+    region = ts.shard_map(lambda v: twice(v) + 1, mesh=ts.make_mesh((8,), "x"), in_specs=ts.P("x"), out_specs=ts.P("x"))
+    for call, line in ((f, "f = ts.jit"), (f, "f = ts.jit"), (twice, r"call\(x\)"), (region, "region = ")):
+        with pytest.raises(
+            ts.RuntimeStateError, match=rf"got:  tests_of_tinyshard\.twice\.default in .*: {line}"
+        ) as error:
+            call(x)
+        assert "rule: workers know the ops that torch itself brings" in str(error.value)
+        assert 'runtime="local"' in str(error.value)
+    assert (x + 1).flatten().tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_program_that_a_worker_cannot_make_ready_fails_its_calls_and_ends_no_process(pool, rows, twice, monkeypatch):
+    monkeypatch.setattr(pool, "_refuse_unknown", lambda program, where: None)
+    x = ts.device_put(torch.arange(8.0).reshape(8, 1), rows)
+    total = ts.jit(lambda v: twice(v).sum())
+    for _ in range(2):
+        with pytest.raises(ts.RemoteError, match=r"^tests_of_tinyshard\.twice\.default failed on CPU 0,1,2,3,4,5,6,7"):
+            total(x).item()
+    assert x.sum().item() == 28 and pool.is_alive
+
+
+def test_an_op_of_ones_own_works_on_the_local_runtime(twice):
+    ts.init(devices=8, runtime="local")
+    x = ts.device_put(torch.arange(8.0), ts.NamedSharding(ts.make_mesh((8,), "x"), ts.P("x")))
+    assert ts.jit(lambda v: twice(v) + 1)(x).tolist() == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert twice(x).tolist() == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
 def test_shutdown_leaves_no_process():
     ts.init(devices=2)
     assert ts.array([1.0]).tolist() == [1.0]

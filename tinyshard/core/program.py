@@ -25,6 +25,7 @@ from tinyshard.core.types import ShapedType
 T = TypeVar("T")
 
 CROSSING = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}  # steps that exchange data
+_EVERYWHERE = ("aten.", "prims.", "tinyshard.")  # ops that every worker has
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Program:
         reasons: for each step that gathers an operand of an op (its position among the steps, why).
         default_dtype: torch's default dtype when it was made, which decides what ops make of ints and Python floats.
         number: tells programs apart, so that each is sent to a worker once.
+        foreign: ops that workers may not know, each with the user's line; None where that is the line of the call.
         communicates: whether any step exchanges data between devices.
         largest_nbytes: size of its largest value; infinite where only running tells.
     """
@@ -106,6 +108,7 @@ class Program:
     reasons: tuple[tuple[int, Reason], ...] = field(default=(), compare=False)
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
+    foreign: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     communicates: bool = field(init=False, compare=False)
     largest_nbytes: float = field(init=False, compare=False)
 
@@ -140,6 +143,7 @@ class Builder:
         wanted: for each free input that has been taken, the axes that are to cut each dim.
         copies: values that were already brought to another layout, so that two ops share one exchange.
         reasons: why a step gathers an operand, by its position among the steps.
+        foreign: ops that workers may not know, with the user's line of the first step of each.
         where: the user's line that called the op which is being written; None outside of a trace.
     """
 
@@ -152,6 +156,7 @@ class Builder:
     wanted: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     copies: dict[Any, Any] = field(default_factory=dict)
     reasons: dict[int, Reason] = field(default_factory=dict)
+    foreign: dict[str, Any] = field(default_factory=dict)
     where: Any = None
 
     def input(self, meta: ShapedType) -> int:
@@ -167,6 +172,8 @@ class Builder:
         first = len(self.metas)
         results = tuple(range(first, first + len(made)))
         self.metas.extend(made)
+        if "." in op and not op.startswith(_EVERYWHERE):
+            self.foreign.setdefault(op, self.where)
         self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results))
         return results
 
@@ -185,4 +192,4 @@ class Builder:
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""
         made = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
-        return Program(self.devices, self.axes, self.num_inputs, *made)
+        return Program(self.devices, self.axes, self.num_inputs, *made, foreign=tuple(self.foreign.items()))

@@ -100,6 +100,7 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
         check_traced(node.args, node.kwargs)
     op = INSTEAD.get(op, op)
     made = node.meta.get("val")
+    builder.where = node.meta.get("custom", {}).get("where")
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
     if op in AS_RESHAPE:

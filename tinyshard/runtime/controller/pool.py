@@ -22,7 +22,7 @@ from tinyshard.runtime.controller.items import Call, Cancel, Forget, Put, Reques
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs
 from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers, put_together
-from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room
+from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room, unknown_op
 from tinyshard.runtime.controller.waiting import Waiting
 from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.launch import forkserver
@@ -65,6 +65,7 @@ class ProcessPool:
         self._platform = platform
         self._owner = os.getpid()
         self._buffers = Buffers()
+        self._known_ops: set[str] = set()  # of those that are not torch's own for sure
         self._arena = allocator.of_controller(count) if collectives == "shared" else None
         self._completions = None if self._arena is None else Completions(self._arena.control)
         if self._arena is not None and self._completions is not None:
@@ -121,9 +122,14 @@ class ProcessPool:
             inputs: a value for each input.
             where: the user's line, for errors.
             guards: the program checks its inputs: its errors count as errors of the calls that made them.
+
+        Raises:
+            RuntimeStateError: the program has an op that the devices do not know.
         """
         dispatcher = self._dispatcher
         dispatcher.check_open()
+        if program.foreign:
+            self._refuse_unknown(program, where)
         run = Run(0, program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         if guards:
@@ -133,6 +139,18 @@ class ProcessPool:
         if dispatcher.has_many_calls:
             self._waiting.throttle(run)
         return made
+
+    def _refuse_unknown(self, program: Program, where: Where) -> None:
+        """Raise RuntimeStateError for an op that the devices do not know. Blocks until one has said which these are."""
+        asked = tuple(op for op, _ in program.foreign if op not in self._known_ops)
+        if not asked:
+            return
+        device = program.devices[0]
+        unknown = self._answers("unknown", [device], asked)[device]
+        for op, line in program.foreign:
+            if op in unknown:
+                raise unknown_op(op, line or where)
+        self._known_ops.update(asked)
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
         """Block until the blocks on these devices are computed, and copy them here.

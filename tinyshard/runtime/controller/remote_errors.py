@@ -71,6 +71,18 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
     return RemoteError("\n".join(parts))
 
 
+def unknown_op(op: str, where: object) -> RuntimeStateError:
+    """The error for an op that workers do not have, called in the user's line `where`."""
+    return RuntimeStateError(
+        message(
+            "the devices do not know an op",
+            got=f"{op} in {where}",
+            rule="workers know the ops that torch itself brings; an op registered in this process is unknown to them",
+            try_='ts.init(runtime="local"), where all devices are in this process; or write it as torch ops',
+        )
+    )
+
+
 def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buffers: Buffers) -> RemoteError:
     """As `remote_error`; where memory ran out, an OutOfMemoryError that lists what is alive there."""
     error = remote_error(failures, platform)

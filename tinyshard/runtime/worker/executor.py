@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -116,14 +117,30 @@ def _ready_step(
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
         return ReadyStep(step.op, lambda values: literal, step, None, -1, None, None, step.results, dead)
-    call = _caller(step, program.metas, place, is_shortened=communicator is not None)
+    try:
+        call = _caller(step, program.metas, place, is_shortened=communicator is not None)
+    except Exception as error:  # as of an op that is not there: an error of each call of the program
+        call = functools.partial(_raise, error)
     return ReadyStep(step.op, call, step, None, -1, None, None, step.results, dead)
+
+
+def _raise(error: Exception, values: list[Any]) -> NoReturn:
+    raise error.with_traceback(None)
 
 
 def find_op(name: str) -> Any:
     """The op that "aten.add.Tensor" names."""
     namespace, packet, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def has_op(name: str) -> bool:
+    """Whether this process has the op."""
+    try:
+        find_op(name)
+    except AttributeError:
+        return False
+    return True
 
 
 def _caller(

@@ -29,7 +29,7 @@ from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
-from tinyshard.runtime.worker.executor import ReadyProgram, make_ready, zeros_for
+from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready, zeros_for
 
 _LIBC = ctypes.CDLL(None)
 # after so long without a message for it, a device gives back memory that it keeps for reuse
@@ -181,6 +181,8 @@ class Worker:
         elif kind == "handed":
             self._reply(head[1], list(self._communicator.handed))
             self._communicator.handed.clear()
+        elif kind == "unknown":
+            self._reply(head[1], [op for op in head[2] if not has_op(op)])
         elif kind == "describe":
             values = (self._values.get(v) for v in head[2])
             self._reply(head[1], [_meta(v) for v in values])
