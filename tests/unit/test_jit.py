@@ -1,7 +1,9 @@
 import concurrent.futures
+import dataclasses
 import functools
 import logging
 import types
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -174,6 +176,53 @@ def test_equal_static_values_of_different_types_do_not_share_a_trace():
     assert f(torch.arange(2), 1).dtype == torch.int64
     assert f(torch.arange(2), 1.0).dtype == torch.float32
     assert f(torch.arange(2), True).dtype == torch.int64
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    by: Any
+
+
+class Pair(NamedTuple):
+    by: Any
+
+
+@pytest.mark.parametrize(
+    "wrap, unwrap",
+    [
+        (lambda n: (n,), lambda c: c[0]),
+        (lambda n: ((2, (n,)),), lambda c: c[0][1][0]),
+        (lambda n: frozenset([n]), lambda c: next(iter(c))),
+        (Scale, lambda c: c.by),
+        (lambda n: Scale((Pair(n),)), lambda c: c.by[0].by),
+        (lambda n: Pair(Scale(n)), lambda c: c.by.by),
+    ],
+    ids=["tuple", "nested", "frozenset", "dataclass", "inside a dataclass", "named tuple"],
+)
+def test_equal_static_values_with_other_types_inside_do_not_share_a_trace(wrap, unwrap):
+    f = ts.jit(lambda x, c: torch.full((2,), unwrap(c)) * x, static_argnums=1)
+    x = torch.tensor([7, 8])
+    for n in (1, 1.0, True, 1):
+        out = f(x, wrap(n))
+        want = torch.full((2,), n) * x
+        assert out.dtype == want.dtype and out.tolist() == want.tolist()
+    before = f._cache_size()
+    f(x, wrap(1.0))
+    assert f._cache_size() == before == 3
+
+
+def test_types_inside_lists_and_dicts_of_a_static_dataclass_count_too():
+    @dataclasses.dataclass
+    class Config:
+        sizes: Any
+
+        def __hash__(self):
+            return 0
+
+    f = ts.jit(lambda x, c: torch.full((2,), c.sizes["n"][0]) * x, static_argnums=1)
+    x = torch.tensor([7, 8])
+    for n in (1, 1.0, True):
+        assert f(x, Config({"n": [n]})).dtype == (torch.full((2,), n) * x).dtype
 
 
 @pytest.mark.parametrize("how", [{"static_argnums": 1}, {"static_argnames": "sizes"}])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -35,14 +35,14 @@ class Signature:
     Attributes:
         tree: how the arguments are put together.
         metas: shapes and dtypes of the tensor leaves.
-        static: (position or name, type, value) of each static argument.
+        static: (position or name, the types in it, value) of each static argument.
         nones: which leaves are None.
         flags: configuration that changes programs, and the mesh that is set.
     """
 
     tree: TreeSpec
     metas: tuple[ShapedType, ...]
-    static: tuple[tuple[int | str, type, Any], ...]
+    static: tuple[tuple[int | str, Any, Any], ...]
     nones: tuple[bool, ...]
     flags: tuple[Any, ...]
 
@@ -116,11 +116,42 @@ def bind(
     signature = Signature(
         tree,
         tuple(map(shaped_type_of, operands)),
-        tuple((key, type(value), value) for key, value in static),
+        tuple((key, types_in(value), value) for key, value in static),
         tuple(x is None for x in leaves),
         (*config.key(), current_mesh()),
     )
     return Bound(signature, operands, names, call)
+
+
+def types_in(value: Any, depth: int = 8) -> Any:
+    """The type of a value and of what is in it: 1, 1.0 and True are equal, and so are containers of them.
+
+    Args:
+        value: what is in tuples, lists, dicts, frozensets and the fields of dataclasses counts too.
+        depth: how far into them.
+
+    Returns:
+        What can be hashed and compared.
+
+    Example:
+        >>> types_in((1, "a")) == types_in((2, "b")), types_in((1,)) == types_in((1.0,))
+        (True, False)
+    """
+    kind = type(value)
+    inner: Any
+    if not depth:
+        return kind
+    if isinstance(value, tuple | list):
+        inner = tuple([types_in(x, depth - 1) for x in value])
+    elif isinstance(value, dict):  # those that are equal may be in another order
+        inner = frozenset((k, types_in(k, depth - 1), types_in(x, depth - 1)) for k, x in value.items())
+    elif isinstance(value, frozenset):
+        inner = frozenset((x, types_in(x, depth - 1)) for x in value)
+    elif is_dataclass(value):
+        inner = tuple([types_in(getattr(value, f.name, None), depth - 1) for f in fields(value) if f.compare])
+    else:
+        return kind
+    return kind, inner
 
 
 class _Star:
