@@ -300,6 +300,44 @@ def test_a_container_without_keys_is_mapped_and_jitted(wrap):
     assert made.left.tolist() == [1.0, 2.0, 3.0, 4.0] and made.right.tolist() == [2.0] * 4
 
 
+def test_a_container_of_ones_own_is_one_in_trees_of_shardings_specs_and_axes():
+    mesh = ts.make_mesh((4,), "x")
+    cut, whole = ts.NamedSharding(mesh, ts.P("x")), ts.NamedSharding(mesh, ts.P())
+    pair, specs = Pair(torch.arange(4.0), torch.ones(2)), Pair(ts.P("x"), ts.P())
+    places = Pair(cut, whole)
+
+    def same(p):
+        return p
+
+    for made in (
+        ts.device_put(pair, places),
+        ts.device_put({"a": [pair]}, {"a": [places]})["a"][0],
+        ts.jit(same, out_shardings=places)(pair),
+        ts.jit(same, in_shardings=(places,))(pair),
+        ts.jit(lambda p: ts.lax.with_sharding_constraint(p, places))(pair),
+        ts.shard_map(same, mesh=mesh, in_specs=(specs,), out_specs=specs)(pair),
+    ):
+        assert made.left.sharding.is_equivalent_to(cut, 1) and made.right.sharding.is_equivalent_to(whole, 1)
+        assert made.left.tolist() == [0, 1, 2, 3] and made.right.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("wrap", [ts.vmap, ts.pmap])
+def test_a_container_of_ones_own_is_one_in_trees_of_axes(wrap):
+    pair = Pair(torch.arange(4.0), torch.ones(2))
+    made = wrap(lambda p: Pair(p.left + 1, p.right * 2), in_axes=(Pair(0, None),), out_axes=Pair(0, None))(pair)
+    assert made.left.tolist() == [1, 2, 3, 4] and made.right.tolist() == [2, 2]
+
+
+def test_a_prefix_with_another_container_than_ones_own_is_refused():
+    pair, cut = Pair(torch.ones(4), torch.ones(4)), ts.NamedSharding(ts.make_mesh((4,), "x"), ts.P("x"))
+    with pytest.raises(ts.ShardingError, match=r"does not fit the tree[^$]*got:  tuple of 2 for Pair of 2"):
+        ts.device_put(pair, (cut, cut))
+    with pytest.raises(ts.ShardingError, match="got:  Pair of 2 for list of 2"):
+        ts.device_put([pair.left, pair.right], Pair(cut, cut))
+    with pytest.raises(ts.MappingError, match="got:  Pair of 2 for Tensor"):
+        ts.vmap(lambda x: x, in_axes=(Pair(0, None),))(pair.left)
+
+
 def test_errors_count_the_leaves_of_a_container_without_keys():
     with pytest.raises(ts.MappingError, match=r"pair\[leaf 1\]"):
         ts.vmap(lambda pair: pair.left)(Pair(torch.zeros(4), torch.zeros(3)))

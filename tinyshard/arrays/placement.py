@@ -20,7 +20,7 @@ from tinyshard.core.leaves import is_whole
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import current_mesh
-from tinyshard.sharding.prefix import map_with
+from tinyshard.sharding.prefix import is_container, map_with
 
 
 def device_put(tree: Any, device: Any = None) -> Any:
@@ -55,7 +55,7 @@ def device_put(tree: Any, device: Any = None) -> Any:
         >>> ts.device_put(torch.ones(4, 6), sharding).addressable_shards[1]
         Shard(device=CPU 1, index=(slice(0, 2, None), slice(3, 6, None)), replica_id=0)
     """
-    if isinstance(device, list | tuple | dict) and not isinstance(device, PartitionSpec):
+    if is_container(device):
         return map_with(_put_leaf, tree, device, is_whole)
     return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=is_whole)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_is_leaf, tree_leaves, tree_unflatten
 
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.sharding import PartitionSpec
+
+_BUILT_IN = (list, tuple, dict)
 
 
 def spread(prefix: Any, tree: Any) -> list[Any]:
@@ -61,12 +63,28 @@ def paired(
     elif isinstance(prefix, list | tuple) and isinstance(tree, list | tuple) and len(prefix) == len(tree):
         for part, subtree in zip(prefix, tree, strict=True):
             yield from paired(part, subtree, is_entry, misfit)
+    elif type(prefix) is type(tree) and not isinstance(tree, _BUILT_IN) and is_container(tree):
+        (parts, form), (subtrees, other) = _opened(prefix), _opened(tree)
+        if form != other:
+            raise misfit(prefix, tree)
+        for part, subtree in zip(parts, subtrees, strict=True):
+            yield from paired(part, subtree, is_entry, misfit)
     else:
         raise misfit(prefix, tree)
 
 
+def is_container(x: Any) -> bool:
+    """Whether x, of a prefix, is no entry: a list, a tuple, a dict, or of a type that torch's trees know."""
+    return not isinstance(x, PartitionSpec) and (isinstance(x, _BUILT_IN) or not tree_is_leaf(x))
+
+
+def _opened(x: Any) -> tuple[list[Any], TreeSpec]:
+    """What is directly in a container, and how that is put together."""
+    return tree_flatten(x, is_leaf=lambda part: part is not x)
+
+
 def _is_place(x: Any) -> bool:
-    return isinstance(x, PartitionSpec) or not isinstance(x, list | tuple | dict)
+    return not is_container(x)
 
 
 def _misfit(prefix: Any, tree: Any) -> ShardingError:
@@ -83,4 +101,6 @@ def sized(tree: Any) -> str:
     """A container in words: "tuple of 2", "dict of 'w', 'b'"."""
     if isinstance(tree, dict):
         return f"{type(tree).__name__} of {', '.join(map(repr, tree))}"
-    return f"{type(tree).__name__} of {len(tree)}" if isinstance(tree, list | tuple) else type(tree).__name__
+    if not is_container(tree):
+        return type(tree).__name__
+    return f"{type(tree).__name__} of {len(tree if isinstance(tree, _BUILT_IN) else _opened(tree)[0])}"

@@ -11,7 +11,7 @@ from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.signature import leaf_names
 from tinyshard.core.errors import MappingError, message
 from tinyshard.core.leaves import is_leaf
-from tinyshard.sharding.prefix import paired, sized
+from tinyshard.sharding.prefix import is_container, paired, sized
 
 
 def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
@@ -26,7 +26,7 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
     """
 
     def misfit(prefix: Any, tree: Any) -> MappingError:
-        if not isinstance(prefix, list | tuple | dict):
+        if not is_container(prefix):
             rule = "an axis is an int or None"
             return MappingError(message(f"{what} holds something that is no axis", got=repr(prefix), rule=rule))
         return MappingError(
