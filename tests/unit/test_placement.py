@@ -129,6 +129,37 @@ def test_array_takes_numbers_lists_and_arrays():
     assert ts.array(np.float64(2.5)).dtype == torch.float64
 
 
+def _read_only(values):
+    values.flags.writeable = False
+    return values
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(8.0)[::-1],
+        np.arange(16.0).reshape(8, 2)[::-2, ::-1],
+        np.arange(8.0).astype(">f8"),
+        np.arange(8).astype(">i2")[::-1],
+        np.zeros(8, [("a", "i1"), ("b", "f4")])["b"],
+        _read_only(np.arange(8.0)),
+    ],
+    ids=["backwards", "backwards in both dims", "big-endian", "both", "a field", "read-only"],
+)
+@pytest.mark.parametrize("put", ["array", "device_put", "jit", "vmap", "constraint"])
+def test_numpy_arrays_that_torch_does_not_share_memory_with_are_copied(mesh, values, put):
+    way = {
+        "array": ts.array,
+        "device_put": lambda x: ts.device_put(x, ts.NamedSharding(mesh, ts.P())),
+        "jit": ts.jit(lambda x: x + 0),
+        "vmap": ts.vmap(lambda x: x + 0),
+        "constraint": lambda x: ts.lax.with_sharding_constraint(x, ts.NamedSharding(mesh, ts.P())),
+    }[put]
+    made = way(values)
+    assert made.tolist() == values.tolist()
+    assert ts.device_get(made).numpy().dtype == values.dtype.newbyteorder("=")
+
+
 def test_block_until_ready_takes_trees_and_returns_them():
     tree = {"x": ts.array([1.0]), "n": 3}
     assert ts.block_until_ready(tree) is tree

@@ -128,10 +128,18 @@ def as_tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         check_holdable(value)
         return value.detach()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not _can_be_shared(value):
+        value = np.array(value, value.dtype.newbyteorder("="), order="C")
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _not_numeric(value) from error
+
+
+def _can_be_shared(values: np.ndarray) -> bool:
+    """Whether a tensor can have the memory of these: torch knows no negative strides, and no memory to read only."""
+    whole = all(stride >= 0 and stride % values.itemsize == 0 for stride in values.strides)
+    return whole and values.flags.behaved and values.dtype.isnative
 
 
 def _not_numeric(value: Any) -> DtypeError:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.constraint import Target, placed_at
-from tinyshard.arrays.placement import as_sharding, refuse_on_a_shard
+from tinyshard.arrays.placement import as_sharding, as_tensor, refuse_on_a_shard
 from tinyshard.core.errors import ShardingError, message
 from tinyshard.sharding.prefix import map_with
 
@@ -53,6 +53,6 @@ def _constrained(x: Any, place: Any) -> Any:
                 try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
             )
         )
-    x, sharding = x if isinstance(x, torch.Tensor) else torch.as_tensor(x), as_sharding(place)
+    x, sharding = x if isinstance(x, torch.Tensor) else as_tensor(x), as_sharding(place)
     sharding.checked_layout(x.shape)
     return placed_at(x, Target(sharding, True))
