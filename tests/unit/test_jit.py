@@ -11,6 +11,7 @@ import torch
 
 import tinyshard as ts
 from tinyshard import P
+from tinyshard.core.errors import TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -154,6 +155,27 @@ def test_what_is_no_tensor_is_refused(argument):
 def test_jit_takes_functions():
     with pytest.raises(TypeError, match="jit takes a function"):
         ts.jit(3)
+
+
+def _by_backward(w, x):
+    w = w.detach().requires_grad_()
+    ((x @ w) ** 2).sum().backward()
+    return w.grad
+
+
+def _by_autograd(w, x):
+    w = w.detach().requires_grad_()
+    return torch.autograd.grad(((x @ w) ** 2).sum(), w)[0]
+
+
+@pytest.mark.parametrize("slope", [_by_backward, _by_autograd])
+@pytest.mark.parametrize("over_devices", [False, True])
+def test_torchs_tape_in_a_traced_function_is_refused_with_a_pointer_to_grad(mesh, slope, over_devices):
+    mapped = ts.shard_map(slope, mesh=mesh, in_specs=P(), out_specs=P())
+    with pytest.raises(TracedValueError, match=r"test_jit\.py:\d+: .*(backward\(\)|autograd\.grad)") as caught:
+        (mapped if over_devices else ts.jit(slope))(torch.ones(4), torch.ones(8, 4))
+    assert "a traced function runs without torch's tape" in str(caught.value)
+    assert "ts.grad(loss)(w), or ts.value_and_grad" in str(caught.value)
 
 
 # ---- static arguments -----------------------------------------------------------------------------------------------

@@ -140,7 +140,7 @@ def trace(
         names: what a learner would call them, for errors.
 
     Raises:
-        TracedValueError: it branches in Python on a traced value.
+        TracedValueError: it branches in Python on a traced value, or asks torch's autograd for a gradient.
         ImmutableError: it changes an argument, or a tensor that it closes over.
         StatefulRandomError: it draws from torch's generator.
 
@@ -183,6 +183,14 @@ def trace(
         # torch says these for want of a better message: for `numpy()`, and where its own functions read a tensor
         if ".numpy() is not supported" in str(error) or "its data is not allocated yet" in str(error):
             raise traced_value_error(_line_of(error)) from error
+        if "does not require grad and does not have a grad_fn" in str(error):
+            raise traced_value_error(
+                _line_of(error),
+                "torch's autograd is asked for a gradient in a traced function",
+                "a traced function runs without torch's tape, on which backward() and torch.autograd.grad go back",
+                "ts.grad(loss)(w), or ts.value_and_grad(loss)(w), inside of it or around it;\n"
+                "or .backward() of what it returns, outside",
+            ) from error
         raise
     _inputs_first(graph)
     paths = reachable(roots) if recorder.captured else {}
