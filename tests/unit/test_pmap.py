@@ -294,3 +294,17 @@ def test_more_rows_than_devices_advise_as_many_workers_only_where_a_machine_can_
     with pytest.raises(ValueError, match="more rows than devices") as caught:
         ts.pmap(lambda v: v)(torch.ones(rows))
     assert (f"ts.init(devices={rows})" in str(caught.value)) == advised
+
+
+def test_a_derivative_that_makes_only_some_of_its_results_comes_out_right():
+    """A convolution's derivative has none for its input, where that is not asked for."""
+    w, b, x = torch.randn(3, 2, 3, 3), torch.randn(3), torch.randn(8, 2, 2, 8, 8)
+
+    def loss(w, b, x):
+        return torch.nn.functional.conv2d(x, w, b).relu().mean()
+
+    over = {"axis_name": "i", "in_axes": (None, None, 0), "out_axes": None}
+    made = ts.pmap(lambda w, b, x: ts.lax.pmean(ts.grad(loss, (0, 1))(w, b, x), "i"), **over)(w, b, x)
+    expected = torch.func.grad(loss, (0, 1))(w, b, x.flatten(0, 1))
+    for got, want in zip(made, expected, strict=True):
+        torch.testing.assert_close(ts.device_get(got), want)

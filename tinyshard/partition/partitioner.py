@@ -68,20 +68,31 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
             leaf = _brought(builder, numbers[leaf.number], leaf, op, planned)
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
-    name = str(aten.reshape.default if planned.op in AS_RESHAPE else planned.op)
+    slots = emitted(builder, planned.op, tuple(local_args), local_kwargs, planned.local)
+    return [
+        None if result is None else ShardedVar(number, known(whole).shape, known(whole).dtype, *result)
+        for result, whole, number in zip(planned.results, planned.whole, slots, strict=True)
+    ]
+
+
+def emitted(
+    builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[ShapedType | None]
+) -> tuple[int, ...]:
+    """Emit an op on shards.
+
+    Args:
+        made: for each result its type; None for one that is None.
+
+    Returns:
+        The numbers of the results, -1 for one that is None.
+    """
     if op in AS_RESHAPE:
-        local_args = (local_args[0], list(known(planned.local[0]).shape))
-    made = [m for m in planned.local if m is not None]
-    numbers_made = iter(builder.emit(name, tuple(local_args), local_kwargs, made))
-    out: list[ShardedVar | None] = []
-    slots: list[int] = []
-    for result, whole in zip(planned.results, planned.whole, strict=True):
-        number = -1 if result is None else next(numbers_made)
-        slots.append(number)
-        out.append(None if result is None else ShardedVar(number, known(whole).shape, known(whole).dtype, *result))
+        op, args = aten.reshape.default, (args[0], list(known(made[0]).shape))
+    numbers = iter(builder.emit(str(op), args, kwargs, [m for m in made if m is not None]))
+    slots = tuple(-1 if m is None else next(numbers) for m in made)
     if -1 in slots:
-        builder.steps[-1] = replace(builder.steps[-1], results=tuple(slots))
-    return out
+        builder.steps[-1] = replace(builder.steps[-1], results=slots)
+    return slots
 
 
 def is_gathered(have: ShardedVar, want: ShardedVar, axes: Sequence[int]) -> bool:

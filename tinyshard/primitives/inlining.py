@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.strided import check_traced
@@ -17,7 +17,8 @@ from tinyshard.core.collectives import group_positions
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Builder, Value
-from tinyshard.partition.op_table import ALIASES, AS_RESHAPE, INSTEAD, needs_contiguous
+from tinyshard.partition.op_table import ALIASES, INSTEAD, needs_contiguous
+from tinyshard.partition.partitioner import emitted
 from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import compare_copies
@@ -103,19 +104,13 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
     builder.where = node.meta.get("custom", {}).get("where")
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
-    if op in AS_RESHAPE:
-        op, args = aten.reshape.default, (args[0], list(shaped_type_of(node.meta["val"]).shape))
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
-    if made is None:  # called for what it does: `_linalg_check_errors` raises where a matrix is singular
-        builder.emit(str(op), args, kwargs)
-        return None
-    leaves = made if isinstance(made, list | tuple) else [made]
-    metas = [shaped_type_of(x) for x in leaves if isinstance(x, torch.Tensor)]
-    numbers = iter(builder.emit(str(op), args, kwargs, metas))
-    if isinstance(made, list | tuple):
-        return [Value(next(numbers)) if isinstance(x, torch.Tensor) else None for x in made]
-    return tree_map(lambda _: Value(next(numbers)), made)
+    # an op that is called for what it does makes none: `_linalg_check_errors` raises where a matrix is singular
+    several = made if isinstance(made, list | tuple) else [] if made is None else [made]
+    types = [shaped_type_of(x) if isinstance(x, torch.Tensor) else None for x in several]
+    values = [None if n < 0 else Value(n) for n in emitted(builder, op, args, kwargs, types)]
+    return values if isinstance(made, list | tuple) else next(iter(values), None)
 
 
 def _contiguous(builder: Builder, x: Value) -> Value:
