@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from tinyshard.arrays.placement import as_sharding
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
@@ -45,7 +45,7 @@ class ShapeDtypeStruct:
         self.shape = checked_shape(shape)
         if not isinstance(dtype, torch.dtype):
             problem = "an array has one of torch's dtypes"
-            raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
+            raise DtypeError(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32")
         self.dtype = dtype
         place = None if sharding is None else as_sharding(sharding)
         self.sharding = place
@@ -65,7 +65,7 @@ class ShapeDtypeStruct:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise DtypeError(message("a value of shape () has no length", got=repr(self)))
+            raise DtypeError("a value of shape () has no length", got=repr(self))
         return self.shape[0]
 
     def __eq__(self, other: object) -> bool:
@@ -115,5 +115,5 @@ def typeof(x: object) -> str:
         try:
             x = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
-            raise DtypeError(message("only arrays have a type", got=f"{x!r} ({type(x).__name__})")) from error
+            raise DtypeError("only arrays have a type", got=f"{x!r} ({type(x).__name__})") from error
     return described(tuple(x.shape), x.dtype, getattr(x, "sharding", None))

@@ -18,7 +18,7 @@ from tinyshard.arrays.shard import Shard
 from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ImmutableError, message
+from tinyshard.core.errors import DtypeError, ImmutableError
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.draw.html import array_html
@@ -109,12 +109,10 @@ def _backward(*args: Any, **kwargs: Any) -> None:
             torch.Tensor.backward(*args, **kwargs)
     except ImmutableError as error:
         raise ImmutableError(
-            message(
-                "backward() would change an Array in place",
-                got=str(error).splitlines()[1].removeprefix("  got:").strip(),
-                rule="torch adds to a .grad that an earlier backward() has left; a hook may change what it is given",
-                try_="x.grad = None before it; to sum gradients, add those of ts.grad or torch.autograd.grad",
-            )
+            "backward() would change an Array in place",
+            got=str(error).splitlines()[1].removeprefix("  got:").strip(),
+            rule="torch adds to a .grad that an earlier backward() has left; a hook may change what it is given",
+            try_="x.grad = None before it; to sum gradients, add those of ts.grad or torch.autograd.grad",
         ) from error
 
 
@@ -285,11 +283,9 @@ class Array(Immutable):
             return whole.numpy()
         except TypeError as error:
             raise DtypeError(
-                message(
-                    f"NumPy has no {self.dtype}",
-                    got=f"an Array of {self.dtype}",
-                    try_="x.float().numpy(), or ts.device_get(x) for a plain torch tensor",
-                )
+                f"NumPy has no {self.dtype}",
+                got=f"an Array of {self.dtype}",
+                try_="x.float().numpy(), or ts.device_get(x) for a plain torch tensor",
             ) from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 
 from tinyshard.arrays.array import Array, innermost, is_own
-from tinyshard.core.errors import ImmutableError, StatefulRandomError, message
+from tinyshard.core.errors import ImmutableError, StatefulRandomError
 
 aten = torch.ops.aten
 
@@ -62,12 +62,10 @@ def with_new_statistics(args: tuple[Any, ...]) -> tuple[Any, ...]:
 def statistics_error(got: str) -> ImmutableError:
     """The error for running statistics that cannot be changed."""
     return ImmutableError(
-        message(
-            "batch norm in training mode changes its running statistics in place",
-            got=got,
-            rule="an Array is immutable, and a traced function runs once: new statistics are a result, as in JAX",
-            try_=INSTEAD,
-        )
+        "batch norm in training mode changes its running statistics in place",
+        got=got,
+        rule="an Array is immutable, and a traced function runs once: new statistics are a result, as in JAX",
+        try_=INSTEAD,
     )
 
 
@@ -85,12 +83,10 @@ def runs_in_batch_norm() -> bool:
 def max_norm_error() -> ImmutableError:
     """The error for an embedding that would rescale its weight."""
     return ImmutableError(
-        message(
-            "an embedding with max_norm changes its weight in place",
-            got="F.embedding(..., max_norm=...), F.embedding_bag or a module of them, whose weight is an Array",
-            rule="an Array is immutable: other arrays and queued computations may share its shards",
-            try_="without max_norm, on weight * (max_norm / weight.norm(dim=1, keepdim=True)).clamp(max=1)",
-        )
+        "an embedding with max_norm changes its weight in place",
+        got="F.embedding(..., max_norm=...), F.embedding_bag or a module of them, whose weight is an Array",
+        rule="an Array is immutable: other arrays and queued computations may share its shards",
+        try_="without max_norm, on weight * (max_norm / weight.norm(dim=1, keepdim=True)).clamp(max=1)",
     )
 
 
@@ -128,10 +124,8 @@ def refuse_host_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     given.apply_defaults()
     if given.arguments.get("training", given.arguments.get("train")) and given.arguments["p"]:
         raise StatefulRandomError(
-            message(
-                "a stateful random op on an Array",
-                got=f"{getattr(func, '__name__', func)} in training mode",
-                rule="its mask would come from torch's own generator, and not from a key",
-                try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
-            )
+            "a stateful random op on an Array",
+            got=f"{getattr(func, '__name__', func)} in training mode",
+            rule="its mask would come from torch's own generator, and not from a key",
+            try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
         )

@@ -14,7 +14,7 @@ from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import is_whole
 from tinyshard.runtime import lifecycle
@@ -85,12 +85,10 @@ def refuse_on_a_shard(what: str) -> None:
     """Raise ShardingError inside pmap and shard_map, where each device has a value of its own."""
     if device_names():
         raise ShardingError(
-            message(
-                "a sharding constraint inside a mapped function",
-                got=f"{what} where the names {', '.join(map(repr, device_names()))} are mapped",
-                rule="there each device holds a value of its own; where its parts lie is already said",
-                try_="the constraint outside of the mapped function, or out_axes or out_specs",
-            )
+            "a sharding constraint inside a mapped function",
+            got=f"{what} where the names {', '.join(map(repr, device_names()))} are mapped",
+            rule="there each device holds a value of its own; where its parts lie is already said",
+            try_="the constraint outside of the mapped function, or out_axes or out_specs",
         )
 
 
@@ -110,12 +108,10 @@ def as_sharding(device: Any) -> Sharding:
     if isinstance(device, PartitionSpec) and mesh is not None:
         return NamedSharding(mesh, device)
     raise ShardingError(
-        message(
-            "not a place to put a value",
-            got=f"{device!r} ({type(device).__name__})" + (", and no mesh is set" if mesh is None else ""),
-            rule="a Sharding, a Device, or with ts.set_mesh(mesh) a PartitionSpec",
-            try_="NamedSharding(mesh, P('a', 'b')), or ts.devices()[0]",
-        )
+        "not a place to put a value",
+        got=f"{device!r} ({type(device).__name__})" + (", and no mesh is set" if mesh is None else ""),
+        rule="a Sharding, a Device, or with ts.set_mesh(mesh) a PartitionSpec",
+        try_="NamedSharding(mesh, P('a', 'b')), or ts.devices()[0]",
     )
 
 
@@ -144,12 +140,10 @@ def _can_be_shared(values: np.ndarray) -> bool:
 
 def _not_numeric(value: Any) -> DtypeError:
     return DtypeError(
-        message(
-            "not a value that can live on a device",
-            got=f"{type(value).__name__}: {str(value)[:60]}",
-            rule="tensors, NumPy arrays and numbers can",
-            try_="torch.tensor(...) of numbers",
-        )
+        "not a value that can live on a device",
+        got=f"{type(value).__name__}: {str(value)[:60]}",
+        rule="tensors, NumPy arrays and numbers can",
+        try_="torch.tensor(...) of numbers",
     )
 
 
@@ -204,7 +198,7 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         return value if dtype is None else value.to(dtype)  # type: ignore[return-value]
     if dtype is not None and not isinstance(dtype, torch.dtype):
         problem = "an array has one of torch's dtypes"
-        raise DtypeError(message(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32"))
+        raise DtypeError(problem, got=f"{dtype!r} ({type(dtype).__name__})", try_="torch.float32")
     if not isinstance(value, torch.Tensor | np.ndarray | list | tuple | int | float | complex | bool | np.generic):
         raise _not_numeric(value)
     tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]

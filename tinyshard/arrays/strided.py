@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 
 aten = torch.ops.aten
 
@@ -51,10 +51,8 @@ def check_traced(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def refuse(x: Any) -> NoReturn:
     """Raise DtypeError: as_strided of a part of a tensor."""
     raise DtypeError(
-        message(
-            "as_strided of a part of a tensor",
-            got=f"a view of shape {tuple(x.shape)}, as x.T or x[2:] is",
-            rule="its strides count in the memory of the whole tensor, and an Array has values and no memory",
-            try_="x.contiguous() before it, where the strides are meant for its own values; or x.unfold, x.T, slices",
-        )
+        "as_strided of a part of a tensor",
+        got=f"a view of shape {tuple(x.shape)}, as x.T or x[2:] is",
+        rule="its strides count in the memory of the whole tensor, and an Array has values and no memory",
+        try_="x.contiguous() before it, where the strides are meant for its own values; or x.unfold, x.T, slices",
     )

@@ -9,7 +9,7 @@ import torch
 
 from tinyshard.arrays.array import Array
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.program import Builder, Program, Value
@@ -71,12 +71,10 @@ def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -
 def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ShardingError(
-            message(
-                "a value cannot be put on an abstract mesh",
-                got=f"{sharding!r}",
-                rule="an AbstractMesh has no devices: it is for planning, drawing and jit(f).lower",
-                try_="ts.make_mesh(sizes, names) for a mesh of devices",
-            )
+            "a value cannot be put on an abstract mesh",
+            got=f"{sharding!r}",
+            rule="an AbstractMesh has no devices: it is for planning, drawing and jit(f).lower",
+            try_="ts.make_mesh(sizes, names) for a mesh of devices",
         )
     check_devices(sharding.devices, runtime)
 
@@ -87,12 +85,10 @@ def check_devices(devices: Iterable[Device], runtime: Any) -> None:
     missing = [d for d in devices if d not in there]
     if missing:
         raise ShardingError(
-            message(
-                "the sharding names devices that are not there",
-                got=f"{missing[:8]}" + (" and more" if len(missing) > 8 else ""),
-                rule=f"the devices are {list(runtime.devices)}",
-                try_="ts.init(devices=n) starts n of them; an AbstractMesh has none",
-            )
+            "the sharding names devices that are not there",
+            got=f"{missing[:8]}" + (" and more" if len(missing) > 8 else ""),
+            rule=f"the devices are {list(runtime.devices)}",
+            try_="ts.init(devices=n) starts n of them; an AbstractMesh has none",
         )
 
 

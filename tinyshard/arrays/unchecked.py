@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 
 
 def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -28,7 +28,7 @@ def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     """
     if input.dtype != torch.int64:
         rule = "the classes are of torch.int64, as in torch"
-        raise DtypeError(message("one_hot of another dtype", got=str(input.dtype), rule=rule, try_="x.long()"))
+        raise DtypeError("one_hot of another dtype", got=str(input.dtype), rule=rule, try_="x.long()")
     count = num_classes if num_classes >= 0 else int(input.max()) + 1
     row = (input.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
     # zeros, and an error on the device where a class is not below their number

@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.hidden_effects import runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError, message
+from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.partition.op_table import BATCH_NORMS, is_random
 from tinyshard.runtime.controller.lineage import Where, users_line
@@ -186,12 +186,10 @@ class Watch(TorchDispatchMode):
         fx_traceback.current_meta["custom"] = {"where": where}  # fx copies it to the nodes that are made
         if is_random(op, args, kwargs):
             raise StatefulRandomError(
-                message(
-                    "a stateful random op in a traced function",
-                    got=f"{op} in {where}",
-                    rule="it would be drawn once, when the function is traced, or differ between copies",
-                    try_="draw with ts.random and a key, or pass the numbers in as an argument",
-                )
+                "a stateful random op in a traced function",
+                got=f"{op} in {where}",
+                rule="it would be drawn once, when the function is traced, or differ between copies",
+                try_="draw with ts.random and a key, or pass the numbers in as an argument",
             )
         check_makes_holdable(op)
         if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient
@@ -241,36 +239,30 @@ def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
 def unknown_shape_error(op: Any, where: Where | None) -> DtypeError:
     """The error for an op whose result has a shape that only running tells."""
     return DtypeError(
-        message(
-            "the shape of a result depends on values",
-            got=f"{op} in {where}" if where else str(op),
-            rule="a program has static shapes",
-            try_="torch.where(mask, x, 0), or call it outside of jit",
-        )
+        "the shape of a result depends on values",
+        got=f"{op} in {where}" if where else str(op),
+        rule="a program has static shapes",
+        try_="torch.where(mask, x, 0), or call it outside of jit",
     )
 
 
 def closed_over_changed(got: str) -> ImmutableError:
     """The error for an in-place change of a tensor from outside."""
     return ImmutableError(
-        message(
-            "a traced function changes a tensor that it closes over",
-            got=got,
-            rule="a traced function runs once; what it does to outer tensors would happen only then",
-            try_="return the new value, and assign it outside; x.clone() first where you want to write into it",
-        )
+        "a traced function changes a tensor that it closes over",
+        got=got,
+        rule="a traced function runs once; what it does to outer tensors would happen only then",
+        try_="return the new value, and assign it outside; x.clone() first where you want to write into it",
     )
 
 
 def custom_op_writes(op: Any, got: str) -> ImmutableError:
     """The error for an op of a library's that changes its arguments."""
     return ImmutableError(
-        message(
-            "a custom op writes into its arguments in place",
-            got=got,
-            rule="Arrays and traced values are immutable, and what a custom op writes cannot be traced",
-            try_=f"a custom op {op._schema.name} with mutates_args=() that returns the new values",
-        )
+        "a custom op writes into its arguments in place",
+        got=got,
+        rule="Arrays and traced values are immutable, and what a custom op writes cannot be traced",
+        try_=f"a custom op {op._schema.name} with mutates_args=() that returns the new values",
     )
 
 
@@ -353,4 +345,4 @@ def traced_value_error(
     "or static_argnums for an argument that is a Python value",
 ) -> TracedValueError:
     """The error for a question that only a value could answer."""
-    return TracedValueError(message(problem, got=str(where or users_line()), rule=rule, try_=try_))
+    return TracedValueError(problem, got=str(where or users_line()), rule=rule, try_=try_)

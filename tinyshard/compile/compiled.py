@@ -19,7 +19,7 @@ from tinyshard.compile.text import axis_names, program_text
 from tinyshard.compile.trace_cache import assembled, refuse_abstract
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program
 from tinyshard.sharding import Sharding, express
@@ -78,7 +78,7 @@ class Compiled:
         if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
             problem = "a compiled function is called inside jit or a transformation"
             rule = "it is a program for values, and cannot be traced, mapped or differentiated"
-            raise DtypeError(message(problem, got=self._name, rule=rule, try_=f"jit({self._name}), before lower()"))
+            raise DtypeError(problem, got=self._name, rule=rule, try_=f"jit({self._name}), before lower()")
         operands = self._operands(args, kwargs)
         closed = self._closure.look_up()
         if closed is None:
@@ -117,19 +117,17 @@ class Compiled:
 
     def _refuse(self, got: str, rule: str) -> NoReturn:
         problem = f"{self._name} was compiled for other arguments"
-        raise DtypeError(message(problem, got=got, rule=rule, try_=f"ts.jit({self._name}), which compiles again"))
+        raise DtypeError(problem, got=got, rule=rule, try_=f"ts.jit({self._name}), which compiles again")
 
     def _check_places(self, operands: Sequence[Any]) -> None:
         names = [*self._names, *("what it closes over",) * len(operands)]
         for name, x, layout in zip(names, operands, self._executable.inputs, strict=False):
             if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
                 raise ShardingError(
-                    message(
-                        f"{self._name} was compiled for arguments with other shardings",
-                        got=f"{name} with {x.sharding!r}",
-                        rule=f"it was compiled for {express(layout, self._assignment.mesh)!r}",
-                        try_=f"ts.device_put the argument there; or ts.jit({self._name}), which compiles again",
-                    )
+                    f"{self._name} was compiled for arguments with other shardings",
+                    got=f"{name} with {x.sharding!r}",
+                    rule=f"it was compiled for {express(layout, self._assignment.mesh)!r}",
+                    try_=f"ts.device_put the argument there; or ts.jit({self._name}), which compiles again",
                 )
 
     def _assignment_now(self, operands: Sequence[Any]) -> DeviceAssignment:
@@ -245,5 +243,5 @@ def collectives_in(compiled: Compiled) -> CollectiveCounts:
         problem = "collectives are counted in a compiled program"
         rule = "it is made by lower(), with arguments of the function, and compile()"
         try_ = "ts.collectives_in(ts.jit(f).lower(x).compile())"
-        raise DtypeError(message(problem, got=f"{type(compiled).__name__}", rule=rule, try_=try_))
+        raise DtypeError(problem, got=f"{type(compiled).__name__}", rule=rule, try_=try_)
     return compiled.cost_analysis().traffic

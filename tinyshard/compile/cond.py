@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 
 _cond_of_torch = torch.cond
 
@@ -57,11 +57,9 @@ def _choose(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any]
     ]
     if form != other or told[0] != told[1]:
         raise DtypeError(
-            message(
-                "the branches of torch.cond have different results",
-                got=f"{', '.join(told[0])} if true\n{', '.join(told[1])} if false",
-                rule="both give the same tree of tensors of the same shapes and dtypes",
-            )
+            "the branches of torch.cond have different results",
+            got=f"{', '.join(told[0])} if true\n{', '.join(told[1])} if false",
+            rule="both give the same tree of tensors of the same shapes and dtypes",
         )
     pred = pred.reshape(())
     chosen = [torch.where(pred, a, b) if isinstance(a, torch.Tensor) else a for a, b in zip(left, right, strict=True)]

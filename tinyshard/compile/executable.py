@@ -18,7 +18,7 @@ import torch
 
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import move, put_tensor
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program
 from tinyshard.core.types import ShapedType
@@ -147,12 +147,10 @@ def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> Sha
             f"{names[1]} of {shaped_type_of(theirs)}, {second}",
         )
     return ShardingError(
-        message(
-            "Devices of all `Array` inputs and outputs should be the same.",
-            got=f"{first} device ids {told(ours)}\nand {second} device ids {told(theirs)}",
-            rule="committed arrays meet only where they have the same devices in the same order",
-            try_="ts.device_put one of them to the other's sharding",
-        )
+        "Devices of all `Array` inputs and outputs should be the same.",
+        got=f"{first} device ids {told(ours)}\nand {second} device ids {told(theirs)}",
+        rule="committed arrays meet only where they have the same devices in the same order",
+        try_="ts.device_put one of them to the other's sharding",
     )
 
 

@@ -20,7 +20,6 @@ from typing import Any
 import torch
 
 from tinyshard.compile.capture import TracedValueError
-from tinyshard.core.errors import message
 from tinyshard.runtime.controller.lineage import users_line
 
 
@@ -83,12 +82,10 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
             made += 1
         elif isinstance(entry, bool) or not isinstance(entry, int):
             raise TracedValueError(
-                message(
-                    "a traced number stands beside a list, a mask or a tensor of indices",
-                    got=f"y[...] = v in {users_line()}",
-                    rule="beside traced numbers an index has numbers, slices, None and ...",
-                    try_="y.index_put_((i, j), v) with a tensor of indices for each of the first dims",
-                )
+                "a traced number stands beside a list, a mask or a tensor of indices",
+                got=f"y[...] = v in {users_line()}",
+                rule="beside traced numbers an index has numbers, slices, None and ...",
+                try_="y.index_put_((i, j), v) with a tensor of indices for each of the first dims",
             )
         static.append(entry)
     part = x[tuple(static)].movedim(dims, list(range(len(dims))))
@@ -152,21 +149,17 @@ def _traced_dims(x: torch.Tensor, entries: Sequence[Any]) -> list[tuple[int, int
     for entry in entries:
         if isinstance(entry, slice) and any(isinstance(b, torch.Tensor) for b in (entry.start, entry.stop, entry.step)):
             raise TracedValueError(
-                message(
-                    "a bound of a slice is a traced number",
-                    got=f"x[i:j] in {users_line()}",
-                    rule="shapes are known when a function is traced, and the length of the slice would not be",
-                    try_="x.narrow(dim, i, length), whose length is a Python number",
-                )
+                "a bound of a slice is a traced number",
+                got=f"x[i:j] in {users_line()}",
+                rule="shapes are known when a function is traced, and the length of the slice would not be",
+                try_="x.narrow(dim, i, length), whose length is a Python number",
             )
         if isinstance(entry, torch.Tensor) and entry.dim() == 0 and entry.dtype in (torch.bool, torch.uint8):
             raise TracedValueError(
-                message(
-                    f"an index is a traced number of {entry.dtype}",
-                    got=f"x[i] in {users_line()}",
-                    rule="to torch it is a mask: x[i] has one element or none along a new dim, as i is True or False",
-                    try_="x[i.long()] for the element at this place; torch.where(i, x, y) to choose by a mask",
-                )
+                f"an index is a traced number of {entry.dtype}",
+                got=f"x[i] in {users_line()}",
+                rule="to torch it is a mask: x[i] has one element or none along a new dim, as i is True or False",
+                try_="x[i.long()] for the element at this place; torch.where(i, x, y) to choose by a mask",
             )
     taken = [_dims_taken(e) for e in entries]
     found, dim = [], 0

@@ -29,7 +29,7 @@ from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
-from tinyshard.core.errors import DtypeError, ImmutableError, message
+from tinyshard.core.errors import DtypeError, ImmutableError
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import users_line
 
@@ -49,12 +49,10 @@ def _get_data(x: torch.Tensor, *_: Any) -> torch.Tensor:
 def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
     if value is not x and (_is_traced(x) or _is_traced(value)):
         raise ImmutableError(
-            message(
-                "a traced function assigns to `data`",
-                got=f"x.data = value in {users_line()}",
-                rule="the trace does not see it: the new values would be dropped without a word",
-                try_="x = value; or x.data.copy_(value), where the function made x",
-            )
+            "a traced function assigns to `data`",
+            got=f"x.data = value in {users_line()}",
+            rule="the trace does not see it: the new values would be dropped without a word",
+            try_="x = value; or x.data.copy_(value), where the function made x",
         )
     x.data = value
 
@@ -67,12 +65,10 @@ def _detach_in_place(x: torch.Tensor) -> torch.Tensor:
 def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes < 0:
         raise DtypeError(
-            message(
-                "one_hot without num_classes in a traced function",
-                got=f"one_hot of shape {tuple(x.shape)} in {users_line()}",
-                rule="torch then reads the values to find the largest, and a traced value has none",
-                try_="one_hot(x, num_classes=n)",
-            )
+            "one_hot without num_classes in a traced function",
+            got=f"one_hot of shape {tuple(x.shape)} in {users_line()}",
+            rule="torch then reads the values to find the largest, and a traced value has none",
+            try_="one_hot(x, num_classes=n)",
         )
     return one_hot(x, num_classes)
 

@@ -18,7 +18,7 @@ from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core import config
-from tinyshard.core.errors import DtypeError, StaticArgumentError, message
+from tinyshard.core.errors import DtypeError, StaticArgumentError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import named_leaves
 from tinyshard.core.types import ShapedType
@@ -196,22 +196,18 @@ def static_both_ways(
         for number in numbers:
             if not -len(plain) <= number < len(plain):
                 raise StaticArgumentError(
-                    message(
-                        "a static argument has a position that the function does not have",
-                        got=f"{number} among the static positions {tuple(numbers)}",
-                        rule=f"{getattr(function, '__name__', 'it')} takes {len(plain)} arguments by position",
-                        try_="static_argnames for an argument that is given by name",
-                    )
+                    "a static argument has a position that the function does not have",
+                    got=f"{number} among the static positions {tuple(numbers)}",
+                    rule=f"{getattr(function, '__name__', 'it')} takes {len(plain)} arguments by position",
+                    try_="static_argnames for an argument that is given by name",
                 )
     if known is not None and inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in names:
             if name not in every:
                 raise StaticArgumentError(
-                    message(
-                        "static_argnames names an argument that the function does not have",
-                        got=repr(name),
-                        rule=f"its arguments are {', '.join(map(repr, every))}",
-                    )
+                    "static_argnames names an argument that the function does not have",
+                    got=repr(name),
+                    rule=f"its arguments are {', '.join(map(repr, every))}",
                 )
     by_number = {plain[n] for n in numbers if -len(plain) <= n < len(plain)}
     by_name = {plain.index(n) for n in names if n in plain}
@@ -274,13 +270,11 @@ def _as_operand(leaf: Any) -> Any:
         return leaf
     if isinstance(leaf, str | bytes) or callable(leaf) or not _is_numeric(leaf):
         raise DtypeError(
-            message(
-                "an argument of a jitted function is no tensor",
-                got=f"{leaf!r} ({type(leaf).__name__})",
-                rule="arguments are trees of tensors, arrays and numbers",
-                try_="static_argnums or static_argnames for a Python value;\n"
-                "for a method ts.jit(obj.method), or static_argnums=0 for self",
-            )
+            "an argument of a jitted function is no tensor",
+            got=f"{leaf!r} ({type(leaf).__name__})",
+            rule="arguments are trees of tensors, arrays and numbers",
+            try_="static_argnums or static_argnames for a Python value;\n"
+            "for a method ts.jit(obj.method), or static_argnums=0 for self",
         )
     return torch.tensor(leaf) if isinstance(leaf, _PYTHON_NUMBERS) else as_tensor(leaf)
 
@@ -296,10 +290,8 @@ def _check_hashable(function: Any, key: int | str, value: Any) -> None:
         plain = _positional(_parameters(function))
         name = key if isinstance(key, str) else plain[key] if key < len(plain) else f"args[{key}]"
         raise StaticArgumentError(
-            message(
-                "a static argument cannot be hashed",
-                got=f"argument {name!r}: {type(value).__name__}",
-                rule="each value of a static argument has a trace of its own, found by its hash",
-                try_="a tuple in place of a list; or let it be traced",
-            )
+            "a static argument cannot be hashed",
+            got=f"argument {name!r}: {type(value).__name__}",
+            rule="each value of a static argument has a trace of its own, found by its hash",
+            try_="a tuple in place of a list; or let it be traced",
         ) from error

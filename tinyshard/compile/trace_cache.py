@@ -29,7 +29,7 @@ from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType, default_dtype
@@ -105,13 +105,11 @@ class TraceCacheEntry:
                 assignment = named
             if named.devices != assignment.devices:
                 raise ShardingError(
-                    message(
-                        "Devices of all `Array` inputs and outputs should be the same.",
-                        got=f"array device ids {list(assignment.devices)} on platform {assignment.platform.upper()}\n"
-                        f"and {list(named.devices)} in {sharding!r}",
-                        rule="constraints, regions and out_shardings name the arguments' devices, in their order",
-                        try_="ts.device_put the arguments there before the call",
-                    )
+                    "Devices of all `Array` inputs and outputs should be the same.",
+                    got=f"array device ids {list(assignment.devices)} on platform {assignment.platform.upper()}\n"
+                    f"and {list(named.devices)} in {sharding!r}",
+                    rule="constraints, regions and out_shardings name the arguments' devices, in their order",
+                    try_="ts.device_put the arguments there before the call",
                 )
         return assignment
 
@@ -179,12 +177,10 @@ def refuse_abstract(mesh: Mesh | None, name: str) -> None:
     """Raise ShardingError for the call of a program on a mesh without devices."""
     if isinstance(mesh, AbstractMesh):
         raise ShardingError(
-            message(
-                "a program for an abstract mesh cannot be called",
-                got=f"{name} called, with {mesh!r}",
-                rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
-                try_=f"{name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
-            )
+            "a program for an abstract mesh cannot be called",
+            got=f"{name} called, with {mesh!r}",
+            rule="an AbstractMesh has no devices: it is for planning, drawing and lower()",
+            try_=f"{name}.lower(...), or ts.make_mesh(sizes, names) for a mesh of devices",
         )
 
 

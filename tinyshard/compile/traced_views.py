@@ -19,7 +19,6 @@ from tinyshard.arrays.unchecked import one_hot
 from tinyshard.compile import indexing
 from tinyshard.compile.capture import TracedValueError
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import message
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 
@@ -82,12 +81,10 @@ class TracedViews:
         for copy, where in left:
             if copy() is not None:
                 raise TracedValueError(
-                    message(
-                        "a view by a traced number is returned after what it views was written to",
-                        got=f"the view made in {where}",
-                        rule="as in torch it would show what was written",
-                        try_="x[i].clone() for the values of before, or x[i] once more for those of after",
-                    )
+                    "a view by a traced number is returned after what it views was written to",
+                    got=f"the view made in {where}",
+                    rule="as in torch it would show what was written",
+                    try_="x[i].clone() for the values of before, or x[i] once more for those of after",
                 )
 
     def _note(self, func: Any, made: torch.Tensor, x: torch.Tensor, *rest: Any, **named: Any) -> None:

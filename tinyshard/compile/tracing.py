@@ -31,7 +31,7 @@ from tinyshard.compile.capture import Mode, Recorder, Watch, closed_over_changed
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, methods_replaced
 from tinyshard.core.current_trace import recording
-from tinyshard.core.errors import EndedTraceError, ImmutableError, message
+from tinyshard.core.errors import EndedTraceError, ImmutableError
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import undisturbed
@@ -241,12 +241,10 @@ def _refuse_changed(stand_ins: Sequence[Any], names: Callable[[], list[str]], re
             if recorder.statistics:
                 raise statistics_error(recorder.statistics)
             raise ImmutableError(
-                message(
-                    "a traced function changes its argument in place",
-                    got=f"argument {names()[number]}",
-                    rule="arguments are immutable Arrays",
-                    try_="y = x + 1 in place of x.add_(1); x.clone() first where you want to write into it",
-                )
+                "a traced function changes its argument in place",
+                got=f"argument {names()[number]}",
+                rule="arguments are immutable Arrays",
+                try_="y = x + 1 in place of x.add_(1); x.clone() first where you want to write into it",
             )
 
 
@@ -335,10 +333,8 @@ class _Ended:
 def _refuse(ended: Any) -> NoReturn:
     name = "a function" if ended is None else object.__getattribute__(ended, "_traced_by")
     raise EndedTraceError(
-        message(
-            "a traced value is used after its trace",
-            got=f"a value made while {name} was traced, in {users_line()}",
-            rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
-            try_="return it from the function, in place of storing it in a list, a global or an attribute",
-        )
+        "a traced value is used after its trace",
+        got=f"a value made while {name} was traced, in {users_line()}",
+        rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
+        try_="return it from the function, in place of storing it in a list, a global or an attribute",
     )

@@ -227,7 +227,7 @@ def check_arguments(what: str, others: Mapping[str, Any], known: Iterable[str]) 
         close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
         try_ = ARGUMENTS.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
         rule = f"its arguments are {', '.join(known)}"
-        raise DtypeError(message(f"{what} has no argument {name!r}", got=f"{name}={value!r}", rule=rule, try_=try_))
+        raise DtypeError(f"{what} has no argument {name!r}", got=f"{name}={value!r}", rule=rule, try_=try_)
 
 
 def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tinyshard.core.errors import AxisNameError, message
+from tinyshard.core.errors import AxisNameError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,12 +70,10 @@ def find(name: str) -> Name:
             return known
     told = ", ".join(f"{n.name!r} of size {n.size}" for n in in_scope()) or "none"
     raise AxisNameError(
-        message(
-            f"unbound axis name: {name!r}",
-            got=f"names in scope: {told}",
-            rule="a name is bound inside the function that is mapped with axis_name, or by shard_map's mesh",
-            try_=f"pmap(f, axis_name={name!r}) or vmap(f, axis_name={name!r})",
-        )
+        f"unbound axis name: {name!r}",
+        got=f"names in scope: {told}",
+        rule="a name is bound inside the function that is mapped with axis_name, or by shard_map's mesh",
+        try_=f"pmap(f, axis_name={name!r}) or vmap(f, axis_name={name!r})",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import UnknownFlagError, message
+from tinyshard.core.errors import UnknownFlagError
 
 __all__ = ["FLAGS", "UnknownFlagError", "update"]
 
@@ -49,14 +49,12 @@ def update(name: str, value: Any) -> None:
         >>> update("explain_cache_misses", False)
     """
     if name not in FLAGS:
-        raise UnknownFlagError(
-            message(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
-        )
+        raise UnknownFlagError(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
     kind = type(FLAGS[name][0])
     if type(value) is not kind:
-        raise UnknownFlagError(message(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})"))
+        raise UnknownFlagError(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})")
     if kind is int and value < 1:
-        raise UnknownFlagError(message(f"{name!r} is a positive int", got=repr(value)))
+        raise UnknownFlagError(f"{name!r} is a positive int", got=repr(value))
     _values[name] = value
 
 

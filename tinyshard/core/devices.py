@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tinyshard.core.errors import MeshError, message
+from tinyshard.core.errors import MeshError
 
 
 @dataclass(frozen=True, order=True)
@@ -55,10 +55,8 @@ def check_distinct(devices: Sequence[Device], what: str) -> None:
     twice = sorted({i for i in ids if ids.count(i) > 1}) if len(set(ids)) < len(ids) else []
     if twice:
         raise MeshError(
-            message(
-                f"{what} names a device twice",
-                got=f"device ids {ids}",
-                rule=f"each device appears once; {twice} appear more often",
-                try_="ts.devices() lists the distinct devices",
-            )
+            f"{what} names a device twice",
+            got=f"device ids {ids}",
+            rule=f"each device appears once; {twice} appear more often",
+            try_="ts.devices() lists the distinct devices",
         )

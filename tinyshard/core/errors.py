@@ -31,7 +31,10 @@ __all__ = [
 
 
 class TinyshardError(Exception):
-    """The base of every error that tinyshard raises on purpose."""
+    """The base of every error that tinyshard raises on purpose; it is given the parts of its `message`."""
+
+    def __init__(self, problem: str = "", *, got: str = "", rule: str = "", try_: str = "") -> None:
+        super().__init__(message(problem, got=got, rule=rule, try_=try_))
 
 
 class MeshError(TinyshardError, ValueError):

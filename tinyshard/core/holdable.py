@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 
 QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, torch.quint2x4})
 # torch has these names and no op on them, not even a copy
@@ -43,7 +43,7 @@ def check_holdable(x: torch.Tensor) -> None:
         kind, try_ = found
         shape = "" if x.is_nested else f" of shape {tuple(x.shape)}"
         got = f"{kind}{shape}, {x.dtype}"
-        raise DtypeError(message("only dense CPU tensors can be placed", got=got, rule=_RULE, try_=try_))
+        raise DtypeError("only dense CPU tensors can be placed", got=got, rule=_RULE, try_=try_)
 
 
 def _trouble(x: torch.Tensor) -> tuple[str, str] | None:
@@ -94,10 +94,8 @@ def check_result(op: Any, x: torch.Tensor) -> None:
 
 def _cannot_be_made(op: Any, made: str) -> DtypeError:
     return DtypeError(
-        message(
-            "an op on an Array makes a value that no device can hold",
-            got=f"{op}, which makes {made}",
-            rule=_RULE,
-            try_="the op on ts.device_get(x), on the host",
-        )
+        "an op on an Array makes a value that no device can hold",
+        got=f"{op}, which makes {made}",
+        rule=_RULE,
+        try_="the op on ts.device_get(x), on the host",
     )

@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from torch.utils._pytree import TreeSpec
 
 from tinyshard.core.absent import names_of as _names_of
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import is_whole
 
 IsLeaf = Callable[[Any], bool] | None
@@ -110,7 +110,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = N
             return function(leaf, *others)
         if any(x is not None for x in others):
             problem = "the trees do not fit: None is an empty tree"
-            raise DtypeError(message(problem, got=f"{others!r} where the first tree has None"))
+            raise DtypeError(problem, got=f"{others!r} where the first tree has None")
         return None
 
     return unflatten([one(*those) for those in zip(*parts, strict=True)], form)

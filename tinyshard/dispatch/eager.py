@@ -31,7 +31,7 @@ from tinyshard.compile.executable import (
 )
 from tinyshard.compile.explain import explain_gathers
 from tinyshard.core.current_trace import this_thread
-from tinyshard.core.errors import DtypeError, StatefulRandomError, message
+from tinyshard.core.errors import DtypeError, StatefulRandomError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.undisturbed import undisturbed
 from tinyshard.dispatch.inplace import rebind
@@ -71,12 +71,10 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return _alias(args[0])
     if known.may_draw and is_random(op, args, kwargs):
         raise StatefulRandomError(
-            message(
-                "a stateful random op on an Array",
-                got=str(op),
-                rule="each device would draw other numbers, and copies of a block would differ",
-                try_="draw with ts.random and a key, or draw on the host and ts.device_put the numbers",
-            )
+            "a stateful random op on an Array",
+            got=str(op),
+            rule="each device would draw other numbers, and copies of a block would differ",
+            try_="draw with ts.random and a key, or draw on the host and ts.device_put the numbers",
         )
     if known.is_batch_norm and writes_statistics(args):
         return with_new_statistics(args)
@@ -139,11 +137,9 @@ def _kind(op: Any, device: Any) -> str:
     kind = "cpu" if device is None else torch.device(device).type
     if kind not in ("cpu", "meta"):
         raise DtypeError(
-            message(
-                "torch's .to(device) does not place Arrays",
-                got=f"{op} with device={device}",
-                try_="ts.device_put(x, device_or_sharding), or ts.device_get(x) for a plain tensor",
-            )
+            "torch's .to(device) does not place Arrays",
+            got=f"{op} with device={device}",
+            try_="ts.device_put(x, device_or_sharding), or ts.device_get(x) for a plain tensor",
         )
     return kind
 

@@ -8,7 +8,7 @@ import torch
 
 from tinyshard.arrays.constraint import Target, placed_at
 from tinyshard.arrays.placement import as_sharding, as_tensor, refuse_on_a_shard
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.sharding.prefix import map_with
 
 
@@ -46,12 +46,10 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
 def _constrained(x: Any, place: Any) -> Any:
     if place is None:
         raise ShardingError(
-            message(
-                "with_sharding_constraint got no sharding",
-                got="None",
-                rule="every leaf has one",
-                try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
-            )
+            "with_sharding_constraint got no sharding",
+            got="None",
+            rule="every leaf has one",
+            try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
         )
     x, sharding = x if isinstance(x, torch.Tensor) else as_tensor(x), as_sharding(place)
     sharding.checked_layout(x.shape)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import MappingError, message
+from tinyshard.core.errors import MappingError
 from tinyshard.lax.operands import axes_of, dim_of, groups_of, on_leaves, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
 
@@ -95,13 +95,11 @@ def psum_scatter(
 def check_cut(x: torch.Tensor, dim: int, size: int, tiled: bool, what: str) -> None:
     """Raise MappingError if the dim cannot be cut in `size` blocks, or for `tiled` false in `size` single slices."""
     if not size:
-        raise MappingError(message(f"{what} over an axis of size 0", got="nobody who would take a block"))
+        raise MappingError(f"{what} over an axis of size 0", got="nobody who would take a block")
     if x.shape[dim] % size if tiled else x.shape[dim] != size:
         raise MappingError(
-            message(
-                f"{what} cannot cut dim {dim}",
-                got=f"an operand of shape {tuple(x.shape)}, an axis of size {size}, tiled={tiled}",
-                rule=f"dim {dim} must be {'a multiple of' if tiled else 'equal to'} the size of the axis",
-                try_=f"pad dim {dim} to {-(-x.shape[dim] // size) * size}" if tiled else "tiled=True",
-            )
+            f"{what} cannot cut dim {dim}",
+            got=f"an operand of shape {tuple(x.shape)}, an axis of size {size}, tiled={tiled}",
+            rule=f"dim {dim} must be {'a multiple of' if tiled else 'equal to'} the size of the axis",
+            try_=f"pad dim {dim} to {-(-x.shape[dim] // size) * size}" if tiled else "tiled=True",
         )

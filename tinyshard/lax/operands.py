@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core import axis_names
-from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.leaves import is_whole
 from tinyshard.primitives.collective import Groups, axis_total
 
@@ -26,15 +26,13 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
     for axis in axes:
         if not isinstance(axis, str):
             raise MappingError(
-                message(
-                    "an axis name is a string",
-                    got=f"{axis!r} ({type(axis).__name__})",
-                    try_="psum(x, 'i'), or a tuple of names",
-                )
+                "an axis name is a string",
+                got=f"{axis!r} ({type(axis).__name__})",
+                try_="psum(x, 'i'), or a tuple of names",
             )
         axis_names.find(axis)
     if len(set(axes)) < len(axes):
-        raise MappingError(message("an axis name stands twice in one collective", got=repr(axes)))
+        raise MappingError("an axis name stands twice in one collective", got=repr(axes))
     return axes
 
 
@@ -66,7 +64,7 @@ def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
         problem = "they must all be of the same size"
     if problem:
         got = f"{[list(g) for g in groups]} for {'*'.join(axes)} of size {size}"
-        raise MappingError(message("axis_index_groups do not fit", got=got, rule=problem))
+        raise MappingError("axis_index_groups do not fit", got=got, rule=problem)
     return groups
 
 
@@ -78,9 +76,7 @@ def dim_of(dim: int, ndim: int, what: str) -> int:
     """
     if not -ndim <= dim < ndim:
         raise MappingError(
-            message(
-                f"{what} is no dim of the operand", got=f"{what}={dim}, an operand of {ndim} dims for each of the axis"
-            )
+            f"{what} is no dim of the operand", got=f"{what}={dim}, an operand of {ndim} dims for each of the axis"
         )
     return dim % ndim
 
@@ -104,7 +100,7 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = ""
         if adds:
             got = f"a {type(leaf).__name__} of shape {leaf.shape} for each of the axis"
             try_ = "all_gather or ppermute, which move keys; or ts.random.fold_in(key, number) for another key"
-            raise DtypeError(message(f"{adds} computes with numbers, and keys are none", got=got, try_=try_))
+            raise DtypeError(f"{adds} computes with numbers, and keys are none", got=got, try_=try_)
         return type(leaf)(one(leaf.data, leaf.ndim))
 
     return tree_map(apply, tree, is_leaf=is_whole)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.collectives import selected
-from tinyshard.core.errors import MappingError, message
+from tinyshard.core.errors import MappingError
 from tinyshard.lax.gather import all_gather
 from tinyshard.lax.index import axis_index
 from tinyshard.lax.operands import axes_of, on_leaves, one_by_one
@@ -70,7 +70,7 @@ def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:
         if beyond:
             problem = f"{what} {', '.join(map(str, beyond))} is no position of an axis of size {size}"
     if problem:
-        raise MappingError(message("ppermute's pairs do not fit", got=f"perm={list(pairs)}", rule=problem))
+        raise MappingError("ppermute's pairs do not fit", got=f"perm={list(pairs)}", rule=problem)
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
@@ -98,6 +98,6 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
     size = axis_total(axes_of(axis_name))
     if sorted(perm) != list(range(size)):
         raise MappingError(
-            message("perm is no permutation", got=repr(list(perm)), rule=f"it holds each of 0 .. {size - 1} once")
+            "perm is no permutation", got=repr(list(perm)), rule=f"it holds each of 0 .. {size - 1} once"
         )
     return ppermute(x, axis_name, [(source, target) for target, source in enumerate(perm)])

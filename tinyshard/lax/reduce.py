@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import is_whole
 from tinyshard.lax.operands import axes_of, groups_of, on_leaves, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
@@ -141,7 +141,7 @@ def _extreme(x: Any, axis_name: Any, axis_index_groups: Any, op: str) -> Any:
 
     def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
         if leaf.dtype.is_complex:
-            raise DtypeError(message(f"complex numbers have no {op}", got=str(leaf.dtype), try_="reduce x.abs()"))
+            raise DtypeError(f"complex numbers have no {op}", got=str(leaf.dtype), try_="reduce x.abs()")
         return _reduce(leaf, axes, groups, op)
 
     return on_leaves(one, x, adds=f"p{op}")

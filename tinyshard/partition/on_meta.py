@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.holdable import check_makes_holdable, check_result
 from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
@@ -86,12 +86,10 @@ def check_takes(op: Any, args: Any, kwargs: Any) -> None:
     if word:
         got = ", ".join(str(x) for x in described if isinstance(x, ShapedType))
         raise DtypeError(
-            message(
-                f"{op} does not take operands of these dtypes",
-                got=got,
-                rule=f"torch: {word}",
-                try_="x.float(), x.long() or x.int(), as the rule asks",
-            )
+            f"{op} does not take operands of these dtypes",
+            got=got,
+            rule=f"torch: {word}",
+            try_="x.float(), x.long() or x.int(), as the rule asks",
         )
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
@@ -67,19 +67,19 @@ def _shuffled(data: Tensor, x: Tensor, axis: int) -> Tensor:
 def _population(function: str, x: Any) -> Tensor:
     if isinstance(x, int) and not isinstance(x, bool):
         if x < 0:
-            raise DrawError(message(f"{function} of a negative number", got=str(x)))
+            raise DrawError(f"{function} of a negative number", got=str(x))
         return torch.arange(x, dtype=torch.int32)
     if not isinstance(x, Tensor) and not hasattr(x, "__array__") and not isinstance(x, list | tuple):
-        raise DtypeError(message(f"{function} takes an int or a tensor", got=f"{x!r} ({type(x).__name__})"))
+        raise DtypeError(f"{function} takes an int or a tensor", got=f"{x!r} ({type(x).__name__})")
     x = torch.as_tensor(x)
     if x.dim() == 0:
-        raise DtypeError(message(f"{function} takes an int or a tensor of at least one dim", got="a 0-d tensor"))
+        raise DtypeError(f"{function} takes an int or a tensor of at least one dim", got="a 0-d tensor")
     return x
 
 
 def _checked_axis(function: str, axis: int, x: Tensor) -> int:
     if not -x.dim() <= axis < x.dim():
-        raise DrawError(message(f"{function}: there is no such dim", got=f"axis={axis}, shape {tuple(x.shape)}"))
+        raise DrawError(f"{function}: there is no such dim", got=f"axis={axis}, shape {tuple(x.shape)}")
     return axis % x.dim()
 
 
@@ -125,15 +125,15 @@ def choice(
     count, draws = population.shape[axis], math.prod(shape)
     if not replace and draws > count:
         raise DrawError(
-            message("more draws than elements", got=f"{draws} of {count}", rule="with replace=False each is drawn once")
+            "more draws than elements", got=f"{draws} of {count}", rule="with replace=False each is drawn once"
         )
     if count == 0 and draws:
-        raise DrawError(message("choice from nothing", got=f"{a!r}"))
+        raise DrawError("choice from nothing", got=f"{a!r}")
     if p is not None:
         p = torch.as_tensor(p)
         p = p if p.is_floating_point() else p.float()
         if tuple(p.shape) != (count,):
-            raise DrawError(message("p is a weight for each element", got=f"p of shape {tuple(p.shape)}, {count}"))
+            raise DrawError("p is a weight for each element", got=f"p of shape {tuple(p.shape)}, {count}")
     data, sizes = checked("choice", key, shape)
     made = [*population.shape[:axis], *sizes, *population.shape[axis + 1 :]]
     if draws == 0:
@@ -198,11 +198,9 @@ def categorical(
     lead = len(shape) - len(batch)
     if lead < 0 or any(n not in (1, size) for n, size in zip(batch, shape[lead:], strict=True)):
         raise DrawError(
-            message(
-                "the shape of categorical does not fit its logits",
-                got=f"shape {tuple(shape)}, logits {tuple(logits.shape)}, axis {axis}",
-                rule=f"it ends in sizes that {tuple(batch)} broadcasts to",
-            )
+            "the shape of categorical does not fit its logits",
+            got=f"shape {tuple(shape)}, logits {tuple(logits.shape)}, axis {axis}",
+            rule=f"it ends in sizes that {tuple(batch)} broadcasts to",
         )
     data, sizes = checked("categorical", key, shape)
     if replace:
@@ -210,6 +208,6 @@ def categorical(
         return torch.argmax(gumbel_of(data, whole, dtype, mode) + logits, lead + axis).to(torch.int32)
     count = math.prod(sizes[:lead])
     if count > logits.shape[axis]:
-        raise DrawError(message("more draws than classes", got=f"{count} of {logits.shape[axis]}"))
+        raise DrawError("more draws than classes", got=f"{count} of {logits.shape[axis]}")
     noisy = (logits + gumbel_of(data, list(logits.shape), dtype, mode)).movedim(axis, -1)
     return torch.topk(noisy, count).indices.movedim(-1, 0).reshape(sizes).to(torch.int32)

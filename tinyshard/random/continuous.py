@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import message
 from tinyshard.primitives import floats
 from tinyshard.primitives.floats import rounded
 from tinyshard.random.keys import DrawError
@@ -216,7 +215,7 @@ def gumbel_of(data: Tensor, sizes: list[int], dtype: torch.dtype, mode: str) -> 
 def check_mode(function: str, mode: str) -> None:
     """Raise DrawError for a mode that is neither "low" nor "high"."""
     if mode not in ("low", "high"):
-        raise DrawError(message(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"'))
+        raise DrawError(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"')
 
 
 def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:

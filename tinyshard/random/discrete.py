@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.primitives.floats import rounded
 from tinyshard.random.continuous import check_mode
 from tinyshard.random.keys import DrawError
@@ -48,7 +48,7 @@ def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others
     check_others(bits, others)
     dtype = torch.uint32 if dtype is None else dtype
     if dtype not in BITS:
-        raise DtypeError(message("bits are unsigned", got=str(dtype), rule=f"dtype is one of {_named(BITS)}"))
+        raise DtypeError("bits are unsigned", got=str(dtype), rule=f"dtype is one of {_named(BITS)}")
     data, sizes = checked("bits", key, shape)
     return drawn(data, sizes, "bits", dtype)
 
@@ -85,12 +85,10 @@ def randint(
     dtype = torch.int32 if dtype is None else dtype
     if dtype not in INTS:
         raise DtypeError(
-            message(
-                "randint makes ints of at most 32 bits",
-                got=str(dtype),
-                rule=f"dtype is one of {_named(INTS)}",
-                try_="randint(...).long() for int64",
-            )
+            "randint makes ints of at most 32 bits",
+            got=str(dtype),
+            rule=f"dtype is one of {_named(INTS)}",
+            try_="randint(...).long() for int64",
         )
     minval, maxval = _bound("minval", minval), _bound("maxval", maxval)
     check_range("randint", minval, maxval)
@@ -104,7 +102,7 @@ def _bound(name: str, value: Any) -> Any:
     if isinstance(value, Tensor) and not (value.is_floating_point() or value.is_complex()):
         return value
     if isinstance(value, Tensor | bool) or not hasattr(value, "__index__"):
-        raise DtypeError(message(f"{name} of randint is an int", got=f"{value!r}", try_=f"int({name})"))
+        raise DtypeError(f"{name} of randint is an int", got=f"{value!r}", try_=f"int({name})")
     return operator.index(value)
 
 
@@ -164,9 +162,9 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
         dtype = checked_float("p of bernoulli", p.dtype)
     else:
         if isinstance(p, bool) or not isinstance(p, float):
-            raise DtypeError(message("p of bernoulli is a float", got=f"{p!r}", try_=f"bernoulli(key, float({p!r}))"))
+            raise DtypeError("p of bernoulli is a float", got=f"{p!r}", try_=f"bernoulli(key, float({p!r}))")
         if not 0 <= p <= 1:
-            raise DrawError(message("p of bernoulli is a probability", got=f"{p}", rule="0 <= p <= 1"))
+            raise DrawError("p of bernoulli is a probability", got=f"{p}", rule="0 <= p <= 1")
         dtype, p = torch.float32, rounded(p, torch.float32)
     data, sizes = checked("bernoulli", key, checked_parameters("bernoulli", shape, p=p))
     if mode == "low":

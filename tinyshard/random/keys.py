@@ -113,15 +113,13 @@ class Key:
                 problem, try_ = "one key cannot be indexed", "ts.random.split(key, n)[i]"
             else:
                 problem, try_ = "too many indices for the array of keys", ""
-            raise KeyIndexError(message(problem, got=f"key[{index!r}] of keys of shape {self.shape}", try_=try_))
+            raise KeyIndexError(problem, got=f"key[{index!r}] of keys of shape {self.shape}", try_=try_)
         has_ellipsis = any(entry is Ellipsis for entry in entries)
         return Key(self.data[(*entries, slice(None)) if has_ellipsis else entries])
 
     def __len__(self) -> int:
         if self.ndim == 0:
-            raise DrawError(
-                message("one key has no length", got="a key of shape ()", try_="a, b = ts.random.split(key)")
-            )
+            raise DrawError("one key has no length", got="a key of shape ()", try_="a, b = ts.random.split(key)")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Key]:
@@ -135,11 +133,9 @@ class Key:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
         raise DtypeError(
-            message(
-                "keys are no numbers, and have no NumPy array",
-                got=f"keys of shape {self.shape}",
-                try_="ts.random.key_data(key).numpy() for their words",
-            )
+            "keys are no numbers, and have no NumPy array",
+            got=f"keys of shape {self.shape}",
+            try_="ts.random.key_data(key).numpy() for their words",
         )
 
     @classmethod
@@ -148,12 +144,10 @@ class Key:
         join = _JOINS.get(func)
         if join is None:
             raise DtypeError(
-                message(
-                    "torch's functions compute with numbers, and keys are none",
-                    got=f"torch.{getattr(func, '__name__', func)} of a Key",
-                    rule="torch.stack and torch.concatenate take keys",
-                    try_="a draw, as ts.random.normal(key, shape); or ts.random.key_data(key) for the words",
-                )
+                "torch's functions compute with numbers, and keys are none",
+                got=f"torch.{getattr(func, '__name__', func)} of a Key",
+                rule="torch.stack and torch.concatenate take keys",
+                try_="a draw, as ts.random.normal(key, shape); or ts.random.key_data(key) for the words",
             )
         return _joined(func, join, *args, **(kwargs or {}))
 
@@ -184,7 +178,7 @@ def _joined(func: Any, more: int, tensors: Any, dim: int = 0, *, axis: int | Non
     ndim = keys[0].ndim + more
     at = dim if axis is None else axis
     if not -ndim <= at < ndim:
-        raise KeyIndexError(message(f"{func.__name__} has no such dim", got=f"dim {at} of a result of {ndim} dims"))
+        raise KeyIndexError(f"{func.__name__} has no such dim", got=f"dim {at} of a result of {ndim} dims")
     return Key(func([k.data for k in keys], dim=at % ndim))
 
 
@@ -229,12 +223,10 @@ def checked_key(function: str, key: Any, *, consumes: bool = True) -> Tensor:
     data = checked_keys(function, key).data
     if key.ndim:
         raise DrawError(
-            message(
-                f"{function} takes one key",
-                got=f"keys of shape {key.shape}",
-                rule="an array of keys is mapped over",
-                try_=f"torch.func.vmap(lambda k: ts.random.{function}(k, ...))(keys), or keys[0]",
-            )
+            f"{function} takes one key",
+            got=f"keys of shape {key.shape}",
+            rule="an array of keys is mapped over",
+            try_=f"torch.func.vmap(lambda k: ts.random.{function}(k, ...))(keys), or keys[0]",
         )
     if consumes:
         _consume(function, data)
@@ -252,7 +244,7 @@ def checked_keys(function: str, key: Any) -> Key:
         try_ = f"ts.random.{function}(ts.random.key({key}), ...)"
     else:
         try_ = f"ts.random.{function}(ts.random.key(0), ...): the key comes first"
-    raise DtypeError(message(f"ts.random.{function} takes a key", got=what, try_=try_))
+    raise DtypeError(f"ts.random.{function} takes a key", got=what, try_=try_)
 
 
 def checked_shape(function: str, shape: Any) -> list[int]:
@@ -266,10 +258,10 @@ def checked_shape(function: str, shape: Any) -> list[int]:
         sizes = [operator.index(n) for n in ((shape,) if isinstance(shape, int) else shape)]
     except TypeError as error:
         raise DtypeError(
-            message(f"the shape of {function} is a sequence of ints", got=repr(shape), try_="(3,) or (8, 4)")
+            f"the shape of {function} is a sequence of ints", got=repr(shape), try_="(3,) or (8, 4)"
         ) from error
     if any(n < 0 for n in sizes):
-        raise DrawError(message(f"the shape of {function} has a negative size", got=str(tuple(sizes))))
+        raise DrawError(f"the shape of {function} has a negative size", got=str(tuple(sizes)))
     return sizes
 
 
@@ -310,11 +302,9 @@ def _consume(function: str, data: Tensor) -> None:
     for pair in _keys_in(data):
         if pair in _used:
             raise KeyReuseError(
-                message(
-                    "a key is used a second time",
-                    got=f"key {[word & 0xFFFFFFFF for word in pair]}: {_used[pair]}, then {here}",
-                    rule="one key gives the same numbers each time: use it once, for one draw or one split",
-                    try_="first, second = ts.random.split(key)",
-                )
+                "a key is used a second time",
+                got=f"key {[word & 0xFFFFFFFF for word in pair]}: {_used[pair]}, then {here}",
+                rule="one key gives the same numbers each time: use it once, for one draw or one split",
+                try_="first, second = ts.random.split(key)",
             )
         _used[pair] = here

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import tinyshard.primitives.sharded_draws  # noqa: F401  the rules of the ops that draw
 from tinyshard.core import config
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.primitive import define
 from tinyshard.primitives.original_counting import DRAW_ORIGINAL
 from tinyshard.primitives.random_bits import DRAW, drawn_from_alone
@@ -40,23 +40,21 @@ def key(seed: Any) -> Key:
         [         0 4294967295]
     """
     if isinstance(seed, Key):
-        raise DtypeError(message("a seed is an int", got="a Key", try_="ts.random.fold_in(key, 1) for another key"))
+        raise DtypeError("a seed is an int", got="a Key", try_="ts.random.fold_in(key, 1) for another key")
     if isinstance(seed, Tensor):
         if seed.is_floating_point() or seed.is_complex() or seed.dtype == torch.bool:
             raise _not_an_int("a seed is an int", f"a tensor of {seed.dtype}")
         if seed.dim():
             raise DrawError(
-                message(
-                    "a seed is one number",
-                    got=f"a tensor of shape {tuple(seed.shape)}",
-                    try_="torch.func.vmap(ts.random.key)(seeds), or ts.random.split(key, n)",
-                )
+                "a seed is one number",
+                got=f"a tensor of shape {tuple(seed.shape)}",
+                try_="torch.func.vmap(ts.random.key)(seeds), or ts.random.split(key, n)",
             )
         word = seed.to(torch.int32)
         return new_key(torch.stack([torch.zeros_like(word), word]))
     number = _int(seed, "a seed is an int")
     if not -(2**63) <= number < 2**63:
-        raise DrawError(message("a seed has at most 64 bits", got=str(number)))
+        raise DrawError("a seed has at most 64 bits", got=str(number))
     return new_key(torch.tensor([0, _signed(number)], dtype=torch.int32))
 
 
@@ -111,9 +109,9 @@ def wrap_key_data(data: Any) -> Key:
         data = torch.tensor(data, dtype=torch.int64).to(torch.int32)
     data = torch.as_tensor(data)
     if data.dtype not in (torch.uint32, torch.int32):
-        raise DtypeError(message("the words of a key are uint32", got=str(data.dtype), try_="data.to(torch.uint32)"))
+        raise DtypeError("the words of a key are uint32", got=str(data.dtype), try_="data.to(torch.uint32)")
     if not data.dim() or data.shape[-1] != 2:
-        raise DrawError(message("a key is two words", got=f"shape {tuple(data.shape)}", rule="the last dim is 2"))
+        raise DrawError("a key is two words", got=f"shape {tuple(data.shape)}", rule="the last dim is 2")
     return new_key(data.clone().view(torch.int32))
 
 
@@ -171,17 +169,15 @@ def fold_in(key: Key, data: Any) -> Key:
             raise _not_an_int("fold_in takes an int", f"a tensor of {data.dtype}")
         if data.dim():
             raise DrawError(
-                message(
-                    "fold_in takes one number",
-                    got=f"a tensor of shape {tuple(data.shape)}",
-                    try_="torch.func.vmap(ts.random.fold_in, in_dims=(None, 0))(key, numbers)",
-                )
+                "fold_in takes one number",
+                got=f"a tensor of shape {tuple(data.shape)}",
+                try_="torch.func.vmap(ts.random.fold_in, in_dims=(None, 0))(key, numbers)",
             )
         low = data.to(torch.int32)
     else:
         number = _int(data, "fold_in takes an int")
         if not 0 <= number < 2**32:
-            raise DrawError(message("fold_in takes a number of 32 bits", got=str(number), rule="0 <= n < 2**32"))
+            raise DrawError("fold_in takes a number of 32 bits", got=str(number), rule="0 <= n < 2**32")
         low = torch.tensor(_signed(number), dtype=torch.int32)
     return new_key(FOLD(words_of, low))
 
@@ -212,7 +208,7 @@ def _int(value: Any, problem: str) -> int:
 
 
 def _not_an_int(problem: str, got: str) -> DtypeError:
-    return DtypeError(message(problem, got=got, try_="int(x)"))
+    return DtypeError(problem, got=got, try_="int(x)")
 
 
 def _signed(number: int) -> int:

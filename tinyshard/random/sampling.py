@@ -13,7 +13,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from tinyshard.arrays.array import Array
 from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.dispatch import eager
 from tinyshard.primitives.floats import FLOATS, rounded
 from tinyshard.primitives.original_counting import DRAW_ORIGINAL, MOST_WORDS, word_count
@@ -39,12 +39,10 @@ def drawn(
     """
     if not config.read("threefry_partitionable") and word_count(shape, kind, dtype) > MOST_WORDS:
         raise DrawError(
-            message(
-                "too many numbers for one key",
-                got=f"shape {tuple(shape)}",
-                rule="without threefry_partitionable a counter has 32 bits",
-                try_="ts.config.update('threefry_partitionable', True)",
-            )
+            "too many numbers for one key",
+            got=f"shape {tuple(shape)}",
+            rule="without threefry_partitionable a counter has 32 bits",
+            try_="ts.config.update('threefry_partitionable', True)",
         )
     transformed = torch._C._functorch.is_functorch_wrapped_tensor(data)
     if is_tracing() or isinstance(data, Array) or transformed:
@@ -76,7 +74,7 @@ def checked_float(function: str, dtype: torch.dtype | None) -> torch.dtype:
     dtype = torch.float32 if dtype is None else dtype
     if dtype not in FLOATS:
         raise DtypeError(
-            message(f"{function} makes floats", got=str(dtype), rule=f"dtype is one of {', '.join(map(str, FLOATS))}")
+            f"{function} makes floats", got=str(dtype), rule=f"dtype is one of {', '.join(map(str, FLOATS))}"
         )
     return dtype
 
@@ -97,11 +95,9 @@ def checked_parameters(function: str, shape: Sequence[int] | None, **given: Any)
     if broadcast is None or (shape is not None and tuple(broadcast) != tuple(shape)):
         named = ", ".join(f"{name} of shape {s}" for name, s in shapes.items())
         raise DrawError(
-            message(
-                f"the parameters of {function} do not fit its shape",
-                got=f"{named}, shape {None if shape is None else tuple(shape)}",
-                rule="each parameter broadcasts to the shape",
-            )
+            f"the parameters of {function} do not fit its shape",
+            got=f"{named}, shape {None if shape is None else tuple(shape)}",
+            rule="each parameter broadcasts to the shape",
         )
     return list(broadcast)
 
@@ -119,5 +115,5 @@ def check_range(function: str, low: Any, high: Any) -> None:
         and not (low <= high and math.isfinite(high - low))
     ):
         raise DrawError(
-            message(f"the range of {function} is empty", got=f"minval={low}, maxval={high}", rule="minval <= maxval")
+            f"the range of {function} is empty", got=f"minval={low}, maxval={high}", rule="minval <= maxval"
         )

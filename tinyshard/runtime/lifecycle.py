@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tinyshard.core import config
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.undisturbed import apart
 from tinyshard.runtime.options import (
     COLLECTIVES,
@@ -80,7 +80,7 @@ def init(
     check_one_of("runtime", kind, RUNTIMES)
     check_one_of("platform", where, PLATFORMS)
     if hosts is not None and kind == "local":
-        raise RuntimeStateError(message("the local runtime has no workers on other machines", try_="leave hosts out"))
+        raise RuntimeStateError("the local runtime has no workers on other machines", try_="leave hosts out")
     address = (hosts or os.environ.get("TINYSHARD_HOSTS")) if kind == "process" else None
     wanted = count_of(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
     if kind == "local":

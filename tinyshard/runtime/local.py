@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, group_positions
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.core.undisturbed import default_keys
@@ -211,11 +211,9 @@ class LocalRuntime:
         """Raise RuntimeStateError if it has been shut down."""
         if self._closed:
             raise RuntimeStateError(
-                message(
-                    "the runtime that held this value has been shut down",
-                    rule="values live on the devices and end with them",
-                    try_="ts.init() starts fresh devices; make the arrays again there",
-                )
+                "the runtime that held this value has been shut down",
+                rule="values live on the devices and end with them",
+                try_="ts.init() starts fresh devices; make the arrays again there",
             )
 
 

@@ -8,7 +8,7 @@ import warnings
 from platform import machine
 from typing import Any
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 
 RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu", "gpu")
@@ -25,9 +25,7 @@ def count_of(devices: int | None) -> int:
     except (TypeError, ValueError):
         count = 0
     if count < 1 or isinstance(devices, bool) or count != float(given):
-        raise RuntimeStateError(
-            message("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
-        )
+        raise RuntimeStateError("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
     return count
 
 
@@ -35,12 +33,10 @@ def check_one_machine_has(count: int) -> None:
     """Raise RuntimeStateError for more worker processes than are started on one machine."""
     if count > MOST_WORKERS:
         raise RuntimeStateError(
-            message(
-                "so many devices are not started on one machine",
-                got=f"{count} devices",
-                rule=f"each is a process with a share of the shared memory: at most {MOST_WORKERS}",
-                try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
-            )
+            "so many devices are not started on one machine",
+            got=f"{count} devices",
+            rule=f"each is a process with a share of the shared memory: at most {MOST_WORKERS}",
+            try_='runtime="local", which has all in this process, or an AbstractMesh, to plan without devices',
         )
 
 
@@ -57,18 +53,14 @@ def collectives_for(given: str | None, count: int) -> str:
         warnings.warn(f"{words}. TINYSHARD_COLLECTIVES=gloo chooses gloo without this warning", stacklevel=3)
         return "gloo"
     raise RuntimeStateError(
-        message(
-            "the workers cannot share memory here",
-            got=f"collectives='shared' on {sys.platform}, {machine()}",
-            rule=reason,
-            try_='ts.init(collectives="gloo")',
-        )
+        "the workers cannot share memory here",
+        got=f"collectives='shared' on {sys.platform}, {machine()}",
+        rule=reason,
+        try_='ts.init(collectives="gloo")',
     )
 
 
 def check_one_of(what: str, value: str, legal: tuple[str, ...]) -> None:
     """Raise RuntimeStateError for a value that is not one of these."""
     if value not in legal:
-        raise RuntimeStateError(
-            message(f"there is no {what} {value!r}", rule=f"{what} is one of {', '.join(map(repr, legal))}")
-        )
+        raise RuntimeStateError(f"there is no {what} {value!r}", rule=f"{what} is one of {', '.join(map(repr, legal))}")

@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any
 
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.draw.html import sharding_html
 
@@ -87,12 +87,10 @@ class Sharding(ABC):
             if size % parts:
                 padded = -(-size // parts) * parts
                 raise ShardingError(
-                    message(
-                        f"dim {dim} of the array cannot be split evenly",
-                        got=f"shape {shape}, {self._spelled()}",
-                        rule=f"{size} must be a multiple of {parts}, {self._cut_words(dim, layout)}",
-                        try_=f"pad dim {dim} to {padded}, or keep it whole{self._kept_whole(dim, layout)}",
-                    )
+                    f"dim {dim} of the array cannot be split evenly",
+                    got=f"shape {shape}, {self._spelled()}",
+                    rule=f"{size} must be a multiple of {parts}, {self._cut_words(dim, layout)}",
+                    try_=f"pad dim {dim} to {padded}, or keep it whole{self._kept_whole(dim, layout)}",
                 )
         return layout
 
@@ -131,11 +129,9 @@ class SingleDeviceSharding(Sharding):
     def __init__(self, device: Device) -> None:
         if not isinstance(device, Device):
             raise ShardingError(
-                message(
-                    "SingleDeviceSharding takes one device",
-                    got=f"{device!r} ({type(device).__name__})",
-                    try_="SingleDeviceSharding(ts.devices()[0])",
-                )
+                "SingleDeviceSharding takes one device",
+                got=f"{device!r} ({type(device).__name__})",
+                try_="SingleDeviceSharding(ts.devices()[0])",
             )
         self.device = device
 
@@ -166,17 +162,15 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Iterable) else (-1,)
     if any(not isinstance(n, Integral) or n < 0 for n in sizes):
         got = f"{reprlib.repr(shape)} ({type(shape).__name__})"
-        raise DtypeError(message("not a shape", got=got, rule="a shape is a tuple of ints that are 0 or more"))
+        raise DtypeError("not a shape", got=got, rule="a shape is a tuple of ints that are 0 or more")
     return tuple(map(int, sizes))
 
 
 def rank_error(sharding: Sharding, ndim: int, own: str, instead: str) -> ShardingError:
     """What to raise when `sharding`, which is for `own`, meets an array of `ndim` dims; `instead` would fit."""
     return ShardingError(
-        message(
-            "the sharding does not fit the array's rank",
-            got=f"a {ndim}-d array with {sharding!r}, which is for {own}",
-            rule="a sharding says for each dim of the array how it is cut",
-            try_=instead,
-        )
+        "the sharding does not fit the array's rank",
+        got=f"a {ndim}-d array with {sharding!r}, which is for {own}",
+        rule="a sharding says for each dim of the array how it is cut",
+        try_=instead,
     )

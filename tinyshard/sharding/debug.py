@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.absent import names_of
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.draw.text import sharding_text
 from tinyshard.sharding import Sharding
@@ -48,22 +48,18 @@ def visualize_array_sharding(x: Any) -> None:
     elif isinstance(x, torch.Tensor):
         if isinstance(x, FunctionalTensor) or torch._C._functorch.is_functorch_wrapped_tensor(x):
             raise DtypeError(
-                message(
-                    "a traced value has no place yet",
-                    got=f"a value of shape {tuple(x.shape)} inside jit, vmap, grad or a mapped function",
-                    rule="where it lives is decided when the traced function is compiled",
-                    try_="return it, and draw the result; or jit(f).lower(...).compile().output_shardings",
-                )
+                "a traced value has no place yet",
+                got=f"a value of shape {tuple(x.shape)} inside jit, vmap, grad or a mapped function",
+                rule="where it lives is decided when the traced function is compiled",
+                try_="return it, and draw the result; or jit(f).lower(...).compile().output_shardings",
             )
         print(sharding_text(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
     else:
         raise DtypeError(
-            message(
-                "only an array can be shown",
-                got=f"{_short(x)}, a {type(x).__name__}",
-                rule="visualize_array_sharding takes an Array or a torch.Tensor",
-                try_="ts.debug.visualize_array_sharding(ts.array(x)), or one leaf at a time of a tree",
-            )
+            "only an array can be shown",
+            got=f"{_short(x)}, a {type(x).__name__}",
+            rule="visualize_array_sharding takes an Array or a torch.Tensor",
+            try_="ts.debug.visualize_array_sharding(ts.array(x)), or one leaf at a time of a tree",
         )
 
 
@@ -92,12 +88,10 @@ def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
     """
     if not isinstance(sharding, Sharding):
         raise DtypeError(
-            message(
-                "not a sharding",
-                got=f"{_short(sharding)}, a {type(sharding).__name__}",
-                rule="visualize_sharding takes a shape and a Sharding",
-                try_="NamedSharding(mesh, P('x')), or ts.debug.visualize_array_sharding(x) for an array",
-            )
+            "not a sharding",
+            got=f"{_short(sharding)}, a {type(sharding).__name__}",
+            rule="visualize_sharding takes a shape and a Sharding",
+            try_="NamedSharding(mesh, P('x')), or ts.debug.visualize_array_sharding(x) for an array",
         )
     global_shape = checked_shape(shape)
     print(sharding_text(sharding.checked_layout(global_shape), global_shape))

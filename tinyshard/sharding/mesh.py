@@ -12,7 +12,7 @@ import numpy as np
 
 from tinyshard.core.absent import check_arguments
 from tinyshard.core.devices import Device, check_distinct
-from tinyshard.core.errors import MeshError, message
+from tinyshard.core.errors import MeshError
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.draw.html import mesh_html
 from tinyshard.runtime import lifecycle
@@ -51,15 +51,13 @@ class Mesh:
         for device in grid.flat:
             if not isinstance(device, Device):
                 raise MeshError(
-                    message(
-                        "a mesh is made of devices",
-                        got=f"{device!r} ({type(device).__name__})",
-                        rule="every element of `devices` is a Device",
-                        try_="ts.make_mesh((4, 2), ('a', 'b'))",
-                    )
+                    "a mesh is made of devices",
+                    got=f"{device!r} ({type(device).__name__})",
+                    rule="every element of `devices` is a Device",
+                    try_="ts.make_mesh((4, 2), ('a', 'b'))",
                 )
         if grid.size == 0:
-            raise MeshError(message("a mesh needs at least one device", got=f"shape {grid.shape}"))
+            raise MeshError("a mesh needs at least one device", got=f"shape {grid.shape}")
         check_distinct(list(grid.flat), "the mesh")
         grid.setflags(write=False)
         self.devices = grid
@@ -134,24 +132,20 @@ class AbstractMesh(Mesh):
 
 def _check_names(names: tuple[Any, ...], shape: tuple[int, ...]) -> None:
     if any(not isinstance(n, str) for n in names):
-        raise MeshError(message("an axis name is a string", got=f"axis names {names}"))
+        raise MeshError("an axis name is a string", got=f"axis names {names}")
     if len(set(names)) < len(names):
         raise MeshError(
-            message(
-                "a mesh has a duplicate axis name",
-                got=f"axis names {names}",
-                rule="each axis has a name of its own",
-                try_="rename one of them",
-            )
+            "a mesh has a duplicate axis name",
+            got=f"axis names {names}",
+            rule="each axis has a name of its own",
+            try_="rename one of them",
         )
     if len(names) != len(shape):
         raise MeshError(
-            message(
-                "the mesh needs a name for each axis",
-                got=f"{len(names)} names {names} for a device grid of shape {tuple(shape)}",
-                rule="as many names as the grid has dims",
-                try_="Mesh(devices.reshape(...), names) with as many sizes as names",
-            )
+            "the mesh needs a name for each axis",
+            got=f"{len(names)} names {names} for a device grid of shape {tuple(shape)}",
+            rule="as many names as the grid has dims",
+            try_="Mesh(devices.reshape(...), names) with as many sizes as names",
         )
 
 
@@ -205,7 +199,7 @@ def checked_sizes(sizes: Any, what: str) -> tuple[int, ...]:
     """
     given = tuple(sizes) if isinstance(sizes, Iterable) else (sizes,)
     if any(not isinstance(n, Integral) or n < 1 for n in given):
-        raise MeshError(message("an axis size is a positive int", got=f"{what} {given}"))
+        raise MeshError("an axis size is a positive int", got=f"{what} {given}")
     return tuple(map(int, given))
 
 
@@ -223,12 +217,10 @@ def device_grid(
     count = math.prod(shape)
     if count > len(devices) or (whole and count != len(devices)):
         raise MeshError(
-            message(
-                "the mesh shape does not fit the number of devices",
-                got=f"mesh shape {shape} ({count} devices), {len(devices)} devices are there",
-                rule="the product of the axis sizes is the number of devices used",
-                try_=f"ts.init(devices={count}), or a smaller mesh; AbstractMesh needs no devices",
-            )
+            "the mesh shape does not fit the number of devices",
+            got=f"mesh shape {shape} ({count} devices), {len(devices)} devices are there",
+            rule="the product of the axis sizes is the number of devices used",
+            try_=f"ts.init(devices={count}), or a smaller mesh; AbstractMesh needs no devices",
         )
     grid = np.empty(count, dtype=object)
     grid[:] = list(devices)[:count]
@@ -256,7 +248,7 @@ class set_mesh:
 
     def __init__(self, mesh: Mesh | None) -> None:
         if mesh is not None and not isinstance(mesh, Mesh):
-            raise MeshError(message("set_mesh takes a mesh", got=f"{mesh!r} ({type(mesh).__name__})"))
+            raise MeshError("set_mesh takes a mesh", got=f"{mesh!r} ({type(mesh).__name__})")
         self._mesh = mesh
         self._before = _current[0]
         _current[0] = mesh

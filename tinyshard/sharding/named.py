@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Axes, Layout, coarsest, refine
 from tinyshard.sharding.base import Sharding, rank_error
 from tinyshard.sharding.mesh import Mesh, layout_on
@@ -55,12 +55,10 @@ def _entry(entry: Any) -> Any:
     names = () if entry is None else tuple(entry) if isinstance(entry, list | tuple) else (entry,)
     if not all(isinstance(name, str) for name in names):
         raise ShardingError(
-            message(
-                "a spec is made of axis names",
-                got=f"{entry!r} ({type(entry).__name__})",
-                rule="an entry is an axis name, a tuple of names, or None; nothing is nested deeper",
-                try_="P(('a', 'b'), None) for a dim that two axes cut, and one that none cuts",
-            )
+            "a spec is made of axis names",
+            got=f"{entry!r} ({type(entry).__name__})",
+            rule="an entry is an axis name, a tuple of names, or None; nothing is nested deeper",
+            try_="P(('a', 'b'), None) for a dim that two axes cut, and one that none cuts",
         )
     return names if len(names) > 1 else names[0] if names else None
 
@@ -89,19 +87,15 @@ class NamedSharding(Sharding):
     def __init__(self, mesh: Mesh, spec: PartitionSpec) -> None:
         if not isinstance(mesh, Mesh):
             raise ShardingError(
-                message(
-                    "a NamedSharding takes a mesh first",
-                    got=f"{mesh!r} ({type(mesh).__name__})",
-                    try_="NamedSharding(ts.make_mesh((4, 2), ('a', 'b')), P('a', 'b'))",
-                )
+                "a NamedSharding takes a mesh first",
+                got=f"{mesh!r} ({type(mesh).__name__})",
+                try_="NamedSharding(ts.make_mesh((4, 2), ('a', 'b')), P('a', 'b'))",
             )
         if not isinstance(spec, PartitionSpec):
             raise ShardingError(
-                message(
-                    "a NamedSharding takes a PartitionSpec second",
-                    got=f"{spec!r} ({type(spec).__name__})",
-                    try_="P('a', 'b')",
-                )
+                "a NamedSharding takes a PartitionSpec second",
+                got=f"{spec!r} ({type(spec).__name__})",
+                try_="P('a', 'b')",
             )
         self.mesh = mesh
         self.spec = spec
@@ -159,22 +153,18 @@ def _check_spec(mesh: Mesh, spec: PartitionSpec, names: Sequence[tuple[str, ...]
     for name in used:
         if name not in mesh.axis_names:
             raise ShardingError(
-                message(
-                    f"the mesh has no axis named {name!r}",
-                    got=f"spec {spec!r}",
-                    rule=f"each name is one of the mesh's axes: {mesh.axis_names}",
-                    try_="name one of these axes, or None to keep the dim whole",
-                )
+                f"the mesh has no axis named {name!r}",
+                got=f"spec {spec!r}",
+                rule=f"each name is one of the mesh's axes: {mesh.axis_names}",
+                try_="name one of these axes, or None to keep the dim whole",
             )
     twice = sorted({name for name in used if used.count(name) > 1})
     if twice:
         raise ShardingError(
-            message(
-                f"the spec uses mesh axis {twice[0]!r} twice",
-                got=f"spec {spec!r}, mesh {mesh.shape}",
-                rule="an axis cuts at most one dim",
-                try_="a mesh with another axis, or None for one of the dims",
-            )
+            f"the spec uses mesh axis {twice[0]!r} twice",
+            got=f"spec {spec!r}, mesh {mesh.shape}",
+            rule="an axis cuts at most one dim",
+            try_="a mesh with another axis, or None for one of the dims",
         )
 
 

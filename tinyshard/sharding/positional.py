@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tinyshard.core.devices import Device, check_distinct
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, split_axes
 from tinyshard.sharding.base import Sharding, rank_error
 
@@ -47,11 +47,9 @@ class PositionalSharding(Sharding):
         flat = list(grid.flat)
         if not flat or not all(isinstance(d, Device) for d in flat):
             raise ShardingError(
-                message(
-                    "a PositionalSharding is made of devices",
-                    got=f"{devices!r}",
-                    try_="PositionalSharding(ts.mesh_utils.create_device_mesh((8,)))",
-                )
+                "a PositionalSharding is made of devices",
+                got=f"{devices!r}",
+                try_="PositionalSharding(ts.mesh_utils.create_device_mesh((8,)))",
             )
         check_distinct(flat, "the sharding")
         axes = tuple(range(grid.ndim))
@@ -102,11 +100,9 @@ class PositionalSharding(Sharding):
         for a in given:
             if not isinstance(a, int) or not -self.ndim <= a < self.ndim:
                 raise ShardingError(
-                    message(
-                        f"the sharding has no axis {a!r}",
-                        got=f"axis {axis} of a sharding of shape {self.shape}",
-                        rule=f"an axis lies between {-self.ndim} and {self.ndim - 1}",
-                    )
+                    f"the sharding has no axis {a!r}",
+                    got=f"axis {axis} of a sharding of shape {self.shape}",
+                    rule=f"an axis lies between {-self.ndim} and {self.ndim - 1}",
                 )
         united = {a % self.ndim for a in given} if self.ndim else set()
         cuts = [() if i in united else cut for i, cut in enumerate(self._layout.dims) if keepdims or i not in united]
@@ -116,7 +112,7 @@ class PositionalSharding(Sharding):
         """Permute the dims, as NumPy's `transpose`; without arguments reverse them."""
         order = axes or tuple(reversed(range(self.ndim)))
         if sorted(a + self.ndim if a < 0 else a for a in order) != list(range(self.ndim)):
-            raise ShardingError(message("axes must be a permutation", got=f"{axes} for shape {self.shape}"))
+            raise ShardingError("axes must be a permutation", got=f"{axes} for shape {self.shape}")
         return self.from_layout(replace(self._layout, dims=tuple(self._layout.dims[a] for a in order)))
 
     @property
@@ -164,17 +160,15 @@ def _regrid(sharding: PositionalSharding, layout: Layout, sizes: tuple[Any, ...]
     """Write the layout's cuts, read as one row-major run of digits, as digits of the new sizes."""
     count = math.prod(layout.parts)
     if any(not isinstance(n, int) or (n < 1 and n != -1) for n in sizes) or sizes.count(-1) > 1:
-        raise ShardingError(message("a shape is made of positive ints, at most one of them -1", got=f"{sizes}"))
+        raise ShardingError("a shape is made of positive ints, at most one of them -1", got=f"{sizes}")
     known = math.prod(n for n in sizes if n != -1)
     if -1 in sizes and count % known == 0:
         sizes = tuple(count // known if n == -1 else n for n in sizes)
     if math.prod(sizes) != count:
         raise ShardingError(
-            message(
-                "the sharding cannot be reshaped so",
-                got=f"shape {sizes} for a sharding of shape {sharding.shape}",
-                rule=f"the sizes must multiply to {count}, its number of elements",
-            )
+            "the sharding cannot be reshaped so",
+            got=f"shape {sizes} for a sharding of shape {sharding.shape}",
+            rule=f"the sizes must multiply to {count}, its number of elements",
         )
     layout = coarsest(replace(layout, dims=(tuple(a for cut in layout.dims for a in cut),)))
     digits = [(a, layout.axes[a]) for a in layout.dims[0]]
@@ -187,12 +181,10 @@ def _regrid(sharding: PositionalSharding, layout: Layout, sizes: tuple[Any, ...]
             taken = math.gcd(size, left)
             if taken not in (size, left):
                 raise ShardingError(
-                    message(
-                        "the sharding cannot be reshaped so after its transpose",
-                        got=f"shape {sizes} for {sharding!r}",
-                        rule="each new size takes whole axes, or whole parts of one",
-                        try_="PositionalSharding(devices in the order that you want).reshape(...)",
-                    )
+                    "the sharding cannot be reshaped so after its transpose",
+                    got=f"shape {sizes} for {sharding!r}",
+                    rule="each new size takes whole axes, or whole parts of one",
+                    try_="PositionalSharding(devices in the order that you want).reshape(...)",
                 )
             group.append((a, len(pieces[a])))
             pieces[a].append(taken)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_is_leaf, tree_leaves, tree_unflatten
 
-from tinyshard.core.errors import ShardingError, message
+from tinyshard.core.errors import ShardingError
 from tinyshard.sharding import PartitionSpec
 
 _BUILT_IN = (list, tuple, dict)
@@ -89,11 +89,9 @@ def _is_place(x: Any) -> bool:
 
 def _misfit(prefix: Any, tree: Any) -> ShardingError:
     return ShardingError(
-        message(
-            "the tree of shardings does not fit the tree of values",
-            got=f"{sized(prefix)} for {sized(tree)}",
-            rule="it has the same containers, or one sharding in place of a whole subtree",
-        )
+        "the tree of shardings does not fit the tree of values",
+        got=f"{sized(prefix)} for {sized(tree)}",
+        rule="it has the same containers, or one sharding in place of a whole subtree",
     )
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.views import one_transform
 from tinyshard.compile.capture import capture_arguments
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.transforms.tangents import checked_values, fitted
 
 Function = Callable[..., Any]
@@ -164,9 +164,9 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     check_function(fun, "jvp")
     if not isinstance(primals, list | tuple) or not isinstance(tangents, list | tuple):
         got = f"{type(primals).__name__} and {type(tangents).__name__}"
-        raise DtypeError(message("jvp takes primals and tangents as tuples", got=got, try_="ts.jvp(f, (x,), (t,))"))
+        raise DtypeError("jvp takes primals and tangents as tuples", got=got, try_="ts.jvp(f, (x,), (t,))")
     if len(primals) != len(tangents):
-        raise DtypeError(message("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}"))
+        raise DtypeError("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}")
     alone, whole = aux_apart(fun, has_aux)
     primals, tangents = capture_arguments((primals, tangents))
     primals = checked_values("jvp", primals)
@@ -196,7 +196,7 @@ def aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], A
         out = fun(*args, **kwargs)
         if not (isinstance(out, tuple) and len(out) == 2):
             got = f"{getattr(fun, '__name__', 'the function')} returns {type(out).__name__}"
-            raise DtypeError(message("with has_aux a function returns (result, anything else)", got=got))
+            raise DtypeError("with has_aux a function returns (result, anything else)", got=got)
         value, aux = out
         kept[:] = tree_flatten(aux)
         return value, [x for x in kept[0] if isinstance(x, torch.Tensor)]
@@ -226,9 +226,7 @@ def by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Se
 def check_function(fun: Any, name: str) -> None:
     """Raise DtypeError for what cannot be called."""
     if not callable(fun):
-        raise DtypeError(
-            message(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")
-        )
+        raise DtypeError(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")
 
 
 def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
@@ -237,22 +235,18 @@ def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
     for number in (argnums,) if isinstance(argnums, int) else argnums:
         if not isinstance(number, int) or not -len(args) <= number < len(args):
             raise DtypeError(
-                message(
-                    "grad is asked for an argument that is not there",
-                    got=f"argnums={argnums!r}, {len(args)} positional arguments",
-                    try_="pass the argument by position",
-                )
+                "grad is asked for an argument that is not there",
+                got=f"argnums={argnums!r}, {len(args)} positional arguments",
+                try_="pass the argument by position",
             )
         args[number] = checked_values("grad", args[number], f"argument {number}: ", real=True)
     places = [] if isinstance(argnums, int) else [number % len(args) for number in argnums]
     if len(set(places)) < len(places):
         raise DtypeError(
-            message(
-                "grad is asked for the gradient by one argument twice",
-                got=f"argnums={argnums!r}, {len(args)} positional arguments",
-                rule="each argument is named once; -1 is the last one",
-                try_=f"argnums={tuple(dict.fromkeys(places))!r}",
-            )
+            "grad is asked for the gradient by one argument twice",
+            got=f"argnums={argnums!r}, {len(args)} positional arguments",
+            rule="each argument is named once; -1 is the last one",
+            try_=f"argnums={tuple(dict.fromkeys(places))!r}",
         )
     return tuple(args)
 
@@ -266,11 +260,9 @@ def _scalar(fun: Function, has_aux: bool) -> Function:
             is_tensor = isinstance(value, torch.Tensor)
             got = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else type(value).__name__
             raise DtypeError(
-                message(
-                    "grad needs a function with a real scalar result",
-                    got=f"{getattr(fun, '__name__', 'the function')} returns {got}",
-                    try_=".sum() or .mean() at its end; jacrev for the whole Jacobian",
-                )
+                "grad needs a function with a real scalar result",
+                got=f"{getattr(fun, '__name__', 'the function')} returns {got}",
+                try_=".sum() or .mean() at its end; jacrev for the whole Jacobian",
             )
         return out
 

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.signature import leaf_names
-from tinyshard.core.errors import MappingError, message
+from tinyshard.core.errors import MappingError
 from tinyshard.core.leaves import is_leaf
 from tinyshard.sharding.prefix import is_container, paired, sized
 
@@ -28,13 +28,11 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
     def misfit(prefix: Any, tree: Any) -> MappingError:
         if not is_container(prefix):
             rule = "an axis is an int or None"
-            return MappingError(message(f"{what} holds something that is no axis", got=repr(prefix), rule=rule))
+            return MappingError(f"{what} holds something that is no axis", got=repr(prefix), rule=rule)
         return MappingError(
-            message(
-                f"{what} does not fit",
-                got=f"{sized(prefix)} for {sized(tree)}",
-                rule="it has the same containers, or one axis in place of a whole subtree",
-            )
+            f"{what} does not fit",
+            got=f"{sized(prefix)} for {sized(tree)}",
+            rule="it has the same containers, or one axis in place of a whole subtree",
         )
 
     pairs = paired(prefix, tree, _is_axis, misfit)
@@ -54,11 +52,9 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
         raise MappingError(
-            message(
-                f"{what}'s in_axes do not fit the arguments",
-                got=f"{len(in_axes)} entries for {len(args)} positional arguments",
-                rule="one entry for each positional argument, or one int for all",
-            )
+            f"{what}'s in_axes do not fit the arguments",
+            got=f"{len(in_axes)} entries for {len(args)} positional arguments",
+            rule="one entry for each positional argument, or one int for all",
         )
     axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
     leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
@@ -71,12 +67,10 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
         ndim = len(shape)
         if not -ndim <= axis < ndim:
             raise MappingError(
-                message(
-                    f"{what} is to map an argument over a dim that it does not have",
-                    got=f"axis {axis} of {name}, shape {shape}",
-                    rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
-                    try_="in_axes=None for an argument that all share",
-                )
+                f"{what} is to map an argument over a dim that it does not have",
+                got=f"axis {axis} of {name}, shape {shape}",
+                rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
+                try_="in_axes=None for an argument that all share",
             )
         dims.append(axis % ndim)
     return dims
@@ -95,7 +89,7 @@ def placed_dim(axis: int, ndim: int) -> int:
     """
     if not -ndim - 1 <= axis <= ndim:
         raise MappingError(
-            message("out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims")
+            "out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims"
         )
     return axis % (ndim + 1)
 
@@ -117,22 +111,18 @@ def axis_length(
             )
     if len(sizes) > 1:
         raise MappingError(
-            message(
-                f"{what} got inconsistent sizes for the axes to be mapped",
-                got="\n".join(sizes.values()),
-                rule="all mapped axes are of one size",
-                try_="in_axes to choose other dims, None for an argument that all share",
-            )
+            f"{what} got inconsistent sizes for the axes to be mapped",
+            got="\n".join(sizes.values()),
+            rule="all mapped axes are of one size",
+            try_="in_axes to choose other dims, None for an argument that all share",
         )
     size = next(iter(sizes), None)
     if size is None and asked is None:
         raise MappingError(
-            message(
-                f"{what} finds no mapped argument",
-                got=f"in_axes is None for all {len(leaves)} of them" if leaves else "no argument",
-                rule="at least one argument is mapped, or axis_size says how many there are",
-            )
+            f"{what} finds no mapped argument",
+            got=f"in_axes is None for all {len(leaves)} of them" if leaves else "no argument",
+            rule="at least one argument is mapped, or axis_size says how many there are",
         )
     if asked is not None and size is not None and asked != size:
-        raise MappingError(message(f"{what}'s axis_size differs from the arguments'", got=f"{asked} and {size}"))
+        raise MappingError(f"{what}'s axis_size differs from the arguments'", got=f"{asked} and {size}")
     return int(size if size is not None else asked or 0)

@@ -15,7 +15,7 @@ from typing import Any
 from tinyshard.compile.signature import static_both_ways
 from tinyshard.compile.text import GraphText
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.transforms.jitted import Jitted
 
 
@@ -89,7 +89,7 @@ def jit(
             static_argnames=static_argnames,
         )
     if not callable(fun):
-        raise DtypeError(message("jit takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.jit(f)"))
+        raise DtypeError("jit takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.jit(f)")
     numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums or ())
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
     numbers, names = static_both_ways(fun, numbers, names)

@@ -23,7 +23,7 @@ from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEnt
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
-from tinyshard.core.errors import DtypeError, ShardingError, message
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
@@ -88,12 +88,10 @@ class Jitted:
         bound = self._bind(args, kwargs)
         if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
             raise DtypeError(
-                message(
-                    "a described value cannot be computed with",
-                    got=f"{self._name} called with a ShapeDtypeStruct",
-                    rule="it stands for an array in lower(), and has no values",
-                    try_=f"jit({self._name}).lower(...), or a call with Arrays",
-                )
+                "a described value cannot be computed with",
+                got=f"{self._name} called with a ShapeDtypeStruct",
+                rule="it stands for an array in lower(), and has no values",
+                try_=f"jit({self._name}).lower(...), or a call with Arrays",
             )
         entry, everything = self._everything(bound, self._in_place(bound))
         if _is_watched(everything):
@@ -270,11 +268,9 @@ def _put_where(x: Any, sharding: Sharding, described: bool) -> Any:
     layout = sharding.checked_layout(tuple(x.shape))
     if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
         raise ShardingError(
-            message(
-                "an argument is committed to another sharding than in_shardings says",
-                got=f"an Array of shape {tuple(x.shape)} with {x.sharding!r}",
-                rule=f"in_shardings says {sharding!r}",
-                try_="ts.device_put(x, sharding) before the call, or no in_shardings",
-            )
+            "an argument is committed to another sharding than in_shardings says",
+            got=f"an Array of shape {tuple(x.shape)} with {x.sharding!r}",
+            rule=f"in_shardings says {sharding!r}",
+            try_="ts.device_put(x, sharding) before the call, or no in_shardings",
         )
     return ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding) if described else device_put(x, sharding)

@@ -24,7 +24,7 @@ from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.types import ShapedType
@@ -86,13 +86,10 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
     def check_differentiable(self, params: ManualRegion) -> None:
         if params.traced.own_rule is not None:
             raise DtypeError(
-                message(
-                    "a mapped function with a derivative of its own cannot be differentiated from outside",
-                    got=params.traced.own_rule,
-                    rule="pmap and shard_map differentiate the ops of the function, which do not tell where gradients "
-                    "stop",
-                    try_="x.detach() in place of torch.no_grad; or grad inside of the mapped function",
-                )
+                "a mapped function with a derivative of its own cannot be differentiated from outside",
+                got=params.traced.own_rule,
+                rule="pmap and shard_map differentiate the ops of the function, which do not tell where gradients stop",
+                try_="x.detach() in place of torch.no_grad; or grad inside of the mapped function",
             )
 
     def gradient(

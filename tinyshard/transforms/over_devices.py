@@ -26,7 +26,7 @@ from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEnt
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import MappingError, message
+from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.manual_region import ManualRegion
@@ -100,13 +100,10 @@ class OverDevices(Jitted):
         """Bind the region: within a trace it is recorded as one op, within a transformation it has its rules."""
         if axis_names.device_names():
             raise MappingError(
-                message(
-                    f"{self.what} inside a function that is mapped over devices already",
-                    got=f"{self.what} of {self._name} "
-                    f"where {', '.join(map(repr, axis_names.device_names()))} is mapped",
-                    rule="a device cannot be split again",
-                    try_="shard_map over a mesh of two axes; or vmap for the inner one",
-                )
+                f"{self.what} inside a function that is mapped over devices already",
+                got=f"{self.what} of {self._name} where {', '.join(map(repr, axis_names.device_names()))} is mapped",
+                rule="a device cannot be split again",
+                try_="shard_map over a mesh of two axes; or vmap for the inner one",
             )
         operands, split = [capture_outer(x) for x in operands], self._split(bound)
         if not operands:  # transformations find an op by what it takes

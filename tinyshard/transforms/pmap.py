@@ -13,7 +13,7 @@ from tinyshard.compile.executable import check_devices_live
 from tinyshard.compile.signature import Bound
 from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import shapes_of
 from tinyshard.runtime import lifecycle
@@ -66,21 +66,19 @@ class Pmapped(OverDevices):
 
     def _mesh(self, size: int) -> Mesh:
         if not size:
-            raise MappingError(message("pmap over an axis of size 0", got="no row", rule="each device takes one row"))
+            raise MappingError("pmap over an axis of size 0", got="no row", rule="each device takes one row")
         devices = list(self._devices) if self._devices is not None else list(lifecycle.devices())
         if size > len(devices):
             as_many = f"; or ts.init(devices={size})" if size <= _MOST_ADVISED else ""
             raise MappingError(
-                message(
-                    "pmap has more rows than devices",
-                    got=f"a mapped axis of size {size}, {len(devices)} devices",
-                    rule="each device takes one row",
-                    try_=f"pmap(vmap(f)) on rows of shape ({len(devices)}, n, ...){as_many}",
-                )
+                "pmap has more rows than devices",
+                got=f"a mapped axis of size {size}, {len(devices)} devices",
+                rule="each device takes one row",
+                try_=f"pmap(vmap(f)) on rows of shape ({len(devices)}, n, ...){as_many}",
             )
         if self._devices is not None and size != len(devices):
             raise MappingError(
-                message("pmap's devices do not fit the mapped axis", got=f"{len(devices)} devices for size {size}")
+                "pmap's devices do not fit the mapped axis", got=f"{len(devices)} devices for size {size}"
             )
         return Mesh(np.array(devices[:size], dtype=object), (self._axis_name,))
 
@@ -163,7 +161,7 @@ def pmap(
             axis_size=axis_size,
         )
     if not callable(fun):
-        raise DtypeError(message("pmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.pmap(f)"))
+        raise DtypeError("pmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.pmap(f)")
     static = static_broadcasted_argnums
     numbers = (static,) if isinstance(static, int) else tuple(static)
     return Pmapped(fun, axis_name, in_axes, out_axes, numbers, devices, axis_size)

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.compile.signature import Bound
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import DtypeError, MeshError, message
+from tinyshard.core.errors import DtypeError, MeshError
 from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import shapes_of
 from tinyshard.primitives.manual_region import ManualRegion
@@ -52,18 +52,14 @@ class ShardMapped(OverDevices):
         mesh = self._mesh or current_mesh()
         if mesh is None:
             raise MeshError(
-                message(
-                    "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
-                )
+                "shard_map has no mesh", got="mesh=None, and none is set", try_="mesh=..., or ts.set_mesh(mesh)"
             )
         args, kwargs = bound.arguments
         if kwargs:
             raise DtypeError(
-                message(
-                    "shard_map's function is called by position",
-                    got=f"arguments by name: {', '.join(kwargs)}",
-                    rule="in_specs say how the positional arguments are cut",
-                )
+                "shard_map's function is called by position",
+                got=f"arguments by name: {', '.join(kwargs)}",
+                rule="in_specs say how the positional arguments are cut",
             )
         specs = self._in_specs
         if not _is_spec(specs):
@@ -103,7 +99,7 @@ def _layout(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bo
     """
     if not isinstance(spec, PartitionSpec):
         raise DtypeError(
-            message("shard_map takes PartitionSpecs", got=f"{spec!r} ({type(spec).__name__})", try_="P('x'), or P()")
+            "shard_map takes PartitionSpecs", got=f"{spec!r} ({type(spec).__name__})", try_="P('x'), or P()"
         )
     sharding = NamedSharding(mesh, spec)
     layout = sharding.layout(len(shape)) if local else sharding.checked_layout(shape)
@@ -172,24 +168,20 @@ def shard_map(
             shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma
         )
     if not callable(f):
-        raise DtypeError(message("shard_map takes a function", got=f"{f!r} ({type(f).__name__})"))
+        raise DtypeError("shard_map takes a function", got=f"{f!r} ({type(f).__name__})")
     if in_specs is None:
         raise DtypeError(
-            message(
-                "shard_map has no in_specs",
-                got="in_specs=None",
-                rule="in_specs say how each argument is cut over the mesh",
-                try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
-            )
+            "shard_map has no in_specs",
+            got="in_specs=None",
+            rule="in_specs say how each argument is cut over the mesh",
+            try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
         )
     whole = mesh or current_mesh()
     if axis_names and whole is not None and set(axis_names) != set(whole.axis_names):
         raise MeshError(
-            message(
-                "shard_map maps over all axes of its mesh",
-                got=f"axis_names {sorted(axis_names)}, mesh {whole.shape}",
-                rule="a part of the axes cannot be left to the partitioner here, as it can in JAX",
-                try_="no axis_names; specs that leave the other axes out give every device along them the same block",
-            )
+            "shard_map maps over all axes of its mesh",
+            got=f"axis_names {sorted(axis_names)}, mesh {whole.shape}",
+            rule="a part of the axes cannot be left to the partitioner here, as it can in JAX",
+            try_="no axis_names; specs that leave the other axes out give every device along them the same block",
         )
     return ShardMapped(f, mesh, in_specs, out_specs, check_vma)

@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.signature import starred
-from tinyshard.core.errors import DtypeError, message
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import named_leaves
 
 _NUMBERS = (bool, int, float, complex)
@@ -46,11 +46,9 @@ def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False)
             kinds = "real floating-point" if real else "floating-point or complex"
             other = "ts.vjp, whose cotangents are complex" if is_complex else "x.float()"
             raise DtypeError(
-                message(
-                    f"{what} needs {kinds} tensors to differentiate by",
-                    got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
-                    try_=f"{other}; or let the function close over what is not differentiated by",
-                )
+                f"{what} needs {kinds} tensors to differentiate by",
+                got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
+                try_=f"{other}; or let the function close over what is not differentiated by",
             )
     return tree
 
@@ -76,7 +74,7 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
     if form != wanted:
         got = f"{starred(form)} for {starred(wanted)}"
         rule = f"a {kind} has the containers of its value: a list is no tuple"
-        raise DtypeError(message(f"{what}'s {kind} is not put together as its value", got=got, rule=rule))
+        raise DtypeError(f"{what}'s {kind} is not put together as its value", got=got, rule=rule)
     pairs = zip(leaves, named, strict=True)
     return tree_unflatten([_fitted(what, kind, x, path, value) for x, (path, value) in pairs], form)
 
@@ -89,13 +87,11 @@ def _fitted(what: str, kind: str, x: Any, path: str, value: torch.Tensor) -> Any
         of = f" for {path}" if path else ""
         given = shaped_type_of(x) if isinstance(x, torch.Tensor) else f"{x!r} ({type(x).__name__})"
         raise DtypeError(
-            message(
-                f"{what}'s {kind} does not fit its value",
-                got=f"{given}{of}, which is {shaped_type_of(value)}"
-                if of
-                else f"{given} for a value {shaped_type_of(value)}",
-                rule=f"a {kind} has the shape and the dtype of its value",
-                try_=f"{kind}.to({value.dtype})",
-            )
+            f"{what}'s {kind} does not fit its value",
+            got=f"{given}{of}, which is {shaped_type_of(value)}"
+            if of
+            else f"{given} for a value {shaped_type_of(value)}",
+            rule=f"a {kind} has the shape and the dtype of its value",
+            try_=f"{kind}.to({value.dtype})",
         )
     return x

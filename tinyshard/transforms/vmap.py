@@ -16,7 +16,7 @@ from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import IndexedByExamples
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, MappingError, message
+from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.leaves import shapes_of
 from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
 from tinyshard.transforms.vmap_errors import told_as_ours
@@ -60,12 +60,12 @@ def vmap(
         tensor([ 3., 12.])
     """
     if not callable(fun):
-        raise DtypeError(message("vmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.vmap(f)"))
+        raise DtypeError("vmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.vmap(f)")
 
     if not (axis_name is None or isinstance(axis_name, str)):
-        raise MappingError(message("an axis name is a string", got=f"{axis_name!r} ({type(axis_name).__name__})"))
+        raise MappingError("an axis name is a string", got=f"{axis_name!r} ({type(axis_name).__name__})")
     if axis_size is not None and not (type(axis_size) is int and axis_size >= 0):
-        raise MappingError(message("axis_size is a number of examples", got=repr(axis_size)))
+        raise MappingError("axis_size is a number of examples", got=repr(axis_size))
 
     @functools.wraps(fun)
     def batched(*args: Any, **kwargs: Any) -> Any:
@@ -141,10 +141,8 @@ def _check_same_for_all(x: torch.Tensor, number: int) -> None:
     while functorch.is_functorch_wrapped_tensor(below):
         if functorch.is_batchedtensor(below) and functorch.maybe_get_level(below) == level:
             raise MappingError(
-                message(
-                    "vmap's out_axes is None for a result that differs between examples",
-                    got=f"result {number}, shape {tuple(x.shape)} for each example",
-                    try_="out_axes=0 for it; or reduce it with psum or pmean over axis_name",
-                )
+                "vmap's out_axes is None for a result that differs between examples",
+                got=f"result {number}, shape {tuple(x.shape)} for each example",
+                try_="out_axes=0 for it; or reduce it with psum or pmean over axis_name",
             )
         below = functorch.get_unwrapped(below)

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from tinyshard.compile.capture import TracedValueError
-from tinyshard.core.errors import DtypeError, StatefulRandomError, TinyshardError, message
+from tinyshard.core.errors import DtypeError, StatefulRandomError, TinyshardError
 from tinyshard.runtime.controller.lineage import users_line, users_line_of
 
 _A_VALUE = (
@@ -53,7 +53,5 @@ def told_as_ours() -> Iterator[None]:
             raise
         for words, (problem, rule, try_, kind) in _REFUSALS.items():
             if words in str(error):
-                raise kind(
-                    message(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_)
-                ) from None
+                raise kind(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_) from None
         raise

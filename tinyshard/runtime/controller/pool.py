@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import RemoteError, RuntimeStateError, message
+from tinyshard.core.errors import RemoteError, RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
@@ -174,7 +174,7 @@ class ProcessPool:
                 raise self._error({device: (meta, buffer.run.where)})
             if meta is None:
                 problem = f"{self.devices[device]} does not hold the value"
-                raise RuntimeStateError(message(problem, got=f"value {buffer.number}"))
+                raise RuntimeStateError(problem, got=f"value {buffer.number}")
             if is_received and payload is None and math.prod(meta.shape):  # the reader had no memory for it
                 raise no_room(f"{meta} of {self.devices[device]}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}

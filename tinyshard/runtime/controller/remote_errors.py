@@ -12,7 +12,6 @@ from tinyshard.core.errors import (
     OutOfMemoryError,
     RemoteError,
     RuntimeStateError,
-    message,
 )
 from tinyshard.runtime.controller.refs import Buffers, alive_text
 from tinyshard.runtime.failure import NO_MEMORY, Failure, is_out_of_memory
@@ -51,12 +50,10 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
     failure, where = next(iter(failures.values()))
     if failure.interrupt:
         return CancelledError(
-            message(
-                f"the value was not computed: cancelled by the interrupt at {failure.interrupt}",
-                got=f"what was dispatched by {where}",
-                rule="an interrupt cancels what is queued and not finished; arrays finished before stay valid",
-                try_="compute it again",
-            )
+            f"the value was not computed: cancelled by the interrupt at {failure.interrupt}",
+            got=f"what was dispatched by {where}",
+            rule="an interrupt cancels what is queued and not finished; arrays finished before stay valid",
+            try_="compute it again",
         )
     groups: dict[tuple[Failure, object], set[int]] = {}
     for pair in failures.values():
@@ -74,12 +71,10 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
 def unknown_op(op: str, where: object) -> RuntimeStateError:
     """The error for an op that workers do not have, called in the user's line `where`."""
     return RuntimeStateError(
-        message(
-            "the devices do not know an op",
-            got=f"{op} in {where}",
-            rule="workers know the ops that torch itself brings; an op registered in this process is unknown to them",
-            try_='ts.init(runtime="local"), where all devices are in this process; or write it as torch ops',
-        )
+        "the devices do not know an op",
+        got=f"{op} in {where}",
+        rule="workers know the ops that torch itself brings; an op registered in this process is unknown to them",
+        try_='ts.init(runtime="local"), where all devices are in this process; or write it as torch ops',
     )
 
 
@@ -105,33 +100,27 @@ def lost_error(device: int, lost: str, platform: str) -> DeviceLostError:
     elif "no memory" in lost:
         advice = "; ts.live_arrays() lists what is alive"
     return DeviceLostError(
-        message(
-            f"{platform.upper()} {device} is gone: {lost}",
-            rule="values that lived on it, and all that waits for it, are lost; other devices keep their own",
-            try_="ts.init() starts a fresh pool" + advice,
-        )
+        f"{platform.upper()} {device} is gone: {lost}",
+        rule="values that lived on it, and all that waits for it, are lost; other devices keep their own",
+        try_="ts.init() starts a fresh pool" + advice,
     )
 
 
 def unusable(problem: str = "the pool cannot be used any more", got: str = "") -> RuntimeStateError:
     """The error for a pool that has ended or is broken."""
     return RuntimeStateError(
-        message(
-            problem,
-            got=got,
-            rule="values live in the workers and end with them",
-            try_="ts.init() starts a fresh pool; make the arrays again there",
-        )
+        problem,
+        got=got,
+        rule="values live in the workers and end with them",
+        try_="ts.init() starts a fresh pool; make the arrays again there",
     )
 
 
 def no_room(got: str) -> OutOfMemoryError:
     """The error for a value for which this process has no memory."""
     return OutOfMemoryError(
-        message(
-            "this process has no memory for the values of an array",
-            got=got,
-            rule="it shares the machine's memory with the devices; nothing was placed or fetched",
-            try_="del what you no longer need (ts.live_arrays() lists it), or move less at a time",
-        )
+        "this process has no memory for the values of an array",
+        got=got,
+        rule="it shares the machine's memory with the devices; nothing was placed or fetched",
+        try_="del what you no longer need (ts.live_arrays() lists it), or move less at a time",
     )

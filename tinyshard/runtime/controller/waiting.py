@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
@@ -111,12 +111,10 @@ class Waiting:
         """Raise RuntimeStateError if the calling thread would wait for itself."""
         if self._dispatcher.is_waited_for:
             raise RuntimeStateError(
-                message(
-                    "a finalizer or a signal's handler cannot wait for a value here",
-                    got="it interrupted a call of tinyshard's that the devices wait for",
-                    rule="it may call operations; their values come when the interrupted call is over",
-                    try_="read the value outside of __del__ and of signal handlers",
-                )
+                "a finalizer or a signal's handler cannot wait for a value here",
+                got="it interrupted a call of tinyshard's that the devices wait for",
+                rule="it may call operations; their values come when the interrupted call is over",
+                try_="read the value outside of __del__ and of signal handlers",
             )
 
     def ask(

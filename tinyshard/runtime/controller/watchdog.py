@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tinyshard.core import config
-from tinyshard.core.errors import CollectiveTimeoutError, message
+from tinyshard.core.errors import CollectiveTimeoutError
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.wire import Current
 
@@ -188,11 +188,9 @@ def _error(
         run = next((run for run in calls if run.number == number), None)
         got += f"dispatched by {run.where}" if run is not None else ""
     return CollectiveTimeoutError(
-        message(
-            problem,
-            got=got.strip(),
-            rule="a device makes progress if it computes or exchanges; only when none does is a wait given up",
-            try_="ask again if they may go on (nothing is lost); ts.init() starts a fresh pool;\n"
-            'ts.config.update("collective_timeout_s", seconds) waits longer',
-        )
+        problem,
+        got=got.strip(),
+        rule="a device makes progress if it computes or exchanges; only when none does is a wait given up",
+        try_="ask again if they may go on (nothing is lost); ts.init() starts a fresh pool;\n"
+        'ts.config.update("collective_timeout_s", seconds) waits longer',
     )

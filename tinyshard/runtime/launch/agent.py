@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.launch.forkserver import Children
@@ -47,12 +47,10 @@ def slot_of(environment: Mapping[str, str]) -> tuple[int, int]:
             return int(environment[names[0]]), int(environment[names[1]])
     variables = ", or of ".join(f"{', '.join(names)} ({launcher})" for launcher, names in _LAUNCHERS.items())
     raise RuntimeStateError(
-        message(
-            "this process does not know which of the workers it is",
-            got=f"none of {variables}",
-            rule="a launcher starts the workers of all machines and numbers them",
-            try_="torchrun --nproc-per-node=4 -m tinyshard.worker --controller HOST:PORT",
-        )
+        "this process does not know which of the workers it is",
+        got=f"none of {variables}",
+        rule="a launcher starts the workers of all machines and numbers them",
+        try_="torchrun --nproc-per-node=4 -m tinyshard.worker --controller HOST:PORT",
     )
 
 

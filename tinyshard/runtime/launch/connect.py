@@ -35,7 +35,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
 
 MAGIC = b"tinyshard hosts 1"
@@ -161,7 +161,7 @@ def _no_secret(problem: str, got: str, try_: str) -> RuntimeStateError:
         f"controller and workers know each other by {_SHORTEST_SECRET} characters or more that were chosen by chance: "
         f"the value of {SECRET}, or a file of mode 600, {SECRET_FILE} or ~/.tinyshard/secret"
     )
-    return RuntimeStateError(message(problem, got=got, rule=rule, try_=try_))
+    return RuntimeStateError(problem, got=got, rule=rule, try_=try_)
 
 
 def parse(address: str) -> tuple[str, int]:
@@ -178,12 +178,10 @@ def parse(address: str) -> tuple[str, int]:
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise RuntimeStateError(
-            message(
-                "the address of the controller is a host and a port",
-                got=repr(address),
-                rule="an address of this machine that the other machines can reach, and a free port",
-                try_='ts.init(hosts="10.0.0.1:29400")',
-            )
+            "the address of the controller is a host and a port",
+            got=repr(address),
+            rule="an address of this machine that the other machines can reach, and a free port",
+            try_='ts.init(hosts="10.0.0.1:29400")',
         )
     return host, int(port)
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 
@@ -140,12 +140,10 @@ class ForkServer:
                 return json.loads(line)
         except (OSError, ValueError) as error:
             raise RuntimeStateError(
-                message(
-                    "no worker process could be started",
-                    got=f"{type(error).__name__}: {error}",
-                    rule="workers are forked from a helper process that imports torch",
-                    try_='ts.init() again, or ts.init(runtime="local")',
-                )
+                "no worker process could be started",
+                got=f"{type(error).__name__}: {error}",
+                rule="workers are forked from a helper process that imports torch",
+                try_='ts.init() again, or ts.init(runtime="local")',
             ) from error
 
     def abandon(self) -> None:

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
 from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.launch import connect
@@ -259,12 +259,10 @@ def _listen(address: str) -> socket.socket:
         listener = socket.create_server((host, port), family=family, backlog=_MOST_GREETED_AT_ONCE)
     except OSError as error:
         raise RuntimeStateError(
-            message(
-                "the controller cannot listen for other machines",
-                got=f"{address}: {error}",
-                rule="an address of this machine that the other machines can reach, and a free port",
-                try_="`ip addr` lists the addresses; another port may be free",
-            )
+            "the controller cannot listen for other machines",
+            got=f"{address}: {error}",
+            rule="an address of this machine that the other machines can reach, and a free port",
+            try_="`ip addr` lists the addresses; another port may be free",
         ) from None
     listener.setblocking(False)
     return listener

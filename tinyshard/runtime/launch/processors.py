@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 
 # what can join devices that are GPUs
 COLLECTIVES = ("nccl", "gloo")
@@ -64,12 +64,10 @@ def deal(machines: Sequence[tuple[str, int]], asked: str | None = None) -> tuple
     for device, (machine, gpus) in enumerate(machines):
         if gpus < 1:
             raise RuntimeStateError(
-                message(
-                    "there is no GPU for every device",
-                    got=f"none that torch can use on {machine}, for GPU {device}",
-                    rule="platform='gpu' wants a CUDA GPU on every machine; devices of one machine share what is there",
-                    try_='ts.init(platform="cpu")',
-                )
+                "there is no GPU for every device",
+                got=f"none that torch can use on {machine}, for GPU {device}",
+                rule="platform='gpu' wants a CUDA GPU on every machine; devices of one machine share what is there",
+                try_='ts.init(platform="cpu")',
             )
         dealt.append((machine, devices_on[machine] % gpus))
         devices_on[machine] += 1
@@ -77,11 +75,9 @@ def deal(machines: Sequence[tuple[str, int]], asked: str | None = None) -> tuple
     can = "nccl" if used == len(dealt) else "gloo"
     if asked not in (None, *COLLECTIVES) or (asked == "nccl" and can == "gloo"):
         raise RuntimeStateError(
-            message(
-                f"GPUs cannot be joined by {asked!r} here",
-                got=f"{len(dealt)} devices on {used} GPUs",
-                rule="'nccl' wants a GPU for each device; 'gloo' joins them in any case; they share no memory",
-                try_=f"leave collectives out, or ts.init(devices={used}, platform='gpu')",
-            )
+            f"GPUs cannot be joined by {asked!r} here",
+            got=f"{len(dealt)} devices on {used} GPUs",
+            rule="'nccl' wants a GPU for each device; 'gloo' joins them in any case; they share no memory",
+            try_=f"leave collectives out, or ts.init(devices={used}, platform='gpu')",
         )
     return asked or can, tuple(gpu for _, gpu in dealt)

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from tinyshard.core.errors import RuntimeStateError, message
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.remote_errors import ending, lost_error
 from tinyshard.runtime.controller.watchdog import STOPPED
@@ -44,12 +44,10 @@ def gather(hosts: Hosts, devices: int | None, within_s: float) -> list[Agent]:
         wanted = devices or started
         if devices and 0 < started < devices:
             raise RuntimeStateError(
-                message(
-                    "there are fewer workers than devices",
-                    got=f"{devices} devices; {started} workers were started",
-                    rule="each device is a worker on one of the machines",
-                    try_=f"ts.init(devices={started}), or start more workers:\n{_command(hosts)}",
-                )
+                "there are fewer workers than devices",
+                got=f"{devices} devices; {started} workers were started",
+                rule="each device is a worker on one of the machines",
+                try_=f"ts.init(devices={started}), or start more workers:\n{_command(hosts)}",
             )
         if wanted and len(there) >= wanted:
             return [there[rank] for rank in sorted(there)][:wanted]
@@ -73,12 +71,10 @@ def _incomplete(hosts: Hosts, wanted: int, within_s: float) -> RuntimeStateError
     got += [f"missing: worker {ids_text(set(range(wanted)) - set(there))}"] if there else []
     got += [f"refused: {told}" for told in dict.fromkeys(hosts.refused)]
     return RuntimeStateError(
-        message(
-            f"the workers of other machines have not all come to {hosts.address} within {within_s:.0f} s",
-            got="\n".join(got),
-            rule="on every machine the same command runs, knows the secret, and reaches this address",
-            try_=f'{_command(hosts)}\nor ts.config.update("hosts_timeout_s", seconds) to wait longer, or fewer devices',
-        )
+        f"the workers of other machines have not all come to {hosts.address} within {within_s:.0f} s",
+        got="\n".join(got),
+        rule="on every machine the same command runs, knows the secret, and reaches this address",
+        try_=f'{_command(hosts)}\nor ts.config.update("hosts_timeout_s", seconds) to wait longer, or fewer devices',
     )
 
 
