@@ -72,7 +72,8 @@ def pointwise_ops() -> list[str]:
             if op is not None and torch.Tag.pointwise in op.tags and torch.Tag.nondeterministic_seeded not in op.tags:
                 arguments = [a for a in op._schema.arguments if not a.kwarg_only and not a.has_default_value()]
                 # memory as it is found is own the same, and clamp wants a bound, of which the schema says nothing
-                is_plain = len(op._schema.returns) == 1 and not packet.startswith(("empty", "clamp", "clip"))
+                makes_one = [str(a.type) for a in op._schema.returns] == ["Tensor"]
+                is_plain = makes_one and not packet.startswith(("empty", "clamp", "clip"))
                 if is_plain and all(str(a.type) == "Tensor" for a in arguments):
                     found.append(f"aten.{packet}.{overload}")
     return found
