@@ -22,7 +22,7 @@ import torch
 from torch.fx.node import Node
 
 from tinyshard.core.layout import Axes
-from tinyshard.partition.op_table import SCALES, is_scaled_down, op_traits
+from tinyshard.partition.op_table import SCALES, op_traits, scales_parts
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ class LookAhead:
         """Whether an op leaves the sum partial that is `node`."""
         op: Any = user.target
         if op in SCALES:
-            return is_scaled_down(op, user.args)
+            return scales_parts(op, user.args, node.meta["val"].dtype)
         others = [x for x in user.all_input_nodes if x is not node]
         if op in _ADDS:
             return bool(others) and all(x in cone or self._is_partial(x, unknown=True) for x in others)

@@ -95,7 +95,7 @@ def psum_scatter(
 def check_cut(x: torch.Tensor, dim: int, size: int, tiled: bool, what: str) -> None:
     """Raise MappingError if the dim cannot be cut in `size` blocks, or for `tiled` false in `size` single slices."""
     if not size:
-        raise MappingError(f"{what} over an axis of size 0", got="nobody who would take a block")
+        raise MappingError(f"{what} over an axis of size 0", got="no device to take a block")
     if x.shape[dim] % size if tiled else x.shape[dim] != size:
         raise MappingError(
             f"{what} cannot cut dim {dim}",

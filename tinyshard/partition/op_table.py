@@ -36,7 +36,7 @@ NEEDS_WHOLE = {aten.as_strided.default}
 BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
 # they take no number of their operand, and what they make is no part of a sum where the operand is
 FILLED = {aten.new_ones.default, aten.new_full.default}
-# of a sum, linear in each part
+# linear in their first operand: they may be applied to each part of a sum
 SCALES = {aten.mul.Tensor, aten.div.Tensor}
 ALIASES = {
     aten.detach.default,
@@ -151,10 +151,14 @@ _OF_TRUTH = {
 _OF_BOOLS = {"sum": "max", "product": "min"}
 
 
-def is_scaled_down(op: Any, args: Sequence[Any]) -> bool:
-    """Whether one of `SCALES` is by a number that makes no part of a sum larger."""
+def scales_parts(op: Any, args: Sequence[Any], dtype: torch.dtype) -> bool:
+    """Whether one of `SCALES` may scale each part of a sum: by a number, and none becomes larger.
+
+    Parts may be far larger than their sum: of 3 and -2 divided by 0 the sum is NaN, and 1 / 0 is inf. In float16 small
+    numbers become 0.
+    """
     factor = args[1]
-    if not isinstance(factor, int | float | complex):
+    if not isinstance(factor, int | float | complex) or dtype is torch.float16:
         return False
     return abs(factor) >= 1 if op is aten.div.Tensor else abs(factor) <= 1
 

@@ -30,9 +30,9 @@ from tinyshard.partition.op_table import (
     INSTEAD,
     NEEDS_WHOLE,
     SCALES,
-    is_scaled_down,
     not_by_rule,
     op_traits,
+    scales_parts,
     with_positive_dims,
 )
 from tinyshard.partition.plan import Plan, everywhere, known, promised_types
@@ -66,11 +66,10 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
         args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
     planned = _plan(op, args, kwargs, whole, axes)
     kept = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
-    scales = op in SCALES and not is_scaled_down(op, args)
-    if any(_is_to_be_combined(op, x, whole, scales=scales) for x in kept):
+    if any(_is_to_be_combined(op, args, x, whole) for x in kept):
 
         def combined(x: ShardedVar) -> ShardedVar:
-            return replace(x, partial=()) if _is_to_be_combined(op, x, whole, scales=scales) else x
+            return replace(x, partial=()) if _is_to_be_combined(op, args, x, whole) else x
 
         args, kwargs = tree_map_only(ShardedVar, combined, (args, kwargs))
         planned = _plan(op, args, kwargs, whole, axes)
@@ -118,17 +117,16 @@ def _plan(
     return everywhere(op, args, kwargs, whole, reason)
 
 
-def _is_to_be_combined(op: Any, x: ShardedVar, whole: tuple[ShapedType | None, ...], *, scales: bool) -> bool:
+def _is_to_be_combined(op: Any, args: tuple[Any, ...], x: ShardedVar, whole: tuple[ShapedType | None, ...]) -> bool:
     """Whether an operand is partial, and the op of each part is no part of the op's result.
 
     A conversion rounds, wraps or clips: int8(200) and int8(100) are -56 and 100, and 100 is not int8(200). Of a maximum
     no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN. So with integers:
     a pool, linear of floats, rounds; of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum (1, 1) it is 1.
-    Parts may be far larger than their sum: of 3 and -2 divided by 0 the sum is NaN, and 1 / 0 is inf (`scales`).
     """
     if not x.partial or op in FILLED:
         return bool(x.partial)
-    if scales or (op in SCALES and x.dtype is torch.float16):
+    if op in SCALES and not scales_parts(op, args, x.dtype):
         return True
     converts = any(m is not None and m.dtype != x.dtype for m in whole)
     only_sums = all(how in ("sum", "avg") for _, how in x.partial)

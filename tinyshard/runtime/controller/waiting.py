@@ -156,12 +156,14 @@ class Waiting:
         """Block while one of the devices of a call has too much before it: until half of that is finished."""
         devices = set(run.devices)
         # a finalizer or signal handler does not wait: the call that it interrupted must finish first
-        while not self._dispatcher.is_waited_for and (before := self._dispatcher.too_much_before(devices)):
-            self.open_dispatcher()
-            self.is_throttling = True
-            middle = before[len(before) // 2]
-            self.until_finished(Ancestry(dict.fromkeys(devices.intersection(middle.devices), middle.number), {}))
-        self.is_throttling = False
+        try:
+            while not self._dispatcher.is_waited_for and (before := self._dispatcher.too_much_before(devices)):
+                self.open_dispatcher()
+                self.is_throttling = True
+                middle = before[len(before) // 2]
+                self.until_finished(Ancestry(dict.fromkeys(devices.intersection(middle.devices), middle.number), {}))
+        finally:
+            self.is_throttling = False
 
     def _watch(self, latch: Latch, devices: Iterable[int], patience: Patience, timeout_s: float = -1) -> bool:
         """Block until a latch is open, which waits for these devices; False after `timeout_s`. Raises as `_check`."""

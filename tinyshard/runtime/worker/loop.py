@@ -127,7 +127,7 @@ class Worker:
                 yield head, payload
 
     def _rest(self) -> None:
-        """Give the system back what freed values leave behind, but a little: the first touch of new memory is dear."""
+        """Give the system back what freed values leave behind, but a little: new memory takes time."""
         if self._arena is not None:
             self._arena.trim()
         if hasattr(_LIBC, "malloc_trim"):
