@@ -16,8 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tinyshard as ts
-from tinyshard.compile.compiled import Compiled
-from tinyshard.compile.lowered import Lowered
+from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.transforms.jitted import Jitted
 
 __all__ = ["compiled", "is_mapped", "on_each_device"]

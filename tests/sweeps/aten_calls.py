@@ -25,7 +25,7 @@ from tests.sweeps.op_db import DTYPES, OPS, samples
 from tinyshard.core.layout import Layout
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
-from tinyshard.partition import partitioner, strategy
+from tinyshard.partition import dtensor, partitioner
 from tinyshard.partition.reshard import ShardedVar
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
@@ -194,18 +194,18 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
     expected = op(*args, **kwargs)
     args, kwargs = tree_unflatten(operands, form)
     asked: list[bool] = []
-    by_rule = strategy.by_rule
+    by_rule = dtensor.by_rule
 
     def noted(*given: Any) -> Any:
         made = by_rule(*given)
         asked.append(True)
         return made
 
-    strategy.by_rule = noted
+    dtensor.by_rule = noted
     try:
         results = partitioner.finish(builder, partitioner.apply(builder, op, tuple(args), kwargs))
     finally:
-        strategy.by_rule = by_rule
+        dtensor.by_rule = by_rule
     made = [x for x in results if x is not None]
     program = builder.finish([x.number for x in made])
     outputs = runtime.run(program, buffers, None)

@@ -46,8 +46,7 @@ KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 
 # Imports inside of functions, all of them for what it costs to load the module: no circle needs one.
 LATE = {
-    "tinyshard.partition.by_rule": {"tinyshard.partition.dtensor"},  # DTensor: half a second
-    "tinyshard.partition.strategy": {"tinyshard.partition.dtensor"},
+    "tinyshard.partition.strategy": {"tinyshard.partition.dtensor"},  # DTensor: half a second
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {

@@ -18,7 +18,7 @@ from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
 from tinyshard.dispatch import eager
 from tinyshard.partition import strategy
-from tinyshard.partition.by_rule import planning_axes
+from tinyshard.partition.dtensor import planning_axes
 from tinyshard.partition.op_table import is_random, op_traits, with_positive_dims
 from tinyshard.partition.reshard import ShardedVar
 

@@ -75,11 +75,17 @@ def origin() -> tuple[int, int, int]:
     return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
 
 
+def levels(x: Any) -> list[Any]:
+    """A value, and what transformations of torch.func have wrapped in it, one in the other."""
+    found = [x]
+    while isinstance(found[-1], torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(found[-1]):
+        found.append(torch._C._functorch.get_unwrapped(found[-1]))
+    return found
+
+
 def innermost(x: Any) -> Any:
     """What transformations of torch.func have wrapped, without their wrappers; anything else as it is."""
-    while isinstance(x, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
+    return levels(x)[-1]
 
 
 def shaped_type_of(x: Any) -> ShapedType:

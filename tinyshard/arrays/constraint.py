@@ -72,11 +72,11 @@ class Constraint(Primitive[Target]):
         assert params.sharding is not None, "others are not recorded"
         return [params.sharding]
 
-    def targets(self, params: Target, ndim: int) -> Sequence[Layout]:
-        return [sharding.layout(ndim) for sharding in self.shardings(params)]
+    def goal(self, params: Target, ndim: int) -> Layout | None:
+        return params.sharding.layout(ndim) if params.sharding is not None else None
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return partitioner.brought(partitioner.as_it_is(args[0]), *partitioner.goals[node][0])
+        return partitioner.brought(partitioner.as_it_is(args[0]), *partitioner.goals[node])
 
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
         return [f"{made} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]

@@ -20,13 +20,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 
-from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, innermost, one_call, remembered
-from tinyshard.arrays.hidden_effects import refuse_host_draw
-from tinyshard.arrays.refusals import no_memory_wrapped
-from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
-from tinyshard.core.current_trace import is_tracing
+from tinyshard.arrays.array import DEFAULT_ORIGIN, Array, remembered
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import AS_RESHAPE
 
@@ -135,63 +130,3 @@ def _gives_view(meta: ShapedType, chain: Sequence[Link], shape: Sequence[int]) -
     """Whether torch's reshape to `shape` is a view of what the chain leads to: else it copies."""
     x = follow(chain, torch.empty(meta.shape, dtype=meta.dtype, device="meta"))
     return bool(torch._C._is_alias_of(x.reshape(shape), x))  # type: ignore[attr-defined]
-
-
-_MAY_COPY = {
-    torch.Tensor.contiguous,
-    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("reshape", "flatten", "ravel")),
-    torch.Tensor.reshape_as,
-    torch.Tensor.to,
-}
-
-
-def _followed(x: torch.Tensor) -> torch.Tensor:
-    """The value that gradients are followed of; where it is one of many examples, as it is."""
-    while torch._C._functorch.is_gradtrackingtensor(x):
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
-
-
-class _Watch(TorchFunctionMode):
-    """Marks what a user's function treats so that torch copies it or not, as its strides are; refuses hidden draws.
-
-    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none. So `tolist()`
-    is asked of what grad wraps.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        refuse_host_draw(func, args, kwargs)
-        if func is torch.Tensor.__deepcopy__ and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
-            return args[0].clone()
-        if func is torch.Tensor.untyped_storage and torch._C._functorch.is_functorch_wrapped_tensor(args[0]):
-            no_memory_wrapped("untyped_storage")
-        if func is torch.Tensor.tolist:
-            x = _followed(args[0])
-            return x.tolist() if isinstance(x, Array) else func(x)
-        if func is torch.nn.functional.one_hot and isinstance(
-            innermost(args[0] if args else kwargs.get("input")), Array
-        ):
-            return one_hot(*args, **kwargs)
-        if func in _MAY_COPY and args:
-            x = innermost(args[0])
-            if isinstance(x, Array):
-                root_of(x)._viewed = x._viewed = True
-        return TAKE_CLASSES.get(func, func)(*args, **kwargs)
-
-
-class one_transform(one_call):
-    """One call of a transformation: a user's function runs inside, whose values the transformation's are."""
-
-    __slots__ = ("_watch",)
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        self._watch = None if is_tracing() else _Watch()
-        if self._watch is not None:
-            self._watch.__enter__()
-
-    def __exit__(self, *args: object) -> None:
-        if self._watch is not None:
-            self._watch.__exit__(*args)
-        super().__exit__(*args)

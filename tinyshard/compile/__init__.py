@@ -13,8 +13,7 @@ look_ahead       a partial sum is combined once, where several ops ahead need it
 executable       a Program with the layouts of its inputs and results, and the call of it
 trace_cache      the traces of a function, and the executables made from each
 replay           a graph run again as a function, to be differentiated or vmapped
-compiled         Compiled: the program of one signature, to be read and called
-lowered          Lowered: a traced function, to be read
+compiled         Lowered and Compiled: a traced function, and the program of one signature, to be read and called
 text             the text of a graph and of a program
 memory           what a device holds during each step, counted from a program's steps
 cost             floating-point operations and bytes, counted from a program's steps

@@ -164,13 +164,6 @@ def note_modes(modes: Iterable[Mode]) -> None:
         recorder.note_modes(modes)
 
 
-def capture_arrays(tree: Any) -> Any:
-    """During a trace: every Array of the tree as the stand-in that is an input of the graph."""
-    recorder = current_recorder()
-    assert recorder is not None
-    return tree_map_only(Array, recorder.capture, tree)
-
-
 class Watch(TorchDispatchMode):
     """Sees every op before it is recorded: captures closed-over tensors, refuses what a program cannot do."""
 

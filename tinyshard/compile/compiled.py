@@ -1,4 +1,4 @@
-"""Compiled: the program that jit made for one signature, to be read and to be called; it never traces again."""
+"""Lowered and Compiled: what jit made for one signature, to be read and to be called; it never traces again."""
 
 from __future__ import annotations
 
@@ -12,30 +12,17 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import CollectiveCounts, Cost, cost_of
-from tinyshard.compile.executable import DeviceAssignment, Executable, call
+from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.memory import MemoryAnalysis, memory_of
 from tinyshard.compile.signature import Bound, as_operands, spelled_call
-from tinyshard.compile.text import axis_names, program_text
-from tinyshard.compile.trace_cache import assembled, refuse_abstract
+from tinyshard.compile.text import axis_names, graph_text, program_text
+from tinyshard.compile.trace_cache import TraceCacheEntry, refuse_abstract
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program
 from tinyshard.sharding import Sharding, express
-
-
-@dataclass(frozen=True)
-class Closure:
-    """What a compiled function closes over.
-
-    Attributes:
-        look_up: the tensors as they are now; None if the program does not fit them.
-        changes: what has become of them, in words.
-    """
-
-    look_up: Callable[[], list[torch.Tensor] | None]
-    changes: Callable[[], list[str]]
 
 
 class Compiled:
@@ -48,20 +35,20 @@ class Compiled:
     def __init__(
         self,
         name: str,
-        traced: Traced,
+        entry: TraceCacheEntry,
         executable: Executable,
         assignment: DeviceAssignment,
         bound: Bound,
-        closure: Closure,
+        roots: Sequence[Any],
     ) -> None:
         self._name = name
-        self._traced = traced
+        self._entry = entry
+        self._roots = roots
         self._executable = executable
         self._assignment = assignment
         self._signature = bound.signature
         self._names = tuple(bound.names())
         self._given = tuple(x.sharding if getattr(x, "committed", False) else None for x in bound.operands)
-        self._closure = closure
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the program; returns at once.
@@ -80,13 +67,13 @@ class Compiled:
             rule = "it is a program for values, and cannot be traced, mapped or differentiated"
             raise DtypeError(problem, got=self._name, rule=rule, try_=f"jit({self._name}), before lower()")
         operands = self._operands(args, kwargs)
-        closed = self._closure.look_up()
+        closed = self._entry.look_up(self._roots)
         if closed is None:
             rule = "what it closes over has the shapes and dtypes of then, and its modules are in the same mode"
-            self._refuse("\n".join(self._closure.changes()), rule)
+            self._refuse("\n".join(self._entry.changes(self._roots)), rule)
         everything = [*operands, *closed]
         self._check_places(everything)
-        return assembled(self._traced, call(self._executable, everything, self._assignment_now(everything)))
+        return assembled(self._entry.traced, call(self._executable, everything, self._assignment_now(everything)))
 
     def __repr__(self) -> str:
         return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
@@ -166,16 +153,16 @@ class Compiled:
             for given, made in zip(named, self._executable.results, strict=True)
             if made is not None
         ]
-        leaves = [found[x] if is_tensor else None for is_tensor, x in self._traced.outputs]
-        return tree_unflatten(leaves, self._traced.out_tree)
+        leaves = [found[x] if is_tensor else None for is_tensor, x in self._entry.traced.outputs]
+        return tree_unflatten(leaves, self._entry.traced.out_tree)
 
     def as_text(self) -> str:
         """What each device runs, one step a line: local shapes, collectives, and the bytes that a device sends."""
-        return program_text(self.program, axis_names(self._executable, self._assignment))
+        return program_text(self.program, axis_names(self.program, self._assignment.mesh))
 
     def cost_analysis(self) -> Cost:
         """Floating-point operations of one device, and what it sends by each collective along each axis."""
-        return cost_of(self.program, axis_names(self._executable, self._assignment))
+        return cost_of(self.program, axis_names(self.program, self._assignment.mesh))
 
     def memory_analysis(self) -> MemoryAnalysis:
         """Bytes that one device holds: arguments, results, the peak, and during each step; a model.
@@ -207,6 +194,33 @@ class Compiled:
                         192  aten.add.Tensor  %3: f32[4, 4]  <- peak
         """
         return memory_of(self.program)
+
+
+@dataclass(frozen=True, repr=False)
+class Lowered:
+    """A traced function, not yet partitioned. Made by `jit(f).lower(*args)`."""
+
+    _traced: Traced
+    _name: str
+    _names: tuple[str, ...]
+    _compile: Callable[[], Compiled]
+
+    def __repr__(self) -> str:
+        return f"<{self._name}, traced: {len(self._traced.graph.graph.nodes)} nodes>"
+
+    def as_text(self) -> str:
+        """The ops on whole tensors, one a line.
+
+        Communication: none.
+        """
+        return graph_text(self._traced, self._name, self._names)
+
+    def compile(self) -> Compiled:
+        """Partition it for the layouts of the arguments.
+
+        Communication: none; nothing is sent to a device.
+        """
+        return self._compile()
 
 
 def collectives_in(compiled: Compiled) -> CollectiveCounts:

@@ -15,9 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import move, put_tensor
+from tinyshard.compile.explain import explain_gathers
+from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program
@@ -267,8 +270,17 @@ def call(executable: Executable, operands: Sequence[torch.Tensor], assignment: D
     if None in results:
         metas: Any = runtime.describe(made, assignment.devices[0])
         results = [(replicated(assignment.devices, len(m.shape), assignment.platform), m) for m in metas]
+    if executable.program.reasons:
+        explain_gathers(executable.program, assignment.mesh)
     said = executable.shardings or (None,) * len(results)
     return [
         Array(buffer, layout, meta.shape, meta.dtype, assignment.committed, assignment.mesh, sharding)
         for buffer, (layout, meta), sharding in zip(made, results, said, strict=True)
     ]
+
+
+def assembled(traced: Traced, made: Sequence[torch.Tensor]) -> Any:
+    """Results as the traced function returns them."""
+    leaves = [made[x] if is_tensor else x for is_tensor, x in traced.outputs]
+    tree = traced.out_tree
+    return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)

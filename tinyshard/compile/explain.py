@@ -6,12 +6,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 
 from tinyshard.compile.cost import bytes_sent
-from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.signature import Signature, spelled_call
 from tinyshard.compile.text import axis_names
 from tinyshard.core import config
-from tinyshard.core.program import Value
+from tinyshard.core.program import Program, Value
 from tinyshard.runtime.controller.lineage import users_line
+from tinyshard.sharding.mesh import Mesh
 
 MOST_LINES = 8
 
@@ -71,13 +71,12 @@ _explained: set[tuple[int, str]] = set()
 MOST = 4096  # remembered; then all are forgotten, and may be explained again
 
 
-def explain_gathers(executable: Executable, assignment: DeviceAssignment) -> None:
+def explain_gathers(program: Program, mesh: Mesh | None) -> None:
     """Print, if the flag is set, why a program that is called gathers operands; once for each program and line.
 
     Communication: none.
     """
-    program = executable.program
-    if not program.reasons or not config.read("explain_gathers"):
+    if not config.read("explain_gathers"):
         return
     caller = users_line()
     if (program.number, str(caller)) in _explained:
@@ -85,7 +84,7 @@ def explain_gathers(executable: Executable, assignment: DeviceAssignment) -> Non
     if len(_explained) >= MOST:
         _explained.clear()
     _explained.add((program.number, str(caller)))
-    mesh_axes = axis_names(executable, assignment)
+    mesh_axes = axis_names(program, mesh)
     for number, reason in program.reasons:
         step = program.steps[number]
         operand: Value = step.args[0]

@@ -22,7 +22,6 @@ from tinyshard.core.errors import DtypeError, StaticArgumentError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import named_leaves
 from tinyshard.core.types import ShapedType
-from tinyshard.sharding.mesh import current_mesh
 
 _PYTHON_NUMBERS = (bool, int, float, complex)
 _ROUNDED = frozenset((float, complex))  # to single precision, as torch converts them
@@ -118,7 +117,7 @@ def bind(
         tuple(map(shaped_type_of, operands)),
         tuple((key, types_in(value), value) for key, value in static),
         tuple(x is None for x in leaves),
-        (*config.key(), current_mesh()),
+        config.key(),
     )
     return Bound(signature, operands, names, call)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,19 +56,17 @@ def compile_graph(
     Returns:
         The executable; its inputs are `inputs`.
     """
-    required: list[tuple[torch.fx.Node, Layout]] = []
-    targets: list[tuple[torch.fx.Node, Layout]] = []
-    for node, primitive, params in bound_in(traced.graph):
-        required += [(node, layout) for layout in primitive.required(params)]
-        targets += [(node, layout) for layout in primitive.targets(params, _rank(node))]
+    bound = [
+        (node, primitive, primitive.goal(params, _rank(node))) for node, primitive, params in bound_in(traced.graph)
+    ]
+    required = [(node, goal) for node, primitive, goal in bound if goal is not None and primitive.insists]
+    targets = [(node, goal) for node, primitive, goal in bound if goal is not None and not primitive.insists]
     wanted = [layout for layout in outputs if layout is not None]
     builder, variables, written, musts = open_program(
         assignment, inputs, [*(layout for _, layout in targets), *wanted], [layout for _, layout in required]
     )
-    goals: dict[torch.fx.Node, list[Goal]] = {}
-    for (node, layout), on_axes in zip([*required, *targets], [*musts, *written[: len(targets)]], strict=True):
-        goals.setdefault(node, []).append((layout, on_axes))
-    walk = Partitioner(builder, goals)
+    asked = zip([*required, *targets], [*musts, *written[: len(targets)]], strict=True)
+    walk = Partitioner(builder, {node: (layout, on_axes) for (node, layout), on_axes in asked})
     results = evaluate(traced.graph, walk, variables, walk.made)
     finals = iter(zip(wanted, written[len(targets) :], strict=True))
     brought = [
@@ -76,27 +74,14 @@ def compile_graph(
     ]
     done = []
     for x in brought:  # after all of them: then it is known where each input is put
-        x = walk.emitted(walk.as_it_is(x))
-        done.append(reduce_partial(builder, x) if isinstance(x, ShardedVar) else x)
+        x = walk.as_it_is(x)
+        done.append(x if isinstance(x, Elsewhere) else reduce_partial(builder, walk.placed(x)))
     return close_program(builder, assignment, variables, done, [x.number for x in done])
 
 
 def _rank(node: torch.fx.Node) -> int:
     value = node.meta["val"]
     return value.dim() if isinstance(value, torch.Tensor) else 0
-
-
-@dataclass(eq=False)
-class _Constrained:
-    """A value that is to have a layout which the program's axes cannot say.
-
-    Attributes:
-        plain: the value as ops take it.
-        layout: its layout, should it be returned.
-    """
-
-    plain: ShardedVar
-    layout: Layout
 
 
 class Partitioner(Interpreter):
@@ -107,11 +92,11 @@ class Partitioner(Interpreter):
 
     Attributes:
         builder: the program.
-        goals: for each node of a primitive the layouts that it asked for.
+        goals: for each node of a primitive the layout that it asked for.
         made: what each node became.
     """
 
-    def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Sequence[Goal]]) -> None:
+    def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal]) -> None:
         self.builder = builder
         self.goals = goals
         self.made: dict[torch.fx.Node, Any] = {}
@@ -132,7 +117,7 @@ class Partitioner(Interpreter):
         made = NotImplemented if primitive is None else primitive.partition(self, node, args, kwargs)
         if made is not NotImplemented:
             return made
-        args, kwargs = tree_map_only((ShardedVar, Elsewhere, _Constrained), self.value, (args, kwargs))
+        args, kwargs = tree_map_only((ShardedVar, Elsewhere), self.value, (args, kwargs))
         kwargs = partitioner.on_cpu(kwargs)
         if len(op._schema.returns) == 1 and isinstance(node.meta["val"], torch.Tensor):
             later = deferred.deferred(op, args, kwargs, self.type_of(node))
@@ -186,8 +171,6 @@ class Partitioner(Interpreter):
 
     def value(self, x: Any) -> Any:
         """What a node made, as an op takes it: on the program's axes."""
-        if isinstance(x, _Constrained):
-            return x.plain
         if not isinstance(x, Elsewhere):
             return self.as_it_is(x)
         whole = ShardedVar(x.number, x.shape, x.dtype, ((),) * len(x.shape))
@@ -211,19 +194,7 @@ class Partitioner(Interpreter):
 
     def brought(self, x: Any, layout: Layout, written: Layout | None) -> Any:
         """A value that is to have a layout, which is `written` on the program's axes, if they can say it."""
-        if written is None:
-            is_elsewhere = isinstance(x, Elsewhere)
-            return self.elsewhere(x, layout) if is_elsewhere else _Constrained(self.placed(self.value(x)), layout)
-        x = self.value(x)
-        if isinstance(x, Deferred):
-            return x.laid(self.builder, written.dims)
-        return partitioner.place(self.builder, x, written.dims)
-
-    def emitted(self, x: Any) -> ShardedVar | Elsewhere:
-        """A value that is to be returned."""
-        if not isinstance(x, _Constrained):
-            return x if isinstance(x, Elsewhere) else self.placed(x)
-        return self.elsewhere(x.plain, x.layout)
+        return self.elsewhere(x, layout) if written is None else self.at(x, written.dims)
 
     def elsewhere(self, x: Any, layout: Layout) -> Elsewhere:
         """A value under a layout that the program's axes cannot say."""

@@ -10,26 +10,24 @@ import torch
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import bytes_sent
-from tinyshard.compile.executable import DeviceAssignment, Executable
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import CROSSING, Program, Value
 from tinyshard.core.types import ShapedType
+from tinyshard.sharding.mesh import Mesh
 
 # arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
 _UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
 
-def axis_names(executable: Executable, assignment: DeviceAssignment) -> tuple[tuple[str, ...], ...]:
+def axis_names(program: Program, mesh: Mesh | None) -> tuple[tuple[str, ...], ...]:
     """For each axis of a program the mesh axes that it is, which may be several as one; else its number."""
-    sizes = executable.program.axes
-    mesh = assignment.mesh
     named = None
-    if mesh is not None and mesh.device_ids == assignment.devices:
-        named = _joined([(name, size) for name, size in mesh.shape.items() if size > 1], sizes)
-    return named or _numbered(executable.program)
+    if mesh is not None and mesh.device_ids == program.devices:
+        named = _joined([(name, size) for name, size in mesh.shape.items() if size > 1], program.axes)
+    return named or _numbered(program)
 
 
 def _numbered(program: Program) -> tuple[tuple[str, ...], ...]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import check_devices
@@ -24,7 +23,6 @@ from tinyshard.compile.executable import (
     executables,
     spec_of,
 )
-from tinyshard.compile.explain import explain_gathers
 from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
@@ -143,7 +141,7 @@ class TraceCacheEntry:
         """Call it on operands that nothing transforms; the results are where the partitioner chose."""
         assignment = self.assignment(operands)
         self.check_callable(operands, assignment, name)
-        return called(self.executable(operands, assignment), operands, assignment)
+        return call(self.executable(operands, assignment), operands, assignment)
 
     def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
         """What it closes over, as it is now; None if the trace does not fit that."""
@@ -210,18 +208,3 @@ def _compiled(
         for layout, made in zip(layouts, executable.results, strict=True)
     ]
     return replace(executable, shardings=tuple(s if fit else None for s, fit in zip(named, fits, strict=True)))
-
-
-def called(executable: Executable, operands: Sequence[Any], assignment: DeviceAssignment) -> list[Array]:
-    """Call an executable, and say what it gathers if that is asked for."""
-    arrays = call(executable, operands, assignment)
-    if executable.program.reasons:
-        explain_gathers(executable, assignment)
-    return arrays
-
-
-def assembled(traced: Traced, made: Sequence[torch.Tensor]) -> Any:
-    """Results as the traced function returns them."""
-    leaves = [made[x] if is_tensor else x for is_tensor, x in traced.outputs]
-    tree = traced.out_tree
-    return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)

@@ -15,10 +15,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.unchecked import one_hot
+from tinyshard.arrays.array import Array, innermost, levels, one_call
+from tinyshard.arrays.hidden_effects import refuse_host_draw
+from tinyshard.arrays.refusals import no_memory_wrapped
+from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
+from tinyshard.arrays.views import root_of
 from tinyshard.compile import indexing
 from tinyshard.compile.capture import TracedValueError
-from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 
@@ -125,9 +129,9 @@ class TracedViews:
         if not stale:
             return
         tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        used = {id(whole) for x in tensors for level in _levels(x) for whole in _wholes(level)}
+        used = {id(whole) for x in tensors for level in levels(x) for whole in _wholes(level)}
         for view in stale:
-            if any(id(level) in used for level in _levels(view.copy)):
+            if any(id(level) in used for level in levels(view.copy)):
                 self._refresh(view)
 
     def _refresh(self, view: _View) -> None:
@@ -145,15 +149,7 @@ class TracedViews:
 
 def _version(x: torch.Tensor) -> int:
     """How often a tensor was written to, at any level of torch.func."""
-    return sum(level._version for level in _levels(x))
-
-
-def _levels(x: torch.Tensor) -> list[torch.Tensor]:
-    """A tensor, and what torch.func has wrapped in it."""
-    functorch, levels = torch._C._functorch, [x]
-    while functorch.is_functorch_wrapped_tensor(levels[-1]):
-        levels.append(functorch.get_unwrapped(levels[-1]))
-    return levels
+    return sum(level._version for level in levels(x))
 
 
 def _wholes(x: torch.Tensor | None) -> Iterator[torch.Tensor]:
@@ -168,8 +164,21 @@ _NARROW = {torch.Tensor.narrow, torch.narrow}
 _READERS = {torch.Tensor.__getitem__, torch.Tensor.select, torch.select, *_NARROW}
 
 
-class IndexedByExamples(TorchFunctionMode):
-    """Under vmap: an index may be a number that differs between examples; and one_hot checks the classes of each."""
+_MAY_COPY = {
+    torch.Tensor.contiguous,
+    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("reshape", "flatten", "ravel")),
+    torch.Tensor.reshape_as,
+    torch.Tensor.to,
+}
+
+
+class _Watch(TorchFunctionMode):
+    """Within a transformation: marks what a user's function treats so that torch copies it or not, as its strides are;
+    refuses hidden draws; under vmap an index may be a number that differs between examples.
+
+    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none. So `tolist()`
+    is asked of what grad wraps.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -177,9 +186,23 @@ class IndexedByExamples(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        instead = indexing.BY_TRACED_NUMBERS.get(func)
-        if instead is None or not any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
-            instead = one_hot if func is torch.nn.functional.one_hot else func
+        refuse_host_draw(func, args, kwargs)
+        first = args[0] if args else kwargs.get("input")
+        value, is_wrapped = innermost(first), len(levels(first)) > 1
+        if func is torch.Tensor.__deepcopy__ and is_wrapped:
+            return first.clone()
+        if func is torch.Tensor.untyped_storage and is_wrapped:
+            no_memory_wrapped("untyped_storage")
+        if func is torch.Tensor.tolist:
+            x = next(at for at in levels(first) if not torch._C._functorch.is_gradtrackingtensor(at))
+            return x.tolist() if isinstance(x, Array) else func(x)
+        if func in _MAY_COPY and isinstance(value, Array):
+            root_of(value)._viewed = value._viewed = True
+        instead = TAKE_CLASSES.get(func, func)
+        if func is torch.nn.functional.one_hot and (isinstance(value, Array) or _is_of_examples(first)):
+            instead = one_hot
+        elif func in indexing.BY_TRACED_NUMBERS and any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
+            instead = indexing.BY_TRACED_NUMBERS[func]
         return self._views.call(func, instead, args, kwargs)
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
@@ -189,5 +212,21 @@ class IndexedByExamples(TorchFunctionMode):
 
 
 def _is_of_examples(x: Any) -> bool:
-    functorch = torch._C._functorch
-    return isinstance(x, torch.Tensor) and functorch.is_functorch_wrapped_tensor(x)
+    return any(torch._C._functorch.is_batchedtensor(at) for at in levels(x) if isinstance(at, torch.Tensor))
+
+
+class one_transform(one_call):
+    """One call of a transformation: a user's function runs inside, whose values the transformation's are."""
+
+    __slots__ = ("_watch",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._watch = None if is_tracing() else _Watch()
+        if self._watch is not None:
+            self._watch.__enter__()
+
+    def __exit__(self, *args: object) -> None:
+        if self._watch is not None:
+            self._watch.__exit__(*args)
+        super().__exit__(*args)

@@ -219,19 +219,19 @@ def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
     return missing
 
 
-def check_arguments(what: str, others: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise DtypeError for arguments that a function does not take, but for those that would have no effect."""
+def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> None:
+    """Raise DtypeError for arguments that a function or class does not take, but for those that would have no effect.
+
+    Args:
+        function: it collects them as `others`.
+        others: these.
+    """
+    what = function.__name__
     for name, value in others.items():
         if name in WITHOUT_EFFECT.get(what, {}) or (value is None and name in ARGUMENTS.get(what, {})):
             continue
-        close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
+        known = [each for each in inspect.signature(function).parameters if each != "others"]
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
         try_ = ARGUMENTS.get(what, {}).get(name) or (f"{close[0]}=" if close else "")
         rule = f"its arguments are {', '.join(known)}"
         raise DtypeError(f"{what} has no argument {name!r}", got=f"{name}={value!r}", rule=rule, try_=try_)
-
-
-def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> None:
-    """As `check_arguments`, of a function that collects them as `others`."""
-    if others:
-        known = [name for name in inspect.signature(function).parameters if name != "others"]
-        check_arguments(function.__name__, others, known)

@@ -29,6 +29,9 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
     "collective_timeout_s": (60, "how long a wait goes on while no device makes progress; then it is an error", False),
 }
 
+mesh: list[Any] = [
+    None
+]  # the one that `set_mesh` made current; a plain global: a notebook may run each cell in a context
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
 _CHANGE_PROGRAMS = tuple(name for name, (_, _, changes) in FLAGS.items() if changes)
 
@@ -64,6 +67,6 @@ def read(name: str) -> Any:
 
 
 def key() -> tuple[Any, ...]:
-    """The values of all flags that change programs, and of torch's: its default dtype and its autocast."""
+    """What changes programs: flags, the current mesh, and torch's default dtype and its autocast."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return (*map(_values.__getitem__, _CHANGE_PROGRAMS), torch.get_default_dtype(), autocast)
+    return (*map(_values.__getitem__, _CHANGE_PROGRAMS), mesh[0], torch.get_default_dtype(), autocast)

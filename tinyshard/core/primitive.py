@@ -14,8 +14,7 @@ package's interpreters of a graph ask for.
     inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
-    required    the axes of its program: layouts that these must say, and
-    targets     layouts that they say if they can
+    goal        the axes of its program: a layout that these must say if it `insists`, else if they can
     text        `compile.text`: a line of a graph's text                        as an op of torch
 
 `bind` calls a primitive at every level of torch.func and within any trace. A torch op takes tensors and numbers only:
@@ -32,6 +31,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -70,19 +70,12 @@ def primitive_of(op: Any) -> Rules | None:
     return _by_op.get(op)
 
 
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Handle(Generic[T]):
-    """An object and its number.
+    """An object and its number, which stands for it in a graph."""
 
-    Attributes:
-        value: the object.
-        number: what stands for it in a graph.
-    """
-
-    __slots__ = ("__weakref__", "number", "value")
-
-    def __init__(self, value: T, number: int) -> None:
-        self.value = value
-        self.number = number
+    value: T
+    number: int
 
 
 class Handles(Generic[T]):
@@ -157,10 +150,12 @@ class Primitive(Rules, Generic[P]):
     Attributes:
         name: of the op.
         several: whether it takes and returns a list of tensors; else it takes and returns one.
+        insists: whether the axes of a program are chosen by its goal before the layouts of the operands.
     """
 
     name: ClassVar[str]
     several: ClassVar[bool] = False
+    insists: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._handles: Handles[P] = Handles()
@@ -202,13 +197,9 @@ class Primitive(Rules, Generic[P]):
         """The shardings that name the devices of a function with this op."""
         return ()
 
-    def required(self, params: P) -> Sequence[Layout]:
-        """Layouts that the axes of a program are chosen by, before those of its operands."""
-        return ()
-
-    def targets(self, params: P, ndim: int) -> Sequence[Layout]:
-        """Layouts that the axes of a program are chosen by, after those of its operands; `ndim` is of the result."""
-        return ()
+    def goal(self, params: P, ndim: int) -> Layout | None:
+        """A layout that the axes of a program are chosen by; `ndim` is of the result."""
+        return None
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Bind again."""

@@ -18,7 +18,6 @@ from tinyshard.arrays.hidden_effects import with_new_statistics, writes_statisti
 from tinyshard.arrays.placement import device_get
 from tinyshard.arrays.strided import is_part
 from tinyshard.arrays.views import remember
-from tinyshard.compile.capture import capture_arrays
 from tinyshard.compile.executable import (
     DeviceAssignment,
     Executable,
@@ -29,8 +28,6 @@ from tinyshard.compile.executable import (
     open_program,
     spec_of,
 )
-from tinyshard.compile.explain import explain_gathers
-from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, StatefulRandomError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.undisturbed import undisturbed
@@ -63,9 +60,6 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
     Communication: what the op needs, as the text of its program says.
     """
-    if this_thread.recorder is not None:  # an Array that a traced function closes over
-        args, kwargs = capture_arrays((args, kwargs))
-        return op(*args, **kwargs)
     known = op_traits(op)
     if known.is_alias:
         return _alias(args[0])
@@ -96,8 +90,6 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     assignment = assignment_of(operands)
     executable = _executable(op, args, kwargs, operands, assignment)
     arrays: list[Any] = list(call(executable, operands, assignment))
-    if executable.program.reasons:
-        explain_gathers(executable, assignment)
     if known.is_view:
         remember(op, args, kwargs, arrays)
         of_part = is_part(op, operands[0])

@@ -3,13 +3,11 @@
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
 strategy         which plan an op gets
 plan             the layout that each operand must have, and the layout of each result
-by_rule          a plan by DTensor's rule
 batches          a plan for ops that compute each item of a batch alone
-products         of the plans of a product the one that sends the fewest bytes
 on_meta          the shapes and dtypes that an op makes
 op_table         what tinyshard itself knows of torch's ops: tables
 decompositions   ops written in other ops that can be partitioned: two tables
-dtensor          DTensor's sharding rules; every touch of torch's internal API for them
+dtensor          a plan by DTensor's rule; every touch of torch's internal API for it
 verified         which of these rules the sweep has found right; written by `python -m tests.sweeps.verify`
 deferred         fills, and what is computed from them alone, made in the layout of their first consumer
 reshard          from one layout to another over the same devices, cheapest exchanges first

@@ -12,7 +12,7 @@ from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import BATCHED
-from tinyshard.partition.plan import Plan, gathered, promised_types
+from tinyshard.partition.plan import Plan, gathered, local_types
 from tinyshard.partition.reshard import Dims, ShardedVar
 
 
@@ -51,21 +51,18 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
 
     args, kwargs = tree_map_only(ShardedVar, cut, (args, kwargs))
     parts = tuple((a, "sum") for by in cuts for a in by)
-    results = tuple(
-        None
-        if m is None
-        else (((),) * len(m.shape), parts)
-        if i in summed
-        else (cuts + ((),) * (len(m.shape) - count), ())
-        for i, m in enumerate(whole)
-    )
-    made = promised_types(whole, results, axes)
+
+    def made(i: int, m: ShapedType) -> ShardedVar:
+        of_items = cuts + ((),) * (len(m.shape) - count)
+        return ShardedVar(0, m.shape, m.dtype, *((((),) * len(m.shape), parts) if i in summed else (of_items, ())))
+
+    results = tuple(None if m is None else made(i, m) for i, m in enumerate(whole))
     try:
-        if run_on_meta(op, args, kwargs, axes, local=True) != made:
+        if run_on_meta(op, args, kwargs, axes, local=True) != local_types(results, axes):
             return None
     except RuntimeError:  # an operand of fewer dims is repeated along a dim that is cut here
         return None
-    return Plan(op, args, kwargs, results, made, whole)
+    return Plan(op, args, kwargs, results)
 
 
 def _dividing(cut: tuple[int, ...], sizes: set[int], axes: Axes) -> tuple[int, ...]:

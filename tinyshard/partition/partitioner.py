@@ -20,7 +20,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.on_meta import UnknownShape, check_takes
 from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
-from tinyshard.partition.plan import Plan, gathered, known
+from tinyshard.partition.plan import gathered, local_types
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
 from tinyshard.partition.strategy import plan
 from tinyshard.partition.whole_blocks import joined
@@ -65,13 +65,14 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     leaves: list[Any] = []
     for leaf in wanted:
         if isinstance(leaf, ShardedVar):
-            leaf = _brought(builder, numbers[leaf.number], leaf, op, planned)
+            leaf = _brought(builder, numbers[leaf.number], leaf, op, planned.why)
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
-    slots = emitted(builder, planned.op, tuple(local_args), local_kwargs, planned.local)
+    local = local_types(planned.results, builder.axes)
+    slots = emitted(builder, planned.op, tuple(local_args), local_kwargs, local)
     return [
-        None if result is None else ShardedVar(number, known(whole).shape, known(whole).dtype, *result)
-        for result, whole, number in zip(planned.results, planned.whole, slots, strict=True)
+        None if result is None else replace(result, number=number)
+        for result, number in zip(planned.results, slots, strict=True)
     ]
 
 
@@ -86,9 +87,10 @@ def emitted(
     Returns:
         The numbers of the results, -1 for one that is None.
     """
+    types = [m for m in made if m is not None]
     if op in AS_RESHAPE:
-        op, args = aten.reshape.default, (args[0], list(known(made[0]).shape))
-    numbers = iter(builder.emit(str(op), args, kwargs, [m for m in made if m is not None]))
+        op, args = aten.reshape.default, (args[0], list(types[0].shape))
+    numbers = iter(builder.emit(str(op), args, kwargs, types))
     slots = tuple(-1 if m is None else next(numbers) for m in made)
     if -1 in slots:
         builder.steps[-1] = replace(builder.steps[-1], results=slots)
@@ -104,13 +106,13 @@ def is_gathered(have: ShardedVar, want: ShardedVar, axes: Sequence[int]) -> bool
     return parts(want) < parts(have)
 
 
-def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, planned: Plan) -> Value:
+def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, why: str) -> Value:
     """Bring an operand into place, and write down why, where that gathers it."""
     first = len(builder.steps)
     value = bring(builder, have, want, op)
     if is_gathered(have, want, builder.axes):
         whole = [d for d, (h, w) in enumerate(zip(have.dims, want.dims, strict=True)) if len(w) < len(h)]
-        why = planned.why or f"it computes along {'dim' if len(whole) == 1 else 'dims'} {', '.join(map(str, whole))}"
+        why = why or f"it computes along {'dim' if len(whole) == 1 else 'dims'} {', '.join(map(str, whole))}"
         for number in range(first, len(builder.steps)):
             if builder.steps[number].op == "all_gather":
                 builder.reasons[number] = Reason(str(op), why, builder.where)
@@ -198,11 +200,8 @@ def apply_unknown(
         The numbers of its `count` results.
     """
 
-    why = "the shape of its result depends on values"
-    planned = Plan(op, args, kwargs, (), (), (), why)
-
     def whole(x: ShardedVar) -> Value:
-        return _brought(builder, x, gathered(x), op, planned)
+        return _brought(builder, x, gathered(x), op, "the shape of its result depends on values")
 
     new_args, new_kwargs = tree_map_only(ShardedVar, whole, (args, kwargs))
     return builder.emit(str(op), new_args, new_kwargs, [None] * count)

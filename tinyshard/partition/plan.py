@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
-from tinyshard.partition.reshard import Dims, ShardedVar
+from tinyshard.partition.reshard import ShardedVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,32 +20,22 @@ class Plan:
     Attributes:
         op: the op to run on shards.
         args, kwargs: its arguments with a ShardedVar for each operand, in the layout that it must have.
-        results: for each flat result (dims, partial); None for a result that is None.
-        local: metas of the results on one device.
-        whole: metas of the results as whole tensors.
+        results: for each flat result how it lies, number 0; None for a result that is None.
         why: why operands are gathered that a rule might have kept in parts; empty where a rule decided.
     """
 
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: tuple[tuple[Dims, tuple[tuple[int, str], ...]] | None, ...]
-    local: tuple[ShapedType | None, ...]
-    whole: tuple[ShapedType | None, ...]
+    results: tuple[ShardedVar | None, ...]
     why: str = ""
-
-
-def known(meta: ShapedType | None) -> ShapedType:
-    """The meta of a result that is there."""
-    assert meta is not None
-    return meta
 
 
 def everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:
     """Every device runs the op on whole operands."""
     args, kwargs = tree_map_only(ShardedVar, gathered, (args, kwargs))
-    results = tuple(None if m is None else (((),) * len(m.shape), ()) for m in whole)
-    return Plan(op, args, kwargs, results, whole, whole, why)
+    results = tuple(None if m is None else ShardedVar(0, m.shape, m.dtype, ((),) * len(m.shape)) for m in whole)
+    return Plan(op, args, kwargs, results, why)
 
 
 def gathered(x: ShardedVar) -> ShardedVar:
@@ -53,11 +43,6 @@ def gathered(x: ShardedVar) -> ShardedVar:
     return replace(x, dims=((),) * len(x.shape), partial=())
 
 
-def promised_types(
-    whole: Sequence[ShapedType | None], results: Sequence[Any], axes: Axes
-) -> tuple[ShapedType | None, ...]:
-    """The metas of one device's results, if they lie as is said."""
-    return tuple(
-        None if m is None else ShardedVar(0, m.shape, m.dtype, *r).local(axes)
-        for m, r in zip(whole, results, strict=True)
-    )
+def local_types(results: Sequence[ShardedVar | None], axes: Axes) -> tuple[ShapedType | None, ...]:
+    """Shape and dtype of one device's results."""
+    return tuple(None if x is None else x.local(axes) for x in results)

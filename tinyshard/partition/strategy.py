@@ -10,6 +10,7 @@ right; the plan says why.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,6 @@ from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import undisturbed
 from tinyshard.partition import batches
-from tinyshard.partition.by_rule import by_rule
 from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
@@ -35,9 +35,8 @@ from tinyshard.partition.op_table import (
     scales_parts,
     with_positive_dims,
 )
-from tinyshard.partition.plan import Plan, everywhere, known, promised_types
-from tinyshard.partition.products import cheapest
-from tinyshard.partition.reshard import ShardedVar
+from tinyshard.partition.plan import Plan, everywhere, gathered
+from tinyshard.partition.reshard import ShardedVar, bytes_between
 from tinyshard.partition.verified import RULES
 from tinyshard.runtime import lifecycle
 
@@ -73,7 +72,7 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
 
         args, kwargs = tree_map_only(ShardedVar, combined, (args, kwargs))
         planned = _plan(op, args, kwargs, whole, axes)
-    return cheapest(op, args, kwargs, planned, lambda args, kwargs: _plan(op, args, kwargs, whole, axes), axes)
+    return _cheapest(op, args, kwargs, planned, lambda args, kwargs: _plan(op, args, kwargs, whole, axes), axes)
 
 
 def _plan(
@@ -102,7 +101,7 @@ def _plan(
     led = _led(args[0], whole[0]) if op in AS_RESHAPE and not args[0].partial else None
     if led is not None:
         try:
-            return by_rule(op, (led, *args[1:]), kwargs, whole, axes, set())
+            return dtensor.by_rule(op, (led, *args[1:]), kwargs, whole, axes, set())
         except dtensor.NoRule:
             pass  # then as it lies
     hidden: set[int] = set()  # axes whose cuts are gathered because no rule can keep them
@@ -110,7 +109,7 @@ def _plan(
     reason = ""
     while hidden < used:
         try:
-            return replace(by_rule(op, args, kwargs, whole, axes, hidden), why=reason)
+            return replace(dtensor.by_rule(op, args, kwargs, whole, axes, hidden), why=reason)
         except dtensor.NoRule as why:
             reason = str(why)
             hidden |= set(why.axes) - hidden or used
@@ -142,9 +141,10 @@ def _pointwise(
     Parts of a sum along an axis that cuts another operand are combined first: left partial, the op would gather that
     operand. Where operands are cut in different ways a rule chooses, or the first operand does if `insist`.
     """
-    if torch.Tag.pointwise not in op.tags or any(m is None for m in whole):
+    made = [m for m in whole if m is not None]
+    if torch.Tag.pointwise not in op.tags or len(made) < len(whole):
         return None
-    shape = known(whole[0]).shape
+    shape = made[0].shape
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     cuts: list[Axes] = [()] * len(shape)
     cutting = {a for x in operands for cut in x.dims for a in cut}
@@ -166,8 +166,7 @@ def _pointwise(
         return replace(x, dims=tuple(cut if n > 1 else () for n, cut in zip(x.shape, tail, strict=True)), partial=())
 
     args, kwargs = tree_map_only(ShardedVar, aligned, (args, kwargs))
-    results = ((dims, ()),) * len(whole)
-    return Plan(op, args, kwargs, results, promised_types(whole, results, axes), whole)
+    return Plan(op, args, kwargs, tuple(ShardedVar(0, m.shape, m.dtype, dims) for m in made))
 
 
 def _led(x: ShardedVar, made: ShapedType | None) -> ShardedVar | None:
@@ -176,7 +175,8 @@ def _led(x: ShardedVar, made: ShapedType | None) -> ShardedVar | None:
     A block of [8, 4 in two parts] is not a block of [32]; one of [8 in two parts, 4] is. To swap dims by all_to_all
     moves a block of each device; to gather would bring all blocks to all. None where no later dim is cut.
     """
-    shape, want = list(x.shape), list(known(made).shape)
+    assert made is not None
+    shape, want = list(x.shape), list(made.shape)
     dims = list(x.dims)
     first = target = 0
     while first < len(shape) and target < len(want):
@@ -196,3 +196,67 @@ def _led(x: ShardedVar, made: ShapedType | None) -> ShardedVar | None:
         first, target = last + 1, target + 1
     led = replace(x, dims=tuple(dims), partial=x.partial)
     return None if led.dims == x.dims else led
+
+
+# ---- products: where a rule moves an operand, the plan that sends the fewest bytes, of results that are reduced too --
+#
+# DTensor's rules weigh what it costs to move the operands, not to reduce a result that they leave partial.
+#
+#     g [2048 in 8 parts, 512] @ w [512 in 8 parts, 128]
+#
+#     as the rule has it    g by all_to_all to columns, then a sum over all devices of 1 MB
+#     w gathered            256 KB to each device, and the result is in 8 parts as g is: ZeRO's way
+
+_PRODUCTS = {aten.mm.default, aten.bmm.default}  # others are planned as one of these and an addition
+_WHY = "to gather it sends less than to move the other operand and to reduce the result"
+
+
+def _cheapest(
+    op: Any, args: Any, kwargs: Any, planned: Plan, plan_again: Callable[[Any, Any], Plan], axes: Axes
+) -> Plan:
+    """The plan of a product, or one with an operand gathered that sends fewer bytes.
+
+    A plan that moves no operand stays: the gradient of a weight is a sum over the devices of a batch, which to gather
+    the batch would spare, and every device would compute it all.
+
+    Args:
+        op, args, kwargs: the op, with a ShardedVar for each operand as it is.
+        planned: its plan.
+        plan_again: plans it for other operands.
+        axes: sizes of the program's axes.
+    """
+    if op not in _PRODUCTS:
+        return planned
+    operands = {x.number: x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)}
+    moved = _bytes_to_move(operands, planned, axes)
+    if not moved:
+        return planned
+    best, least = planned, moved + _bytes_to_reduce(operands, planned, axes)
+    for x in operands.values():
+        if x.partial or not any(x.dims) or bytes_between(x, gathered(x), axes) >= least:
+            continue
+        other = plan_again(*_with_gathered(x, args, kwargs))
+        sent = _bytes_to_move(operands, other, axes) + _bytes_to_reduce(operands, other, axes)
+        if sent < least:
+            best, least = replace(other, why=other.why or _WHY), sent
+    return best
+
+
+def _with_gathered(x: ShardedVar, args: Any, kwargs: Any) -> Any:
+    return tree_map_only(ShardedVar, lambda y: gathered(y) if y is x else y, (args, kwargs))
+
+
+def _bytes_to_move(operands: dict[int, ShardedVar], planned: Plan, axes: Axes) -> int:
+    """Bytes that a device sends to bring the operands."""
+    wanted = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
+    return sum(bytes_between(operands[x.number], x, axes) for x in wanted)
+
+
+def _bytes_to_reduce(operands: dict[int, ShardedVar], planned: Plan, axes: Axes) -> int:
+    """Bytes that a device sends to reduce what the op leaves partial, at least."""
+    already = {a for x in operands.values() for a, _ in x.partial}
+    sent = 0
+    for result in filter(None, planned.results):
+        parts = math.prod(axes[a] for a, _ in result.partial if a not in already)
+        sent += result.local(axes).nbytes * (parts - 1) // parts
+    return sent

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.core.collectives import group_positions
 from tinyshard.core.layout import Axes
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
@@ -79,37 +80,27 @@ def _moved(
         sizes: rows of each piece.
         to_whole: from rows of each piece to a block of the whole; or back.
     """
-    axes = builder.axes
-    strides = [math.prod(axes[a + 1 :]) for a in range(len(axes))]
-    parts = math.prod(axes[a] for a in cut)
     block = local.shape[dim]
-
-    def place(position: int) -> int:
-        at = 0
-        for a in cut:
-            at = at * axes[a] + position // strides[a] % axes[a]
-        return at
-
-    def beside(position: int) -> int:
-        return position - sum(position // strides[a] % axes[a] * strides[a] for a in cut)
 
     def rows(start: int, count: int) -> tuple[slice, ...]:
         return tuple(slice(start, start + count) if d == dim else slice(0, n) for d, n in enumerate(local.shape))
 
-    holders = {(beside(p), place(p)): p for p in range(math.prod(axes))}
     moves = []
-    for position in range(math.prod(axes)):
+    for position in range(len(builder.devices)):
+        group = group_positions(builder.axes, cut, position)
+        place = group.index(position)
         first = within = 0  # of the piece: its first row in the whole; among the device's rows of all pieces
         for size in sizes:
-            own = size // parts
-            start = first + place(position) * own
-            while own and start < first + place(position) * own + own:
+            own = size // len(group)
+            start = first + place * own
+            while own and start < first + place * own + own:
                 other = start // block
-                count = min(own - (start - first - place(position) * own), (other + 1) * block - start)
-                here = rows(within + start - first - place(position) * own, count)
+                count = min(own - (start - first - place * own), (other + 1) * block - start)
+                here = rows(within + start - first - place * own, count)
                 there = rows(start - other * block, count)
-                holder = holders[beside(position), other]
-                moves.append((position, holder, here, there) if to_whole else (holder, position, there, here))
+                moves.append(
+                    (position, group[other], here, there) if to_whole else (group[other], position, there, here)
+                )
                 start += count
             first, within = first + size, within + own
     if all(source == target and here == there for source, target, here, there in moves):

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.arrays.array import levels
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
 from tinyshard.core.primitive import Primitive
@@ -210,15 +211,12 @@ def axis_total(axes: Sequence[str], groups: Groups | None = None) -> int:
 
 def lifted(x: torch.Tensor, name: axis_names.Name) -> torch.Tensor:
     """The tensor, mapped along the name: functorch skips the batch rule of an op whose operands are not."""
-    if name.index is None or axis_names.is_free(name) or _is_mapped(x, name.level):
+    if name.index is None or axis_names.is_free(name) or is_mapped(x, name.level):
         return x
     return torch.where(name.index >= 0, x, x)
 
 
-def _is_mapped(x: torch.Tensor, level: int) -> bool:
+def is_mapped(x: torch.Tensor, level: int) -> bool:
+    """Whether a level of torch.func's vmap maps the tensor."""
     functorch = torch._C._functorch
-    while functorch.is_functorch_wrapped_tensor(x):
-        if functorch.is_batchedtensor(x) and functorch.maybe_get_level(x) == level:
-            return True
-        x = functorch.get_unwrapped(x)
-    return False
+    return any(functorch.is_batchedtensor(at) and functorch.maybe_get_level(at) == level for at in levels(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,36 @@ from tinyshard.random.sampling import (
 )
 
 Shape = Sequence[int]
+
+
+def _of_floats(formula: Callable[[Tensor, list[int], torch.dtype], Tensor]) -> Callable[..., Tensor]:
+    """The distribution of a formula of a key's words: with the checks and the arguments that all of them have."""
+
+    def draw(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+        check_others(draw, others)
+        dtype = checked_float(draw.__name__, dtype)
+        return formula(*checked(draw.__name__, key, shape), dtype)
+
+    draw.__name__ = draw.__qualname__ = formula.__name__
+    first, _, rest = (formula.__doc__ or "").partition("\n\n")
+    draw.__doc__ = f"{first}\n\n{_ARGUMENTS}{rest}"
+    return draw
+
+
+_ARGUMENTS = """    Args:
+        key: one Key.
+        shape: of the result.
+        dtype: float32 (default), float64, float16 or bfloat16.
+
+    Returns:
+        As `uniform`.
+
+    Raises:
+        DtypeError, DrawError: as `uniform`.
+
+    Communication: as `uniform`.
+
+"""
 
 
 def uniform(
@@ -68,21 +98,9 @@ def uniform(
     return floats.scaled(unit(data, sizes, dtype), minval, maxval)
 
 
-def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+@_of_floats
+def normal(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     """Numbers of the standard normal distribution.
-
-    Args:
-        key: one Key.
-        shape: of the result.
-        dtype: float32 (default), float64, float16 or bfloat16.
-
-    Returns:
-        As `uniform`.
-
-    Raises:
-        DtypeError, DrawError: as `uniform`.
-
-    Communication: as `uniform`.
 
     In JAX: complex dtypes too; the last bits can differ, by less than 2e-6.
 
@@ -92,9 +110,6 @@ def normal(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **othe
         >>> normal(ts.random.key(0), (2,))
         Array([1.6226422, 2.0252647], dtype=float32)
     """
-    check_others(normal, others)
-    dtype = checked_float("normal", dtype)
-    data, sizes = checked("normal", key, shape)
     return drawn(data, sizes, "normal", dtype)
 
 
@@ -143,21 +158,9 @@ def truncated_normal(
     return torch.minimum(torch.maximum(out, lowest), highest)
 
 
-def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+@_of_floats
+def exponential(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     """Numbers of the exponential distribution of rate 1.
-
-    Args:
-        key: one Key.
-        shape: of the result.
-        dtype: float32 (default), float64, float16 or bfloat16.
-
-    Returns:
-        As `uniform`.
-
-    Raises:
-        DtypeError, DrawError: as `uniform`.
-
-    Communication: as `uniform`.
 
     Example:
         >>> import tinyshard as ts
@@ -165,9 +168,6 @@ def exponential(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, *
         >>> exponential(ts.random.key(42), (2,))
         Array([0.6708175, 1.1388006], dtype=float32)
     """
-    check_others(exponential, others)
-    dtype = checked_float("exponential", dtype)
-    data, sizes = checked("exponential", key, shape)
     return -torch.log1p(-unit(data, sizes, dtype))
 
 
@@ -218,21 +218,9 @@ def check_mode(function: str, mode: str) -> None:
         raise DrawError(f"{function} has no such mode", got=repr(mode), rule='mode is "low" or "high"')
 
 
-def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+@_of_floats
+def laplace(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     """Numbers of the Laplace distribution of scale 1.
-
-    Args:
-        key: one Key.
-        shape: of the result.
-        dtype: float32 (default), float64, float16 or bfloat16.
-
-    Returns:
-        As `uniform`.
-
-    Raises:
-        DtypeError, DrawError: as `uniform`.
-
-    Communication: as `uniform`.
 
     Example:
         >>> import tinyshard as ts
@@ -240,28 +228,13 @@ def laplace(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **oth
         >>> laplace(ts.random.key(0), (2,)).shape
         torch.Size([2])
     """
-    check_others(laplace, others)
-    dtype = checked_float("laplace", dtype)
-    data, sizes = checked("laplace", key, shape)
     u = unit(data, sizes, dtype, -1 + torch.finfo(dtype).eps / 2, 1.0)
     return torch.sign(u) * torch.log1p(-u.abs())
 
 
-def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+@_of_floats
+def cauchy(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     """Numbers of the Cauchy distribution.
-
-    Args:
-        key: one Key.
-        shape: of the result.
-        dtype: float32 (default), float64, float16 or bfloat16.
-
-    Returns:
-        As `uniform`.
-
-    Raises:
-        DtypeError, DrawError: as `uniform`.
-
-    Communication: as `uniform`.
 
     Example:
         >>> import tinyshard as ts
@@ -269,28 +242,13 @@ def cauchy(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **othe
         >>> cauchy(ts.random.key(0), (2,)).shape
         torch.Size([2])
     """
-    check_others(cauchy, others)
-    dtype = checked_float("cauchy", dtype)
-    data, sizes = checked("cauchy", key, shape)
     u = unit(data, sizes, dtype, torch.finfo(dtype).eps, 1.0)
     return torch.tan((u - 0.5) * rounded(math.pi, dtype))
 
 
-def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+@_of_floats
+def logistic(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     """Numbers of the logistic distribution.
-
-    Args:
-        key: one Key.
-        shape: of the result.
-        dtype: float32 (default), float64, float16 or bfloat16.
-
-    Returns:
-        As `uniform`.
-
-    Raises:
-        DtypeError, DrawError: as `uniform`.
-
-    Communication: as `uniform`.
 
     Example:
         >>> import tinyshard as ts
@@ -298,8 +256,5 @@ def logistic(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **ot
         >>> logistic(ts.random.key(0), (2,)).shape
         torch.Size([2])
     """
-    check_others(logistic, others)
-    dtype = checked_float("logistic", dtype)
-    data, sizes = checked("logistic", key, shape)
     x = unit(data, sizes, dtype, torch.finfo(dtype).tiny, 1.0)
     return torch.log(x) - torch.log1p(-x)

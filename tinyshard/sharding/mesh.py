@@ -10,15 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from tinyshard.core.absent import check_arguments
+from tinyshard.core import config
+from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import MeshError
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.draw.html import mesh_html
 from tinyshard.runtime import lifecycle
-
-# a plain global, not a ContextVar: a notebook may run each cell in a context of its own
-_current: list[Mesh | None] = [None]
 
 
 class Mesh:
@@ -44,7 +42,7 @@ class Mesh:
 
     def __init__(self, devices: Any, axis_names: str | Sequence[str], **others: Any) -> None:
         if others:
-            check_arguments("Mesh", others, ("devices", "axis_names"))
+            check_others(Mesh, others)
         grid = np.array(devices, dtype=object)
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         _check_names(names, grid.shape)
@@ -123,7 +121,7 @@ class AbstractMesh(Mesh):
     """
 
     def __init__(self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str], **others: Any) -> None:
-        check_arguments("AbstractMesh", others, ("axis_sizes", "axis_names"))
+        check_others(AbstractMesh, others)
         sizes = checked_sizes(axis_sizes, "axis sizes")
         grid = np.empty(math.prod(sizes), dtype=object)
         grid[:] = [Device(i) for i in range(grid.size)]
@@ -180,7 +178,7 @@ def make_mesh(
         >>> make_mesh((4, 2), ("a", "b"))
         Mesh('a': 4, 'b': 2)
     """
-    check_arguments("make_mesh", others, ("axis_shapes", "axis_names", "devices"))
+    check_others(make_mesh, others)
     sizes = checked_sizes(axis_shapes, "mesh shape")
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     _check_names(names, sizes)
@@ -250,8 +248,8 @@ class set_mesh:
         if mesh is not None and not isinstance(mesh, Mesh):
             raise MeshError("set_mesh takes a mesh", got=f"{mesh!r} ({type(mesh).__name__})")
         self._mesh = mesh
-        self._before = _current[0]
-        _current[0] = mesh
+        self._before = config.mesh[0]
+        config.mesh[0] = mesh
 
     def __enter__(self) -> Mesh | None:
         return self._mesh
@@ -259,7 +257,7 @@ class set_mesh:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _current[0] = self._before
+        config.mesh[0] = self._before
 
 
 def layout_on(mesh: Mesh, dims: tuple[Axes, ...]) -> Layout:
@@ -269,4 +267,5 @@ def layout_on(mesh: Mesh, dims: tuple[Axes, ...]) -> Layout:
 
 def current_mesh() -> Mesh | None:
     """The mesh that `set_mesh` made current, or None."""
-    return _current[0]
+    mesh: Mesh | None = config.mesh[0]
+    return mesh

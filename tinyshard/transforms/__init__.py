@@ -4,7 +4,6 @@ jit           traced once for each signature, partitioned once for each layout o
 jitted        Jitted: from a call of the function to the call of its program
 applied       a jitted function as one op of a transformation: its gradient, tangent and vmapped form
 vmap          a function of one example becomes a function of many
-vmap_errors   what torch.func.vmap refuses, in the form of tinyshard's errors
 over_devices  what pmap and shard_map share: a function of one shard, run by every device on its own
 pmap          one row of the arguments for each device
 shard_map     one block of the arguments for each device of a mesh

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from tinyshard.arrays.views import one_transform
 from tinyshard.compile.capture import capture_arguments
+from tinyshard.compile.traced_views import one_transform
 from tinyshard.core.errors import DtypeError
 from tinyshard.transforms.tangents import checked_values, fitted
 

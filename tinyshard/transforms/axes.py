@@ -43,11 +43,13 @@ def _is_axis(x: Any) -> bool:
     return x is None or (isinstance(x, int) and not isinstance(x, bool))
 
 
-def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[int | None]:
-    """The mapped dim of each leaf of (args, kwargs), counted from the front; None for one that is not mapped.
+def mapped_dims(
+    what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwargs: dict[str, Any], asked: int | None
+) -> tuple[list[int | None], int]:
+    """The mapped dim of each leaf of (args, kwargs), from the front, None for one that is not mapped; and their size.
 
     Raises:
-        MappingError: in_axes do not fit, or name a dim that an argument does not have.
+        MappingError: in_axes do not fit, or name a dim that is not there; sizes differ, or nothing says one.
         DtypeError: an argument that is to be mapped is no tensor.
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
@@ -59,6 +61,7 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
     axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
     leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
     dims: list[int | None] = []
+    sizes: dict[int, str] = {}
     for name, leaf, axis in zip(leaf_names(fun, args, kwargs, is_leaf=is_leaf), leaves, axes, strict=True):
         if leaf is None or axis is None:
             dims.append(None)
@@ -72,43 +75,9 @@ def checked_in_axes(what: str, fun: Any, in_axes: Any, args: Sequence[Any], kwar
                 rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
                 try_="in_axes=None for an argument that all share",
             )
-        dims.append(axis % ndim)
-    return dims
-
-
-def checked_out_axes(what: str, out_axes: Any, out: Any) -> list[int | None]:
-    """The mapped dim of each leaf of the result. Raises MappingError as `spread_axes`."""
-    return spread_axes(f"{what}'s out_axes", out_axes, out)
-
-
-def placed_dim(axis: int, ndim: int) -> int:
-    """Where out_axes puts the mapped dim among those of a result of `ndim` dims, counted from the front.
-
-    Raises:
-        MappingError: there is no such place.
-    """
-    if not -ndim - 1 <= axis <= ndim:
-        raise MappingError(
-            "out_axes names a dim that the result does not have", got=f"{axis}, a result of {ndim + 1} dims"
-        )
-    return axis % (ndim + 1)
-
-
-def axis_length(
-    what: str, fun: Any, args: Sequence[Any], kwargs: dict[str, Any], dims: Sequence[int | None], asked: int | None
-) -> int:
-    """The size of the mapped axis.
-
-    Raises:
-        MappingError: arguments disagree, or nothing says it.
-    """
-    leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
-    sizes: dict[int, str] = {}
-    for name, leaf, dim in zip(leaf_names(fun, args, kwargs, is_leaf=is_leaf), leaves, dims, strict=True):
-        if dim is not None:
-            sizes.setdefault(
-                leaf.shape[dim], f"axis {dim} of {name}, shape {tuple(leaf.shape)}, has size {leaf.shape[dim]}"
-            )
+        dim = axis % ndim
+        dims.append(dim)
+        sizes.setdefault(shape[dim], f"axis {dim} of {name}, shape {shape}, has size {shape[dim]}")
     if len(sizes) > 1:
         raise MappingError(
             f"{what} got inconsistent sizes for the axes to be mapped",
@@ -125,4 +94,21 @@ def axis_length(
         )
     if asked is not None and size is not None and asked != size:
         raise MappingError(f"{what}'s axis_size differs from the arguments'", got=f"{asked} and {size}")
-    return int(size if size is not None else asked or 0)
+    return dims, int(size if size is not None else asked or 0)
+
+
+def placed_dims(what: str, out_axes: Any, out: Any) -> list[int | None]:
+    """Where out_axes puts the mapped dim among those of each leaf of the result, counted from the front.
+
+    Raises:
+        MappingError: there is no such place, or as `spread_axes`.
+    """
+    dims: list[int | None] = []
+    leaves = tree_leaves(out, is_leaf=is_leaf)
+    for axis, x in zip(spread_axes(f"{what}'s out_axes", out_axes, out), leaves, strict=True):
+        axis, ndim = None if x is None else axis, len(getattr(x, "shape", ())) + 1
+        if axis is not None and not -ndim <= axis < ndim:
+            problem = "out_axes names a dim that the result does not have"
+            raise MappingError(problem, got=f"{axis}, a result of {ndim} dims")
+        dims.append(None if axis is None else axis % ndim)
+    return dims

@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import array
-from tinyshard.arrays.views import one_transform
 from tinyshard.compile.capture import capture_arguments
+from tinyshard.compile.traced_views import one_transform
 from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
 
 

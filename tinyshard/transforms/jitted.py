@@ -14,12 +14,11 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import array, as_sharding, device_put
-from tinyshard.compile.compiled import Closure, Compiled
-from tinyshard.compile.executable import DeviceAssignment, Executable
+from tinyshard.compile.compiled import Compiled, Lowered
+from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
-from tinyshard.compile.lowered import Lowered
 from tinyshard.compile.signature import Bound, Signature, bind
-from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled, called, traces_of
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, traces_of
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
@@ -28,7 +27,6 @@ from tinyshard.core.layout import is_same_placement
 from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
-from tinyshard.sharding.mesh import current_mesh
 from tinyshard.sharding.prefix import map_with, spread
 from tinyshard.transforms import applied
 
@@ -82,8 +80,8 @@ class Jitted:
         found = None if key is None else self._found.get(key)
         if found is not None:
             entry, executable, assignment = found
-            return assembled(entry.traced, called(executable, args, assignment))
-        if axis_names.in_scope() and axis_names.level():  # collectives inside may name an axis that vmap binds outside
+            return assembled(entry.traced, call(executable, args, assignment))
+        if axis_names.in_scope():  # collectives inside may name an axis that vmap binds outside
             return self._inlined(args, kwargs)
         bound = self._bind(args, kwargs)
         if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
@@ -101,7 +99,7 @@ class Jitted:
         closes_over = entry.traced.closed or entry.traced.modes
         if key is not None and not closes_over and self._entries_for(bound.signature)[0] is entry:
             self._found.put(key, (entry, executable, assignment))
-        return assembled(entry.traced, called(executable, everything, assignment))
+        return assembled(entry.traced, call(executable, everything, assignment))
 
     def _executable(
         self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[Any]
@@ -118,7 +116,7 @@ class Jitted:
 
         def run(*inputs: torch.Tensor) -> list[Array]:
             executable, assignment = self._executable(bound, entry, inputs)
-            return called(executable, inputs, assignment)
+            return call(executable, inputs, assignment)
 
         return assembled(entry.traced, applied.apply(_derived(entry), run, everything))
 
@@ -135,7 +133,7 @@ class Jitted:
         """What decides on trace, executable and assignment together, for the most common call; None for others."""
         if not args or kwargs or self._in_shardings is not None or self._static_argnums or self._static_argnames:
             return None
-        key: list[Any] = [config.key(), current_mesh()]
+        key: list[Any] = [config.key()]
         for x in args:
             if type(x) is not Array or not x.committed:
                 return None
@@ -168,8 +166,7 @@ class Jitted:
             assignment = self._assignment(entry, everything, bound.names)
             executable = entry.executable(everything, assignment, self._named(entry))
             roots = (self._function, *bound.statics)
-            closure = Closure(lambda: entry.look_up(roots), lambda: entry.changes(roots))
-            return Compiled(self._name, entry.traced, executable, assignment, bound, closure)
+            return Compiled(self._name, entry, executable, assignment, bound, roots)
 
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 

@@ -73,6 +73,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
     """A manual region on whole tensors: its inputs, and then what it closes over."""
 
     name = "mapped"
+    insists = True
 
     def handle(self, params: ManualRegion) -> Handle[ManualRegion]:
         return _kept(params, "handle", lambda: self._handles.own(params))
@@ -156,12 +157,12 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
     def shardings(self, params: ManualRegion) -> Sequence[Sharding]:
         return [NamedSharding(params.mesh, P())]
 
-    def required(self, params: ManualRegion) -> Sequence[Layout]:
+    def goal(self, params: ManualRegion, ndim: int) -> Layout:
         every = range(len(params.mesh.axis_names))  # one dim for each axis shows which of the program's axes that is
-        return [layout_on(params.mesh, tuple((a,) for a in every))]
+        return layout_on(params.mesh, tuple((a,) for a in every))
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        region, written = self.params(args), partitioner.goals[node][0][1]
+        region, written = self.params(args), partitioner.goals[node][1]
         if written is None:
             return self._elsewhere(partitioner, region, args[0])
 

@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from tinyshard.arrays.array import innermost
 from tinyshard.arrays.placement import as_tensor, device_put
 from tinyshard.compile.capture import capture_outer, note_modes
-from tinyshard.compile.executable import DeviceAssignment
+from tinyshard.compile.executable import DeviceAssignment, assembled
 from tinyshard.compile.signature import Bound, static_both_ways
-from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, assembled
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
@@ -65,10 +65,6 @@ class OverDevices(Jitted):
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on the devices; returns at once. Inside a transformation it is one op of it."""
-        return self._inlined(args, kwargs) if axis_names.in_scope() else super().__call__(*args, **kwargs)
 
     # ---- what pmap and shard_map tell -------------------------------------------------------------------------
 

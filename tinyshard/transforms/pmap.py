@@ -15,10 +15,9 @@ from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.layout import Layout
-from tinyshard.core.leaves import shapes_of
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding.mesh import Mesh, layout_on
-from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
+from tinyshard.transforms.axes import mapped_dims, placed_dims
 from tinyshard.transforms.over_devices import OverDevices, Split, moved_to
 
 UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
@@ -49,8 +48,8 @@ class Pmapped(OverDevices):
 
     def _split(self, bound: Bound) -> Split:
         args, kwargs = bound.arguments
-        every = checked_in_axes("pmap", self._function, self._axes(bound, args), args, kwargs)
-        size = axis_length("pmap", self._function, args, kwargs, every, self._axis_size)
+        axes = self._axes(bound, args)
+        every, size = mapped_dims("pmap", self._function, axes, args, kwargs, self._axis_size)
         all_leaves = tree_leaves((tuple(args), kwargs))
         dims = [d for x, d in zip(all_leaves, every, strict=True) if x is not None]
         check_devices_live(bound.operands)
@@ -83,14 +82,10 @@ class Pmapped(OverDevices):
         return Mesh(np.array(devices[:size], dtype=object), (self._axis_name,))
 
     def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
-        axes = checked_out_axes("pmap", self._out_axes, out)
+        dims = placed_dims("pmap", self._out_axes, out)
         found: list[tuple[Layout, int | None]] = []
-        for x, shape, axis in zip(tree_leaves(out), shapes_of(out), axes, strict=True):
-            if x is None or axis is None:
-                found.append((_rows(mesh, 0 if x is None else x.dim(), None), None))
-                continue
-            dim = placed_dim(axis, len(shape))
-            found.append((_rows(mesh, x.dim() + 1, dim), dim))
+        for x, dim in zip(tree_leaves(out), dims, strict=True):
+            found.append((_rows(mesh, 0 if x is None else x.dim() + (dim is not None), dim), dim))
         return found
 
     def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:

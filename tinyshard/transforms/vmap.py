@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.arrays.views import one_transform
-from tinyshard.compile.capture import capture_arguments
-from tinyshard.compile.traced_views import IndexedByExamples
+from tinyshard.compile.capture import TracedValueError, capture_arguments
+from tinyshard.compile.traced_views import one_transform
 from tinyshard.core import axis_names
-from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, MappingError
-from tinyshard.core.leaves import shapes_of
-from tinyshard.transforms.axes import axis_length, checked_in_axes, checked_out_axes, placed_dim
-from tinyshard.transforms.vmap_errors import told_as_ours
+from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError
+from tinyshard.primitives.collective import is_mapped
+from tinyshard.runtime.controller.lineage import users_line, users_line_of
+from tinyshard.transforms.axes import mapped_dims, placed_dims
 
 
 def vmap(
@@ -72,8 +70,7 @@ def vmap(
         leaves, form = tree_flatten((args, kwargs))
         leaves = [_operand(x) for x in leaves]
         args, kwargs = tree_unflatten(leaves, form)
-        dims = checked_in_axes("vmap", fun, in_axes, args, kwargs)
-        size = axis_length("vmap", fun, args, kwargs, dims, axis_size)
+        dims, size = mapped_dims("vmap", fun, in_axes, args, kwargs, axis_size)
         return _run(fun, leaves, form, dims, out_axes, axis_name, size)
 
     return batched
@@ -100,7 +97,7 @@ def _run(
                 out = fun(*args, **kwargs)
         results, out_form = tree_flatten(out)
         results = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in results]
-        axes = _out_dims(out_axes, out)
+        axes = placed_dims("vmap", out_axes, out)
         for i, (x, axis) in enumerate(zip(results, axes, strict=True)):
             if x is not None and axis is None:
                 _check_same_for_all(x, i)
@@ -109,8 +106,7 @@ def _run(
 
     if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
-    by_examples = contextlib.nullcontext() if is_tracing() else IndexedByExamples()
-    with one_transform(), told_as_ours(), by_examples:
+    with one_transform(), _told_as_ours():
         index = torch.arange(size or 1, dtype=torch.int32)
         mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
@@ -126,23 +122,60 @@ def _one_example(x: torch.Tensor, dim: int) -> torch.Tensor:
     return x.new_zeros((*x.shape[:dim], 1, *x.shape[dim + 1 :]))
 
 
-def _out_dims(out_axes: Any, out: Any) -> list[int | None]:
-    """Where the mapped dim of each leaf of the result goes, counted from the front."""
-    dims: list[int | None] = []
-    for axis, shape in zip(checked_out_axes("vmap", out_axes, out), shapes_of(out), strict=True):
-        dims.append(None if axis is None else placed_dim(axis, len(shape)))
-    return dims
-
-
 def _check_same_for_all(x: torch.Tensor, number: int) -> None:
-    functorch = torch._C._functorch
-    level = axis_names.level()
-    below = x
-    while functorch.is_functorch_wrapped_tensor(below):
-        if functorch.is_batchedtensor(below) and functorch.maybe_get_level(below) == level:
-            raise MappingError(
-                "vmap's out_axes is None for a result that differs between examples",
-                got=f"result {number}, shape {tuple(x.shape)} for each example",
-                try_="out_axes=0 for it; or reduce it with psum or pmean over axis_name",
-            )
-        below = functorch.get_unwrapped(below)
+    if is_mapped(x, axis_names.level()):
+        raise MappingError(
+            "vmap's out_axes is None for a result that differs between examples",
+            got=f"result {number}, shape {tuple(x.shape)} for each example",
+            try_="out_axes=0 for it; or reduce it with psum or pmean over axis_name",
+        )
+
+
+# ---- what torch.func.vmap refuses, said as elsewhere here: its own words name neither the line nor a way out ---------
+
+_A_VALUE = (
+    "Python asks for a value that differs between examples",
+    "under vmap if, while, float(), item() see no example of their own",
+    "torch.where(condition, a, b), torch.cond, or in_axes=None for an argument that all share",
+    TracedValueError,
+)
+_A_SHAPE = (
+    "the shape of a result depends on values, and differs between examples",
+    "all examples have results of one shape",
+    "torch.where(mask, x, 0); torch.sort or torch.topk for a fixed number of them",
+    DtypeError,
+)
+_IN_PLACE = (
+    "a value is changed in place, and has no room for what is written",
+    "under vmap an argument with in_axes=None is one value for all examples; it cannot hold one result for each",
+    "a new value in place of a changed one: s = s + x, not s += x",
+    DtypeError,
+)
+_REFUSALS: dict[str, tuple[str, str, str, type[TinyshardError]]] = {
+    "data-dependent control flow": _A_VALUE,
+    "calling .item()": _A_VALUE,
+    "output dynamic shape": _A_SHAPE,
+    "can support dynamic shape": _A_SHAPE,
+    "doesn't match the broadcast shape": _IN_PLACE,
+    "inplace arithmetic": _IN_PLACE,
+    "called random operation": (
+        "a stateful random op under vmap",
+        "whether examples draw the same numbers or different ones is for the caller to say",
+        "draw with ts.random, from one key for all or from ts.random.split(key, n)",
+        StatefulRandomError,
+    ),
+}
+
+
+@contextlib.contextmanager
+def _told_as_ours() -> Iterator[None]:
+    """Raise torch's refusals as errors with the user's line, the rule and what to try."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, TinyshardError):
+            raise
+        for words, (problem, rule, try_, kind) in _REFUSALS.items():
+            if words in str(error):
+                raise kind(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_) from None
+        raise
