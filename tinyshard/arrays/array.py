@@ -7,10 +7,12 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays import strided
 from tinyshard.arrays.refusals import Immutable, refuse
@@ -95,6 +97,9 @@ def shaped_type_of(x: Any) -> ShapedType:
 
 # torch's own checks nothing on a subclass, or takes other dtypes of a tensor without values
 _INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot, **TAKE_CLASSES}
+# torch adds to what it makes of the state, in place: of a plain one, as `nn.GRU` makes it, that would be a plain tensor
+_RECURRENT = {getattr(torch, name) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")}
+_RECURRENT |= {getattr(torch, f"{name}_cell") for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")}
 _READ_IN_TORCH = {torch.tensor_split, torch.Tensor.tensor_split}  # torch reads the second operand's memory itself
 
 
@@ -106,6 +111,19 @@ def _second_on_host(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[st
 
     named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
     return (*args[:1], *map(plain, args[1:])), named
+
+
+def _recurrent(func: Any, *args: Any) -> Any:
+    """A recurrent layer or cell, its state an Array; if it is to be differentiated, by ops that shards can compute.
+
+    The state is the second argument, or the third of a packed sequence, where the sizes of its batches are the second.
+    """
+
+    def held(x: torch.Tensor) -> torch.Tensor:
+        return Array._from_values(x) if x.is_floating_point() and not x.requires_grad else x
+
+    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled and not torch.is_grad_enabled()):
+        return func(args[0], *tree_map_only(torch.Tensor, held, args[1:3]), *args[3:])
 
 
 def _backward(*args: Any, **kwargs: Any) -> None:
@@ -207,6 +225,8 @@ class Array(Immutable):
             strided.refuse(args[0])
         if func in _READ_IN_TORCH:
             args, kwargs = _second_on_host(*args, **(kwargs or {}))
+        if func in _RECURRENT:
+            func = partial(_recurrent, func)
         if func is torch.Tensor.backward:
             return _backward(*args, **(kwargs or {}))
         func = _INSTEAD.get(func, func)

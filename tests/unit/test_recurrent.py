@@ -1,0 +1,59 @@
+"""Recurrent layers and cells of torch.nn on Arrays, whose state they make themselves: torch's values and gradients."""
+
+import pytest
+import torch
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves
+
+import tinyshard as ts
+from tinyshard import P
+
+MAKERS = {
+    "gru": lambda: torch.nn.GRU(3, 6, bidirectional=True),
+    "rnn": lambda: torch.nn.RNN(3, 6),
+    "relu": lambda: torch.nn.RNN(3, 6, nonlinearity="relu"),
+    "lstm": lambda: torch.nn.LSTM(3, 6),
+    "projected": lambda: torch.nn.LSTM(3, 6, proj_size=2),
+    "gru cell": lambda: torch.nn.GRUCell(3, 6),
+    "rnn cell": lambda: torch.nn.RNNCell(3, 6),
+    "lstm cell": lambda: torch.nn.LSTMCell(3, 6),
+}
+
+
+def loss(module, x, parameters=None):
+    made = module(x) if parameters is None else functional_call(module, parameters, (x,))
+    return sum(y.square().sum() for y in tree_leaves(made))
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_values_and_gradients_are_torchs(name):
+    torch.manual_seed(0)
+    module = MAKERS[name]()
+    host = torch.randn(4, 3) if "cell" in name else torch.randn(2, 4, 3)
+    mesh = ts.make_mesh((4,), ("i",), devices=ts.devices()[:4])
+    x = ts.device_put(host, ts.NamedSharding(mesh, P(*(None,) * (host.dim() - 2), "i")))
+    with torch.no_grad():
+        for y, expected in zip(tree_leaves(module(x)), tree_leaves(module(host)), strict=True):
+            torch.testing.assert_close(ts.device_get(y), expected)
+    loss(module, host).backward()
+    expected = {key: p.grad for key, p in module.named_parameters()}
+    module.zero_grad()
+    loss(module, x).backward()
+    eager = {key: p.grad for key, p in module.named_parameters()}
+    by_grad = ts.grad(lambda p: loss(module, x, p))(dict(module.named_parameters()))
+    for made in (eager, by_grad):
+        for key, value in expected.items():
+            torch.testing.assert_close(torch.as_tensor(ts.device_get(made[key])), value)
+
+
+def test_a_packed_sequence_and_a_state_of_the_users():
+    torch.manual_seed(0)
+    module = torch.nn.GRU(3, 6)
+    host, state = torch.randn(5, 2, 3), torch.randn(1, 2, 6)
+    x = ts.array(host)
+    torch.testing.assert_close(ts.device_get(module(x, ts.array(state))[0]).detach(), module(host, state)[0].detach())
+    packed = torch.nn.utils.rnn.pack_padded_sequence(host, torch.tensor([5, 3]))
+    made, last = module(torch.nn.utils.rnn.PackedSequence(ts.array(packed.data), packed.batch_sizes))
+    expected, last_expected = module(packed)
+    torch.testing.assert_close(ts.device_get(made.data).detach(), expected.data.detach())
+    torch.testing.assert_close(ts.device_get(last).detach(), last_expected.detach())
