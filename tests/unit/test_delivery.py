@@ -1,5 +1,7 @@
 """What is sent for a call: prepared as often as an interrupt strikes, and noted as sent only then."""
 
+import gc
+
 import torch
 
 from tinyshard.core.program import Builder
@@ -7,7 +9,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
-from tinyshard.runtime.controller.items import Call
+from tinyshard.runtime.controller.items import Call, Free
 from tinyshard.runtime.controller.lineage import Run, Where
 from tinyshard.runtime.controller.refs import Buffers
 
@@ -27,7 +29,7 @@ class Connection:
         pass
 
 
-def test_a_program_is_sent_with_the_call_that_an_interrupt_kept_from_being_sent():
+def test_a_program_is_sent_with_its_first_call_whose_message_was_sent_and_dropped_with_its_last_reference():
     calls = Calls()
     calls.links.extend([Connection(), Connection()])
     deliveries = Deliveries(calls, Buffers(), None, lambda block, device: None)
@@ -40,5 +42,13 @@ def test_a_program_is_sent_with_the_call_that_an_interrupt_kept_from_being_sent(
     deliveries.send(delivery, is_receiver=True)
     later = Call(Run(2, (0, 1), False, Where("here", 2)), program, (), ())
     deliveries.send(deliveries.prepare(later, lambda: True, is_receiver=True), is_receiver=True)
+    assert not deliveries.has_released
+    del program, item, later, delivery
+    gc.collect()
+    assert deliveries.has_released
+    for _ in range(2):
+        delivery = deliveries.prepare(Free(), lambda: True, is_receiver=True)
+    deliveries.send(delivery, is_receiver=True)
+    assert not deliveries.has_released
     for link in calls.links:
-        assert link.frames == ["program", "run", "run"]
+        assert link.frames == ["program", "run", "run", "forget"]

@@ -12,7 +12,6 @@ from torch import Tensor
 
 import tinyshard as ts
 from tests.expressions import check_same
-from tinyshard.compile.executable import executables
 from tinyshard.compile.text import program_text
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
@@ -21,6 +20,7 @@ from tinyshard.partition import strategy
 from tinyshard.partition.dtensor import planning_axes
 from tinyshard.partition.op_table import is_random, op_traits, with_positive_dims
 from tinyshard.partition.reshard import ShardedVar
+from tinyshard.runtime.cache import Recent
 
 aten = torch.ops.aten
 CROSSING = {*(name for name, row in COLLECTIVES.items() if row.communicates), "transfer"}
@@ -222,7 +222,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     from tinyshard.partition import partitioner
 
     ops: list[Any] = []
-    monkeypatch.setattr(eager, "_executables", executables(1000))
+    monkeypatch.setattr(eager, "_executables", Recent(1000))
     monkeypatch.setattr(partitioner, "plan", lambda op, *a: ops.append(op) or strategy.plan(op, *a))
     return ops
 
@@ -255,7 +255,7 @@ def test_scalars_that_compare_equal_do_not_share_a_program(scalars: tuple[Any, .
 
 
 def test_the_number_of_executables_is_bounded(planned: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "_executables", executables(3))
+    monkeypatch.setattr(eager, "_executables", Recent(3))
     x = put(X, 4, 2)
     for n in range(6):
         x + n

@@ -16,7 +16,7 @@ from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar, reshard
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent, forget_released, release
+from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import AbstractMesh
@@ -92,7 +92,7 @@ def check_devices(devices: Iterable[Device], runtime: Any) -> None:
         )
 
 
-_moves: Recent[Any, Program] = Recent(1024, release)
+_moves: Recent[Any, Program] = Recent(1024)
 
 
 def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
@@ -104,7 +104,6 @@ def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torc
     key = (have, want, shape, dtype)
     made = _moves.get(key)
     if made is None:
-        forget_released()
         made = _moves.put(key, _move_program(have, want, shape, dtype))
     return made
 

@@ -27,7 +27,6 @@ from tinyshard.core.program import Builder, Program
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent, forget_released, release
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import Mesh
@@ -163,11 +162,6 @@ def spec_of(x: Any, assignment: DeviceAssignment) -> InputSpec:
     return InputSpec(shaped_type_of(x), layout if layout is not None and layout.devices == assignment.devices else None)
 
 
-def executables(most: int) -> Recent[Any, Executable]:
-    """A cache of executables by what decides on them; devices forget the programs of those that it drops."""
-    return Recent(most, lambda executable: release(executable.program))
-
-
 def open_program(
     assignment: DeviceAssignment,
     specs: Sequence[InputSpec],
@@ -186,7 +180,6 @@ def open_program(
         The builder; a ShardedVar for each spec; the targets, and what is required, on the program's axes, None for
         a layout that these cannot say. An operand with such a layout is brought to every device as a whole.
     """
-    forget_released()
     known = [coarsest(s.layout) for s in specs if s.layout is not None]
     axes, written = _on_common_axes(assignment, [*map(coarsest, required), *known, *map(coarsest, targets)])
     builder = Builder(assignment.devices, axes)

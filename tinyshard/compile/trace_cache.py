@@ -20,7 +20,6 @@ from tinyshard.compile.executable import (
     assignment_at,
     assignment_of,
     call,
-    executables,
     spec_of,
 )
 from tinyshard.compile.signature import Signature
@@ -32,18 +31,13 @@ from tinyshard.core.layout import is_same_placement
 from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.cache import Recent, release
+from tinyshard.runtime.cache import Recent
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.mesh import AbstractMesh, Mesh
 
 MOST_TRACES = 1024  # of a function, for different signatures
 MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
 MOST_PROGRAMS = 256  # of a trace, for different layouts
-
-
-def _release_all(kept: Recent[Any, Executable]) -> None:
-    for executable in kept.values():
-        release(executable.program)
 
 
 @dataclass(eq=False)
@@ -58,13 +52,12 @@ class TraceCacheEntry:
     """
 
     traced: Traced
-    executables: Recent[Any, Executable] = field(default_factory=lambda: executables(MOST_PROGRAMS))
+    executables: Recent[Any, Executable] = field(default_factory=lambda: Recent(MOST_PROGRAMS))
     closed: tuple[ShapedType, ...] = field(init=False)
     derived: Any = None
 
     def __post_init__(self) -> None:
         self.closed = tuple(c.type for c in self.traced.closed)
-        weakref.finalize(self, _release_all, self.executables).atexit = False
 
     @property
     def hides_tensors(self) -> bool:

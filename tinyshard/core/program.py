@@ -80,7 +80,7 @@ class Reason:
     where: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Program:
     """Steps that every device of `devices` runs.
 

@@ -24,7 +24,6 @@ from tinyshard.compile.executable import (
     assignment_of,
     call,
     close_program,
-    executables,
     open_program,
     spec_of,
 )
@@ -34,11 +33,12 @@ from tinyshard.core.undisturbed import undisturbed
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition import partitioner
 from tinyshard.partition.op_table import is_random, op_traits
+from tinyshard.runtime.cache import Recent
 
 MAX_EXECUTABLES = 4096
 _SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
 
-_executables = executables(MAX_EXECUTABLES)
+_executables: Recent[Any, Executable] = Recent(MAX_EXECUTABLES)
 
 
 def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

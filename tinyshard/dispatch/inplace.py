@@ -26,15 +26,16 @@ from tinyshard.arrays.hidden_effects import max_norm_error, runs_in_batch_norm, 
 from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import custom_op_writes, written
-from tinyshard.compile.executable import assignment_of, call, executables, spec_of
+from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import trace
 from tinyshard.core.types import ShapedType
+from tinyshard.runtime.cache import Recent
 
 aten = torch.ops.aten
 
 MAX_WRITES = 512
-_writes = executables(MAX_WRITES)
+_writes: Recent[Any, Executable] = Recent(MAX_WRITES)
 
 
 def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

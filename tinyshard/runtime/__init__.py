@@ -55,7 +55,7 @@ standard_descriptors  0, 1 and 2 are open before the runtime opens others
 local                 all devices in this process: the oracle of the tests
 options               what init may be told, checked
 lifecycle             which devices there are: init, devices, shutdown, the runtime in use
-cache                 what was used last; programs that nothing refers to any more, for the devices to drop
+cache                 what was used last; programs of what it drops are dropped by the devices
 
 A walk, with shared memory:
 

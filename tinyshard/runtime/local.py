@@ -6,7 +6,9 @@ and is deterministic: an oracle for tests, a runtime for debuggers, and a fallba
 
 from __future__ import annotations
 
+import copy
 import itertools
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -66,7 +68,8 @@ class LocalRuntime:
         self._drop_released()
         ready = self._programs.get(program.number)
         if ready is None:
-            ready = self._programs[program.number] = make_ready(program)
+            ready = self._programs[program.number] = make_ready(copy.copy(program))
+            weakref.finalize(program, self._programs.pop, program.number, None).atexit = False
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self) for _ in program.outputs]
         with torch.no_grad(), default_keys(), default_dtype(program.default_dtype):
@@ -177,10 +180,6 @@ class LocalRuntime:
         for handed in self._handed:
             handed.clear()
         return answer
-
-    def forget(self, program: Program) -> None:
-        """Drop a program that will not be called again."""
-        self._programs.pop(program.number, None)
 
     def host(self, device: int) -> str | None:
         """None: this machine."""

@@ -18,7 +18,7 @@ from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.signature import Bound, Signature, bind
-from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_TRACES, TraceCacheEntry, traces_of
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, traces_of
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
@@ -59,7 +59,7 @@ class Jitted:
         self._static_argnames = static_argnames
         self._entries = traces_of(function)
         self._asked: weakref.WeakKeyDictionary[TraceCacheEntry, list[Sharding | None]] = weakref.WeakKeyDictionary()
-        self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_TRACES)
+        self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_PROGRAMS)
         self._is_of_constants = is_of_constants
 
     def __getattr__(self, name: str) -> Any:

@@ -8,9 +8,9 @@ from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.calls import Calls
-from tinyshard.runtime.controller.items import Call, Forget, Item, Put, Request
+from tinyshard.runtime.controller.items import Call, Item, Put, Request
 from tinyshard.runtime.controller.lineage import Run, settle
-from tinyshard.runtime.controller.refs import Buffers, Watch, by_devices
+from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
 from tinyshard.runtime.failure import gone
 from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, Placement
 
@@ -28,12 +28,14 @@ class Delivery:
         sends: for each message, its devices and its frame.
         placement: where the messages go in the log, if there is one.
         released: the values that no Buffer refers to any more, which the messages free.
+        unused: the programs that will not be called again, which the messages let the devices drop.
     """
 
     item: Item
     sends: Sends
     placement: Placement | None
     released: Sequence[Watch]
+    unused: Sequence[Watch]
 
 
 class Deliveries:
@@ -51,7 +53,12 @@ class Deliveries:
         self._buffers = buffers
         self._log = log
         self._lend = lend
-        self._known: dict[int, set[int]] = {}  # by program, the devices that have it
+        self._programs = Watched()
+
+    @property
+    def has_released(self) -> bool:
+        """Whether devices have something that is released."""
+        return bool(self._buffers.released() or self._programs.released())
 
     def prepare(self, item: Item, is_last: Callable[[], bool], *, is_receiver: bool) -> Delivery | None:
         """Make the messages of an item, and note in the links what they do; None if they cannot be sent now.
@@ -65,17 +72,16 @@ class Deliveries:
         released = self._buffers.released()  # before `is_last`: then all posts that use these values are in the queue
         if not is_last():
             released = []  # a later item may use it
-        free = by_devices(released)
+        free, unused = by_devices(released), self._programs.released()
         sends: Sends = []
         if isinstance(item, Call):
             sends = self._sends_of_call(item, free)
         elif isinstance(item, Put):
             sends = self._sends_of_put(item)
-        elif isinstance(item, Forget):
-            sends = [(sorted(self._known.get(item.program, ())), wire.frame(("forget", item.program)))]
         elif isinstance(item, Request):
             sends = [(sorted(item.waiting), wire.frame((item.kind, item.number, item.what)))]
         sends += [(devices, wire.frame(("free", values))) for devices, values in free.items()]
+        sends += [(devices, wire.frame(("forget", programs))) for devices, programs in by_devices(unused).items()]
         if self._calls.has_lost:
             sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
         placement = None
@@ -86,7 +92,7 @@ class Deliveries:
             if placement is None:
                 return None
         self._note(item)
-        return Delivery(item, sends, placement, released)
+        return Delivery(item, sends, placement, released, unused)
 
     def _sends_of_call(self, item: Call, free: dict[tuple[int, ...], list[int]]) -> Sends:
         run, program = item.run, item.program
@@ -94,8 +100,8 @@ class Deliveries:
             # no device starts it, even if the lost one takes no part: the devices left are no longer connected
             return []
         sends: Sends = []
-        known = self._known.get(program.number, set())
-        if not known.issuperset(run.devices):
+        known = self._programs.devices_of(program.number)
+        if not set(run.devices) <= set(known):
             sends.append(([d for d in run.devices if d not in known], wire.frame(("program", program.number, program))))
         # the call frees what was released: its own operands may be among that, and are freed at their last use
         call = ("run", run.number, program.number, item.inputs, item.outputs, free.pop(run.devices, ()))
@@ -150,10 +156,9 @@ class Deliveries:
                         self._calls.links[device].queue(pieces)
         # only now: what is prepared anew after an interrupt holds the program again
         if isinstance(item, Call) and delivery.sends:
-            self._known.setdefault(item.program.number, set()).update(item.run.devices)
-        elif isinstance(item, Forget):
-            self._known.pop(item.program, None)
+            self._programs.watch(item.program, item.program.number, item.run.devices)
         self._buffers.drop(delivery.released)
+        self._programs.drop(delivery.unused)
 
 
 def _nbytes(pieces: Iterable[memoryview]) -> int:

@@ -89,7 +89,6 @@ class Dispatcher:
         self._rung_s = float("-inf")
         self._wants_look = False
         self.ring_by_s = float("inf")
-        self._buffers = buffers
         with held_off():
             self.woken, self._wakes = socket.socketpair()
             abandon_in_child(self)
@@ -269,8 +268,8 @@ class Dispatcher:
             self._log.drop(device)
 
     def free_released(self) -> None:
-        """Queue a message that frees released values, if no call is queued to do it. Called with the lock held."""
-        if not self._queue and not self._posted and self._buffers.released():
+        """Queue a message that frees what is released, if no call is queued to do it. Called with the lock held."""
+        if not self._queue and not self._posted and self._deliveries.has_released:
             self._queue.append(Free())
 
     def look(self) -> None:

@@ -74,15 +74,8 @@ class Call(Item):
 
 
 @dataclass(eq=False, slots=True)
-class Forget(Item):
-    """Drop the program of this number."""
-
-    program: int
-
-
-@dataclass(eq=False, slots=True)
 class Free(Item):
-    """Free the released values: each item does, and this does nothing else."""
+    """Free what is released: each item does, and this does nothing else."""
 
 
 @dataclass(eq=False, slots=True)

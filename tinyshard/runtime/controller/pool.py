@@ -18,7 +18,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
-from tinyshard.runtime.controller.items import Call, Cancel, Forget, Put, Request
+from tinyshard.runtime.controller.items import Call, Cancel, Put, Request
 from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs
 from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers, put_together
@@ -239,10 +239,6 @@ class ProcessPool:
     def cancel(self, where: Where) -> None:
         """Cancel all unfinished calls, for an interrupt at `where`; values that were sent or are computed stay."""
         self._dispatcher.post(Cancel(str(where)))
-
-    def forget(self, program: Program) -> None:
-        """Make the workers drop a program that will not be called again."""
-        self._dispatcher.post(Forget(program.number))
 
     def pid(self, device: int) -> int:
         """The process id of a device's worker."""

@@ -1,4 +1,4 @@
-"""Which values are in use, and which are released: a value is released when its last Buffer is collected.
+"""What devices keep as long as the controller has a use for it: values, until their last Buffer is collected; programs.
 
 A finalizer may run anywhere, with any lock held, so it must neither lock nor send; and a Ctrl-C during a finalizer
 written in Python is lost. Here the finalizer is one call in C: the weak reference appends itself to a deque.
@@ -15,55 +15,76 @@ from typing import Any
 
 import torch
 
+from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Buffer, Run
 
 _MOST_SHOWN = 5
 
 
-class Watch(weakref.ref[Buffer]):
-    """A weak reference to a Buffer, with what is needed to free its value.
+class Watch(weakref.ref[Any]):
+    """A weak reference to a Buffer or a Program, with what is needed to free it on the devices.
 
     Attributes:
-        number: the value's number.
-        devices: the devices that hold a block of it; none until `Buffers.make` sets them.
+        number: its number.
+        devices: the devices that have it; none until `Watched.watch` sets them.
     """
 
     number = 0
     devices: tuple[int, ...] = ()
 
 
-class Buffers:
-    """The values of one runtime that are in use, and those that were released and are still to be freed."""
+class Watched:
+    """Objects that devices have, and those of them that were released, still to be freed on the devices."""
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
         self._held: dict[int, Watch] = {}
         self._released: collections.deque[Any] = collections.deque()
+
+    def watch(self, x: Buffer | Program, number: int, devices: tuple[int, ...]) -> None:
+        """Note that devices have an object."""
+        watch = self._held.get(number)
+        if watch is None:
+            watch = Watch(x, self._released.append)
+            watch.number, watch.devices = number, devices
+            self._held[number] = watch
+        else:
+            watch.devices = tuple(dict.fromkeys((*watch.devices, *devices)))
+
+    def devices_of(self, number: int) -> tuple[int, ...]:
+        """The devices that have the object of this number."""
+        watch = self._held.get(number)
+        return () if watch is None else watch.devices
+
+    def released(self) -> list[Watch]:
+        """What was released and not yet dropped, the oldest first."""
+        return list(self._released)  # atomic
+
+    def drop(self, watches: Iterable[Watch]) -> None:
+        """Forget the first ones that `released` gave. Idempotent; one thread at a time may call it."""
+        for watch in watches:
+            if self._released and self._released[0] is watch:
+                self._held.pop(watch.number, None)
+                self._released.popleft()
+
+
+class Buffers(Watched):
+    """The values of one runtime."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._numbers = itertools.count(1)
 
     def make(self, run: Run, runtime: Any, block: ShapedType | None = None) -> Buffer:
         """A handle on a new value; the arguments are its attributes."""
         buffer = Buffer(next(self._numbers), run, runtime, block)
-        watch = Watch(buffer, self._released.append)
-        watch.number, watch.devices = buffer.number, run.devices
-        self._held[buffer.number] = watch
+        self.watch(buffer, buffer.number, run.devices)
         return buffer
 
     def held_by(self, device: int) -> list[Buffer]:
         """The values in use of which this device holds a block."""
         held = (watch() for watch in list(self._held.values()) if device in watch.devices)
         return [buffer for buffer in held if buffer is not None]
-
-    def released(self) -> list[Watch]:
-        """The values that were released and not yet dropped, the oldest first."""
-        return list(self._released)  # atomic
-
-    def drop(self, watches: Iterable[Watch]) -> None:
-        """Forget the first values that `released` gave. Idempotent; one thread at a time may call it."""
-        for watch in watches:
-            if self._released and self._released[0] is watch:
-                self._held.pop(watch.number, None)
-                self._released.popleft()
 
 
 def by_devices(watches: Iterable[Watch]) -> dict[tuple[int, ...], list[int]]:

@@ -33,7 +33,7 @@ import torch
 from tinyshard.runtime import forks
 from tinyshard.runtime.shm import control_block, holders, segment, system
 from tinyshard.runtime.shm.holders import Block, Holders
-from tinyshard.runtime.shm.region import ManualRegion, rounded
+from tinyshard.runtime.shm.region import Region, rounded
 from tinyshard.runtime.shm.segment import Mapping
 from tinyshard.runtime.shm.views import Views
 
@@ -97,7 +97,7 @@ class Arena:
         memory_nbytes = system.limit_nbytes()
         kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
         kept_nbytes = memory_nbytes // 32 if is_controller else kept_idle_nbytes
-        self._region = ManualRegion(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)
+        self._region = Region(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
         self._places: dict[int, list[tuple[int, int]]] = {}  # and where they start

@@ -25,7 +25,7 @@ def rounded(nbytes: int) -> int:
     return -(-pages // step) * step * system.PAGE_NBYTES
 
 
-class ManualRegion:
+class Region:
     """The blocks of one member. One thread at a time may use it.
 
     Args:

@@ -171,7 +171,8 @@ class Worker:
         elif kind == "free":
             self._free(head[1])
         elif kind == "forget":
-            self._programs.pop(head[1], None)
+            for program in head[1]:
+                self._programs.pop(program, None)
         elif kind == "sync":
             self._reply(head[1], None)
         elif kind == "held":
