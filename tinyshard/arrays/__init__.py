@@ -11,5 +11,6 @@ refusals       what an Array cannot do that a tensor can: be changed, show its m
 views          which handles share memory in torch
 strided        as_strided, which reads memory, on values
 hidden_effects functions of torch that change an argument, or draw on the host, though their names do not say so
+instead        functions of torch of which an Array needs another form
 unchecked      functions of torch that read a value only to check it
 """

@@ -7,20 +7,17 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays import strided
 from tinyshard.arrays.refusals import Immutable, refuse
 from tinyshard.arrays.shard import Shard
-from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ImmutableError
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.draw.html import array_html
@@ -95,49 +92,8 @@ def shaped_type_of(x: Any) -> ShapedType:
     return x._meta if isinstance(x, Array) else ShapedType(tuple(x.shape), x.dtype)
 
 
-# torch's own checks nothing on a subclass, or takes other dtypes of a tensor without values
-_INSTEAD: dict[Any, Any] = {torch.nn.functional.one_hot: one_hot, **TAKE_CLASSES}
-# torch adds to what it makes of the state, in place: of a plain one, as `nn.GRU` makes it, that would be a plain tensor
-_RECURRENT = {getattr(torch, name) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")}
-_RECURRENT |= {getattr(torch, f"{name}_cell") for name in ("gru", "lstm", "rnn_tanh", "rnn_relu")}
-_READ_IN_TORCH = {torch.tensor_split, torch.Tensor.tensor_split}  # torch reads the second operand's memory itself
-
-
-def _second_on_host(*args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, Arrays after the first one as plain tensors. Waits."""
-
-    def plain(x: Any) -> Any:
-        return x._gather() if isinstance(x, Array) else x
-
-    named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
-    return (*args[:1], *map(plain, args[1:])), named
-
-
-def _recurrent(func: Any, *args: Any) -> Any:
-    """A recurrent layer or cell, its state an Array; if it is to be differentiated, by ops that shards can compute.
-
-    The state is the second argument, or the third of a packed sequence, where the sizes of its batches are the second.
-    """
-
-    def held(x: torch.Tensor) -> torch.Tensor:
-        return Array._from_values(x) if x.is_floating_point() and not x.requires_grad else x
-
-    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled and not torch.is_grad_enabled()):
-        return func(args[0], *tree_map_only(torch.Tensor, held, args[1:3]), *args[3:])
-
-
-def _backward(*args: Any, **kwargs: Any) -> None:
-    """`Tensor.backward`: torch adds to the `.grad` of an earlier call in place, which an Array does not allow."""
-    try:
-        with one_call(), torch._C.DisableTorchFunctionSubclass():
-            torch.Tensor.backward(*args, **kwargs)
-    except ImmutableError as error:
-        raise ImmutableError(
-            "backward() would change an Array in place",
-            got=str(error).splitlines()[1].removeprefix("  got:").strip(),
-            rule="torch adds to a .grad that an earlier backward() has left; a hook may change what it is given",
-            try_="x.grad = None before it; to sum gradients, add those of ts.grad or torch.autograd.grad",
-        ) from error
+# what is called on Arrays in place of some of torch's functions; `tinyshard.arrays.instead` fills it
+INSTEAD: dict[Any, Callable[..., Any]] = {}
 
 
 class Array(Immutable):
@@ -223,13 +179,7 @@ class Array(Immutable):
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
         if func in strided.FUNCTIONS and getattr(args[0] if args else None, "_is_part", False):
             strided.refuse(args[0])
-        if func in _READ_IN_TORCH:
-            args, kwargs = _second_on_host(*args, **(kwargs or {}))
-        if func in _RECURRENT:
-            func = partial(_recurrent, func)
-        if func is torch.Tensor.backward:
-            return _backward(*args, **(kwargs or {}))
-        func = _INSTEAD.get(func, func)
+        func = INSTEAD.get(func, func)
         with one_call(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

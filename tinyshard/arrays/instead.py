@@ -1,0 +1,65 @@
+"""Functions of torch of which an Array needs another form: `Array.__torch_function__` calls that in their place.
+
+one_hot, cross_entropy, nll_loss   torch's own check nothing on a subclass, or take other dtypes without values
+tensor_split                       torch reads the memory of its second operand
+gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
+backward                           says what stands in its way, where torch would add to a gradient in place
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from tinyshard.arrays.array import INSTEAD, Array
+from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
+from tinyshard.core.errors import ImmutableError
+
+
+def _second_on_host(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call with Arrays after the first argument as plain tensors. Waits."""
+
+    def plain(x: Any) -> Any:
+        return x._gather() if isinstance(x, Array) else x
+
+    named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
+    return func(*args[:1], *map(plain, args[1:]), **named)
+
+
+def _recurrent(func: Any, *args: Any) -> Any:
+    """A layer or cell, its state an Array; if it is to be differentiated, by ops that shards can compute.
+
+    The state is the second argument, or the third of a packed sequence, where the sizes of its batches are the second.
+    """
+
+    def held(x: torch.Tensor) -> torch.Tensor:
+        return Array._from_values(x) if x.is_floating_point() and not x.requires_grad else x
+
+    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled and not torch.is_grad_enabled()):
+        return func(args[0], *tree_map_only(torch.Tensor, held, args[1:3]), *args[3:])
+
+
+def _backward(*args: Any, **kwargs: Any) -> None:
+    """`Tensor.backward`: torch adds to the `.grad` of an earlier call in place, which an Array does not allow."""
+    try:
+        torch.Tensor.backward(*args, **kwargs)
+    except ImmutableError as error:
+        raise ImmutableError(
+            "backward() would change an Array in place",
+            got=str(error).splitlines()[1].removeprefix("  got:").strip(),
+            rule="torch adds to a .grad that an earlier backward() has left; a hook may change what it is given",
+            try_="x.grad = None before it; to sum gradients, add those of ts.grad or torch.autograd.grad",
+        ) from error
+
+
+INSTEAD.update(TAKE_CLASSES)
+INSTEAD[torch.nn.functional.one_hot] = one_hot
+INSTEAD[torch.Tensor.backward] = _backward
+for _split in (torch.tensor_split, torch.Tensor.tensor_split):
+    INSTEAD[_split] = partial(_second_on_host, _split)
+for _name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):
+    for _func in (getattr(torch, _name), getattr(torch, f"{_name}_cell")):
+        INSTEAD[_func] = partial(_recurrent, _func)
