@@ -40,6 +40,7 @@ FOLDERS = (
     "random",
 )
 MOST_ENTRIES = 15
+MOST_LINES = (350, 300)  # of a file; of one in runtime/
 
 # Layouts are drawn, and programs run, by what knows plain data alone.
 KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
@@ -140,6 +141,12 @@ def test_the_package_has_few_entries_each_folder_a_part_of_the_house() -> None:
     entries = [path for path in (ROOT / "tinyshard").iterdir() if path.name != "__pycache__"]
     assert len(entries) <= MOST_ENTRIES
     assert {path.name for path in entries if path.is_dir()} == set(FOLDERS)
+
+
+def test_a_file_is_short() -> None:
+    lines = {path: len(path.read_text("utf-8").splitlines()) for path in (ROOT / "tinyshard").rglob("*.py")}
+    most = {path: MOST_LINES["runtime" in path.parts] for path in lines}
+    assert [str(path) for path in lines if lines[path] > most[path]] == []
 
 
 @pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "runtime"])

@@ -114,11 +114,7 @@ class Dispatcher:
             self.wake()
 
     def _ring_or_defer(self) -> bool:
-        """Wake sleeping devices now if they are idle or were last woken long ago; else leave it to the I/O thread.
-
-        Returns:
-            Whether the I/O thread must be woken for that.
-        """
+        """Wake sleeping devices if they are idle or were last woken long ago; else return True: wake the I/O thread."""
         now_s = time.monotonic()
         if len(self.calls.unsettled) < 2 or now_s - self._rung_s > RING_EVERY_S:
             self.ring()

@@ -14,7 +14,6 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -38,19 +37,8 @@ _REST_AFTER_S = 2.0
 _CALLS_BETWEEN_REPORTS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """Kept in place of a value that could not be computed.
-
-    Attributes:
-        why: the failure that was sent to the controller; None for a skipped call, which the controller knows of.
-    """
-
-    why: Failure | None
-
-
 class Worker:
-    """The device's loop.
+    """The device's loop. In place of a value that could not be computed it keeps the Failure.
 
     Args:
         sock: this device's socket to the controller.
@@ -91,10 +79,7 @@ class Worker:
         self._reported = 0
 
     def serve(self) -> None:
-        """Handle messages in order, until the controller has ended.
-
-        Messages that are not read yet are bounded by the controller's back-pressure.
-        """
+        """Handle messages in order, until the controller has ended. The controller bounds how many wait to be read."""
         wire.send(self._sock, ("ready",))
         for head, payload in self._messages():
             if head[0] == "run":
@@ -142,7 +127,8 @@ class Worker:
         if self._call_control.enter(number):
             self._run(number, self._programs[program], operands, outputs)
         else:
-            self._values.update(dict.fromkeys(outputs, Failed(None)))
+            skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
+            self._values.update(dict.fromkeys(outputs, skipped))
         self._free(free)  # results of this call may be among these, too
         self._call_control.done = number
         self._end_call(number)
@@ -202,15 +188,14 @@ class Worker:
             assert self._arena is not None
             self._values[value] = self._arena.hold(block, shape, dtype)
         elif nbytes and payload is None:  # the reader had no memory for it
-            error = MemoryError(f"no room for {nbytes} bytes")
-            failure = failure_of(self._device, f"device_put({ShapedType(shape, dtype)})", error)
-            self._values[value] = self._fail(number, failure)
+            what, error = f"device_put({ShapedType(shape, dtype)})", MemoryError(f"no room for {nbytes} bytes")
+            self._values[value] = self._fail(number, failure_of(self._device, what, error))
         else:
             self._values[value] = wire.tensor_of(payload, shape, dtype).to(self._place)
 
-    def _fail(self, number: int, failure: Failure) -> Failed:
+    def _fail(self, number: int, failure: Failure) -> Failure:
         wire.send(self._sock, ("failed", number, failure))
-        return Failed(failure)
+        return failure
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
         """Answer with the tensor's bytes, or copy them into a block that the controller has lent."""
@@ -219,7 +204,7 @@ class Worker:
         payload = None
         try:
             if not isinstance(tensor, torch.Tensor):
-                answer = tensor.why if isinstance(tensor, Failed) else None
+                answer = tensor  # a Failure, or None
             else:
                 answer = _meta(tensor)
                 if wanted is None:
@@ -239,9 +224,7 @@ class Worker:
             self._values.pop(value, None)
 
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
-        """Run a program. After a step raises, or the call is cancelled, the remaining collectives get zeros.
-
-        (Another device may have started the call, and would wait in them.)
+        """Run a program. After a step raises, or the call is cancelled, the collectives get zeros: others wait in them.
 
         Args:
             number: the call's number.
@@ -254,7 +237,7 @@ class Worker:
             self._may_have_printed = True
         if ready.program.default_dtype is not torch.get_default_dtype():
             torch.set_default_dtype(ready.program.default_dtype)
-        failed = next(value for value in values if type(value) is Failed) if Failed in map(type, values) else None
+        failed = next(value for value in values if type(value) is Failure) if Failure in map(type, values) else None
         values += [None] * (ready.size - len(values))
         for step in ready.steps:
             if number <= call_control.cancelled_upto and not failed:
@@ -289,7 +272,7 @@ class Worker:
             elif values[slot] is not None:
                 self._values[value] = values[slot]
 
-    def _failed_on_gpu(self, number: int, program: Program) -> Failed | None:
+    def _failed_on_gpu(self, number: int, program: Program) -> Failure | None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""
         try:
             torch.cuda.synchronize(self._place)
