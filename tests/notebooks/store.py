@@ -6,6 +6,7 @@ cell whose output is not compared (a timing) keeps the output that it has; with 
 
 import os
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 
@@ -35,6 +36,8 @@ def store(path: Path, *, everything: bool) -> None:
         for output in cell.get("outputs", ()):
             output.get("data", {}).pop(WIDGET, None)
     text = nbformat.writes(notebook).replace(folder, "FOLDER").replace(f"{REPOSITORY}/", "")
+    for libraries in {sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}:
+        text = text.replace(libraries.replace(str(Path.home()), "~"), "python").replace(libraries, "python")
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
 
 
