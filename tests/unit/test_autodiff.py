@@ -401,3 +401,25 @@ def test_a_second_backward_says_what_is_in_its_way():
     w.grad = None
     (w * w).sum().backward()
     assert w.grad.tolist() == [2.0, 2.0, 2.0]
+
+
+def _matrix(x):
+    return torch.eye(len(x), dtype=x.dtype) * 9 + torch.outer(x, x) + torch.diag(x)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.linalg.solve(_matrix(x), x.sin()).sum(),
+        lambda x: torch.linalg.slogdet(_matrix(x))[1],
+        lambda x: F.silu(x).sum(),
+        lambda x: (F.group_norm(x[None], 2) ** 3).sum(),
+    ],
+    ids=["solve", "slogdet", "silu", "group_norm"],
+)
+@pytest.mark.parametrize("whose", [ts, torch.func], ids=["ts", "torch.func"])
+def test_second_derivatives_in_a_trace_are_those_outside_of_it(function, whose):
+    x = host(4)
+    wanted = torch.autograd.functional.hessian(function, x)
+    same(ts.jit(whose.hessian(function))(x), wanted)
+    same(ts.jit(whose.hessian(function))(on_devices(x)), wanted)

@@ -157,6 +157,27 @@ def _is_users_switch() -> bool:
     return not module.startswith(("torch._functorch", "tinyshard."))
 
 
+def _by_tape(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that goes back on torch's tape: refused, unless torch.func or another part of torch calls it."""
+
+    def refused(*args: Any, **kwargs: Any) -> Any:
+        frame: Any = sys._getframe(1)
+        passing = (__name__, "tinyshard.compile.traced_views", "torch.fx.experimental.proxy_tensor", "torch.overrides")
+        while str(frame.f_globals.get("__name__")).startswith((*passing, "torch.autograd", "torch._tensor")):
+            frame = frame.f_back
+        if is_tracing() and not str(frame.f_globals.get("__name__")).startswith("torch."):
+            raise traced_value_error(
+                users_line(),
+                "torch's autograd is asked for a gradient in a traced function",
+                "a traced function runs without torch's tape, on which backward() and torch.autograd.grad go back",
+                "ts.grad(loss)(w), or ts.value_and_grad(loss)(w), inside of it or around it;\n"
+                "or .backward() of what it returns, outside",
+            )
+        return func(*args, **kwargs)
+
+    return refused
+
+
 def _note(what: str) -> None:
     recorder = current_recorder()
     if recorder is not None and recorder.own_rule is None:
@@ -186,6 +207,8 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.Tensor.data.__get__: _get_data,  # type: ignore[attr-defined]
     torch.Tensor.data.__set__: _set_data,  # type: ignore[attr-defined]
     torch._C._set_grad_enabled: _set_grad_enabled,
+    torch.Tensor.backward: _by_tape(torch.Tensor.backward),
+    torch.autograd.grad: _by_tape(torch.autograd.grad),
 }
 
 

@@ -176,21 +176,16 @@ def trace(
             with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
                 stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
             called = register_module_forward_pre_hook(recorder.note_called)
-            with called, recording(recorder), torch.no_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
+            # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
+            with called, recording(recorder), torch.enable_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
         # torch says these for want of a better message: for `numpy()`, and where its own functions read a tensor
         if ".numpy() is not supported" in str(error) or "its data is not allocated yet" in str(error):
             raise traced_value_error(_line_of(error)) from error
-        if "does not require grad and does not have a grad_fn" in str(error):
-            raise traced_value_error(
-                _line_of(error),
-                "torch's autograd is asked for a gradient in a traced function",
-                "a traced function runs without torch's tape, on which backward() and torch.autograd.grad go back",
-                "ts.grad(loss)(w), or ts.value_and_grad(loss)(w), inside of it or around it;\n"
-                "or .backward() of what it returns, outside",
-            ) from error
+        if "a leaf Variable that requires grad is being used in an in-place operation" in str(error):
+            raise closed_over_changed(f"a tensor that requires a gradient, in {_line_of(error)}") from error
         raise
     _inputs_first(graph)
     paths = reachable(roots) if recorder.captured else {}
