@@ -423,3 +423,14 @@ def test_second_derivatives_in_a_trace_are_those_outside_of_it(function, whose):
     wanted = torch.autograd.functional.hessian(function, x)
     same(ts.jit(whose.hessian(function))(x), wanted)
     same(ts.jit(whose.hessian(function))(on_devices(x)), wanted)
+
+
+@pytest.mark.parametrize("put", [on_host, on_devices])
+def test_a_gradient_of_a_product_of_the_hessian_and_a_vector(put):
+    def slope(of):
+        gradient = of.grad(lambda x: (x**3).sum())
+        return of.grad(lambda x: of.jvp(gradient, (x,), (torch.ones_like(x),))[1].square().sum())
+
+    x = host(8)
+    same(ts.jit(slope(ts))(put(x)), 72 * x)
+    same(slope(ts)(put(x)), 72 * x)

@@ -187,6 +187,8 @@ class Watch(TorchDispatchMode):
         check_makes_holdable(op)
         if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient
             op = aten.alias.default
+        if op is aten._efficientzerotensor.default:  # a tangent of zero, without memory, which aten.mul.Scalar reads
+            op = aten.zeros.default
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise traced_value_error(where)
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
