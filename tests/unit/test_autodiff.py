@@ -434,3 +434,17 @@ def test_a_gradient_of_a_product_of_the_hessian_and_a_vector(put):
     x = host(8)
     same(ts.jit(slope(ts))(put(x)), 72 * x)
     same(slope(ts)(put(x)), 72 * x)
+
+
+@pytest.mark.parametrize("puts", [(on_devices, on_host), (on_host, on_devices), (on_devices, on_devices)])
+def test_a_primal_and_its_tangent_may_be_an_array_and_a_plain_tensor(puts):
+    x, t = host(8), host(8, seed=1)
+    for function in (torch.prod, lambda x: x.cumprod(0).sum()):
+        got = ts.jvp(ts.grad(function), (puts[0](x),), (puts[1](t),))[1]
+        same(got, torch.autograd.functional.hessian(function, x) @ t)
+
+
+def test_a_plain_tangent_of_an_example_that_is_an_array():
+    x, t = host(8, 4), host(4, seed=1)
+    got = ts.vmap(lambda row: ts.jvp(ts.grad(torch.prod), (row,), (t,))[1])(on_devices(x))
+    same(got, torch.stack([torch.autograd.functional.hessian(torch.prod, row) @ t for row in x]))

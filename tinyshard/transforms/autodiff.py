@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import one_transform
 from tinyshard.core.errors import DtypeError
@@ -171,10 +173,22 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     primals, tangents = capture_arguments((primals, tangents))
     primals = checked_values("jvp", primals)
     tangents = tuple(fitted("jvp", "tangent", tangents, primals))
-    primals = tuple(primals)
+    primals, tangents = _beside(tuple(primals), tangents)
     with one_transform():
         found: Any = torch.func.jvp(alone, primals, tangents, has_aux=has_aux)
     return (found[0], found[1], whole(found[2])) if has_aux else found
+
+
+def _beside(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """A plain tensor whose tangent, or whose primal, is an Array as an Array, too: torch takes no views of the two."""
+
+    def put(x: Any, other: Any) -> Any:
+        is_plain = type(x) is torch.Tensor and x is innermost(x) and not x.requires_grad
+        return array(x) if is_plain and isinstance(innermost(other), Array) else x
+
+    (ps, form), (ts, _) = tree_flatten(primals), tree_flatten(tangents)
+    ps, ts = list(map(put, ps, ts)), list(map(put, ts, ps))
+    return tree_unflatten(ps, form), tree_unflatten(ts, form)
 
 
 @functools.cache
