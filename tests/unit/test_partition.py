@@ -12,6 +12,7 @@ from torch import Tensor
 
 import tinyshard as ts
 from tests.expressions import check_same
+from tinyshard import P
 from tinyshard.compile.text import program_text
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
@@ -264,3 +265,25 @@ def test_the_number_of_executables_is_bounded(planned: list[Any], monkeypatch: p
     x + 5
     x + 0
     assert len(planned) == 7
+
+
+REDUCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum": lambda x: x.sum(()),
+    "mean": lambda x: x.mean([]),
+    "nansum": lambda x: x.nansum(()),
+    "std": lambda x: x.std(()),
+    "var_mean": lambda x: torch.var_mean(x, ()),
+    "count_nonzero": lambda x: torch.count_nonzero(x, ()),
+    "vector_norm": lambda x: torch.linalg.vector_norm(x, 3, ()),
+    "kept": lambda x: x.sum((), keepdim=True),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("spec", [P("a"), P(None, "a"), P()], ids=str)
+def test_no_dims_are_all_dims_in_a_reduction(name: str, spec: P) -> None:
+    x = torch.arange(32.0, dtype=torch.float64).reshape(4, 8)
+    mesh = ts.make_mesh((4,), ("a",), devices=ts.devices()[:4])
+    cut = ts.device_put(x, ts.NamedSharding(mesh, spec))
+    for function in (REDUCTIONS[name], ts.jit(REDUCTIONS[name])):
+        torch.testing.assert_close(ts.device_get(function(cut)), REDUCTIONS[name](x))

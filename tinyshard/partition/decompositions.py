@@ -35,6 +35,9 @@ def always(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Function | N
         return _mean_of_sums(op, position)
     if op in _NLL_FORWARD and args[3] == _MEAN:
         return _mean_of_nll(op)
+    position = _OVER_ALL.get(op)
+    if position is not None and args[0].shape and list(args[position : position + 1]) == [[]]:
+        return _over_all(op, position)
     if op is aten.index_put.default and len(args[1]) == 1 and has_mask(args[1]) and not args[2].shape:
         return _number_at_a_mask
     return None
@@ -117,6 +120,32 @@ def _mean_of_nll(op: Any) -> Function:
         return losses / total, total
 
     return forward
+
+
+# reductions -> position of `dim`, where [] means all dims, as None does: DTensor's rules take it for none
+_OVER_ALL = {
+    aten.sum.dim_IntList: 1,
+    aten.nansum.default: 1,
+    aten.mean.dim: 1,
+    aten.count_nonzero.dim_IntList: 1,
+    aten.var.correction: 1,
+    aten.std.correction: 1,
+    aten.var_mean.correction: 1,
+    aten.std_mean.correction: 1,
+    aten.linalg_vector_norm.default: 2,
+    aten.norm.ScalarOpt_dim: 2,
+    aten.norm.ScalarOpt_dim_dtype: 2,
+}
+
+
+@cache
+def _over_all(op: Any, position: int) -> Function:
+    """A reduction over all dims, which are named."""
+
+    def reduced(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+        return op(x, *rest[: position - 1], list(range(x.dim())), *rest[position:], **kwargs)
+
+    return reduced
 
 
 def _number_at_a_mask(
