@@ -287,3 +287,23 @@ def test_no_dims_are_all_dims_in_a_reduction(name: str, spec: P) -> None:
     cut = ts.device_put(x, ts.NamedSharding(mesh, spec))
     for function in (REDUCTIONS[name], ts.jit(REDUCTIONS[name])):
         torch.testing.assert_close(ts.device_get(function(cut)), REDUCTIONS[name](x))
+
+
+def test_factorizations_are_repeated_for_several_right_sides_each() -> None:
+    a = torch.eye(4, dtype=torch.float64) * 5 + torch.arange(48.0, dtype=torch.float64).sin().reshape(3, 4, 4)
+    b = torch.arange(120.0, dtype=torch.float64).cos().reshape(3, 5, 4, 2)
+    for place in (lambda x: x, ts.array):
+        lu, pivots = ts.jit(torch.linalg.lu_factor)(place(a))
+        got = ts.jit(lambda lu, pivots, b: torch.linalg.lu_solve(lu[:, None], pivots[:, None], b))(lu, pivots, place(b))
+        torch.testing.assert_close(a[:, None] @ ts.device_get(got), b)
+
+
+def test_derivatives_of_solve_by_examples_are_those_of_each_example() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.solve(torch.diag(x) + torch.outer(x, x) + torch.eye(4, dtype=x.dtype) * 4, x.sin()).sum()
+
+    x = torch.arange(12.0, dtype=torch.float64).cos().reshape(3, 4)
+    wanted = torch.stack([torch.func.hessian(function)(row) for row in x])
+    for place in (lambda x: x, ts.array):
+        torch.testing.assert_close(ts.device_get(ts.jit(ts.vmap(ts.hessian(function)))(place(x))), wanted)
+    torch.testing.assert_close(ts.device_get(ts.vmap(ts.hessian(function))(ts.array(x))), wanted)

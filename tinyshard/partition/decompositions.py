@@ -38,6 +38,8 @@ def always(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Function | N
     position = _OVER_ALL.get(op)
     if position is not None and args[0].shape and list(args[position : position + 1]) == [[]]:
         return _over_all(op, position)
+    if op is aten.linalg_lu_solve.default and (args[0].shape[:-2] != args[2].shape[:-2] or len(args[0].shape) > 3):
+        return _lu_solve
     if op is aten.index_put.default and len(args[1]) == 1 and has_mask(args[1]) and not args[2].shape:
         return _number_at_a_mask
     return None
@@ -146,6 +148,17 @@ def _over_all(op: Any, position: int) -> Function:
         return op(x, *rest[: position - 1], list(range(x.dim())), *rest[position:], **kwargs)
 
     return reduced
+
+
+def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    """With one batch dim, and a factorization for each right side: torch 2.13 takes wrong ones in other batches."""
+    batch = (lu[..., 0, 0] + b[..., 0, 0]).shape
+    lu, pivots, b = (
+        x.expand(*batch, *x.shape[-kept:]).reshape(math.prod(batch), *x.shape[-kept:]).contiguous()
+        for x, kept in ((lu, 2), (pivots, 1), (b, 2))
+    )
+    made: torch.Tensor = aten.linalg_lu_solve.default(lu, pivots, b, **kwargs)
+    return made.reshape(*batch, *made.shape[-2:])
 
 
 def _number_at_a_mask(
