@@ -25,6 +25,7 @@ def loss(module, x, parameters=None):
     return sum(y.square().sum() for y in tree_leaves(made))
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch says that oneDNN has none
 @pytest.mark.parametrize("name", MAKERS)
 def test_values_and_gradients_are_torchs(name):
     torch.manual_seed(0)

@@ -38,8 +38,12 @@ def _recurrent(func: Any, *args: Any) -> Any:
     def held(x: torch.Tensor) -> torch.Tensor:
         return Array._from_values(x) if x.is_floating_point() and not x.requires_grad else x
 
-    with torch.backends.mkldnn.flags(enabled=torch.backends.mkldnn.enabled and not torch.is_grad_enabled()):
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and not torch.is_grad_enabled())  # `mkldnn.flags` warns of TF32
+    try:
         return func(args[0], *tree_map_only(torch.Tensor, held, args[1:3]), *args[3:])
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 def _backward(*args: Any, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Functions of torch that read a value only to check it, and skip the check where there is none to read.
+"""Functions of torch that read a value only to check it, without the check; and some that ask for strides.
 
 one_hot             refuses a class that is out of range; here the device does, and the row is not zeros
 cov                 warns where there are no more observations than `correction`
@@ -6,14 +6,17 @@ corrcoef            uses cov
 gaussian_nll_loss   refuses a negative variance; here it gives NaN
 cross_entropy       takes classes of uint8, and does not on tensors without values; here as int64
 nll_loss            likewise
+det, slogdet        their derivative asks for the strides of the matrix; here it is contiguous
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.errors import DtypeError
 
@@ -106,4 +109,19 @@ def _classes(target: torch.Tensor) -> torch.Tensor:
     return target.long() if target.dtype == torch.uint8 else target
 
 
+def _of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A determinant of a contiguous matrix, as it is on the devices.
+
+    torch factorizes the transposed of a contiguous matrix, and its derivative asks for strides to know which it was.
+    """
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = tree_map_only(torch.Tensor, torch.Tensor.contiguous, (args, kwargs))
+        return func(*args, **kwargs)
+
+    return called
+
+
+OF_CONTIGUOUS = {f: _of_contiguous(f) for f in (torch.linalg.det, torch.linalg.slogdet)}
+OF_CONTIGUOUS |= {f: _of_contiguous(f) for of in (torch, torch.Tensor) for f in (of.det, of.slogdet, of.logdet)}
 TAKE_CLASSES = {torch.nn.functional.cross_entropy: cross_entropy, torch.nn.functional.nll_loss: nll_loss}

@@ -26,6 +26,7 @@ from tinyshard.arrays.hidden_effects import runs_in_batch_norm, statistics_error
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
+from tinyshard.partition.decompositions import always
 from tinyshard.partition.op_table import BATCH_NORMS, is_random
 from tinyshard.runtime.controller.lineage import Where, users_line
 
@@ -212,11 +213,15 @@ class Watch(TorchDispatchMode):
             )
         if has_effect(op):
             return _recorded_as_it_is(op, args, kwargs)
+        if op is aten.linalg_lu_solve.default:  # now, and not by the partitioner: a shard needs it, too
+            op = always(op, args, kwargs) or op
         if op in _DIVIDED_BY_SIZE and args[1].numel() == 0 and args[3] == _MEAN:
             args = (*args[:3], _SUM, *args[4:])
         try:
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
                 made = op(*args, **kwargs)
+                if op is aten._linalg_svd.default:  # torch's derivative of det asks for theirs: as in `intercept`
+                    made = tuple(x.contiguous() for x in made)
                 recorder.note_detached(op, args, kwargs, made)
             recorder.note_made(made)
             return made

@@ -7,6 +7,7 @@ print(x), f"{x}"                    Traced f32[8, 4]
 copy.deepcopy(x)                    x.clone()
 x.detach(), x.data                  the op `detach`: gradients of the trace stop there (torch's own become `alias`)
 x.data = value                      refused
+det, slogdet, logdet                of a contiguous matrix
 torch.no_grad, autograd.Function    noted: the graph alone does not tell the function's derivative
 """
 
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.refusals import no_memory_wrapped
-from tinyshard.arrays.unchecked import TAKE_CLASSES, corrcoef, cov, gaussian_nll_loss, one_hot
+from tinyshard.arrays.unchecked import OF_CONTIGUOUS, TAKE_CLASSES, corrcoef, cov, gaussian_nll_loss, one_hot
 from tinyshard.compile.capture import capture_outer, traced_value_error
 from tinyshard.compile.indexing import BY_TRACED_NUMBERS
 from tinyshard.compile.traced_views import TracedViews
@@ -209,6 +210,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch._C._set_grad_enabled: _set_grad_enabled,
     torch.Tensor.backward: _by_tape(torch.Tensor.backward),
     torch.autograd.grad: _by_tape(torch.autograd.grad),
+    **OF_CONTIGUOUS,
 }
 
 

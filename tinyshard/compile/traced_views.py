@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.array import Array, innermost, levels, one_call
 from tinyshard.arrays.hidden_effects import refuse_host_draw
 from tinyshard.arrays.refusals import no_memory_wrapped
-from tinyshard.arrays.unchecked import TAKE_CLASSES, one_hot
+from tinyshard.arrays.unchecked import OF_CONTIGUOUS, TAKE_CLASSES, one_hot
 from tinyshard.arrays.views import root_of
 from tinyshard.compile import indexing
 from tinyshard.compile.capture import TracedValueError
@@ -164,6 +164,7 @@ _NARROW = {torch.Tensor.narrow, torch.narrow}
 _READERS = {torch.Tensor.__getitem__, torch.Tensor.select, torch.select, *_NARROW}
 
 
+_INSTEAD = TAKE_CLASSES | OF_CONTIGUOUS
 _MAY_COPY = {
     torch.Tensor.contiguous,
     *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("reshape", "flatten", "ravel")),
@@ -198,7 +199,7 @@ class _Watch(TorchFunctionMode):
             return x.tolist() if isinstance(x, Array) else func(x)
         if func in _MAY_COPY and isinstance(value, Array):
             root_of(value)._viewed = value._viewed = True
-        instead = TAKE_CLASSES.get(func, func)
+        instead = _INSTEAD.get(func, func)
         if func is torch.nn.functional.one_hot and (isinstance(value, Array) or _is_of_examples(first)):
             instead = one_hot
         elif func in indexing.BY_TRACED_NUMBERS and any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):

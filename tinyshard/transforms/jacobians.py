@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from tinyshard.arrays.array import Array
+from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import one_transform
@@ -146,7 +146,7 @@ def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
     sizes = [x.numel() for x in leaves]
     total = sum(sizes)
     unit = torch.eye(total)
-    if any(isinstance(x, Array) for x in leaves):
+    if any(isinstance(innermost(x), Array) for x in leaves):
         unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
     rows = unit.split(sizes, 1)
     vectors = [r.to(x.dtype).reshape((total, *x.shape)) for r, x in zip(rows, leaves, strict=True)]
