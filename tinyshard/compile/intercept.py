@@ -7,6 +7,7 @@ print(x), f"{x}"                    Traced f32[8, 4]
 copy.deepcopy(x)                    x.clone()
 x.detach(), x.data                  the op `detach`: gradients of the trace stop there (torch's own become `alias`)
 x.data = value                      refused
+torch.distributions                 check nothing: values are not there. So under vmap
 det, slogdet, logdet                of a contiguous matrix
 torch.no_grad, autograd.Function    noted: the graph alone does not tell the function's derivative
 """
@@ -177,6 +178,18 @@ def _by_tape(func: Callable[..., Any]) -> Callable[..., Any]:
         return func(*args, **kwargs)
 
     return refused
+
+
+@contextlib.contextmanager
+def distributions_unchecked() -> Iterator[None]:
+    """In this block `torch.distributions` checks no parameters and values, unless `validate_args=True` says so."""
+    base = torch.distributions.Distribution
+    before = base._validate_args
+    base.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        base.set_default_validate_args(before)
 
 
 def _note(what: str) -> None:

@@ -29,7 +29,7 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
 from tinyshard.compile.capture import Mode, Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
-from tinyshard.compile.intercept import Intercept, methods_replaced
+from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import EndedTraceError, ImmutableError
 from tinyshard.core.primitive import primitive_of
@@ -219,7 +219,8 @@ def _unlogged() -> Iterator[None]:
 def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
     intercept = Intercept(captures=torch._C._functorch.maybe_current_level() is not None)
-    with _disable_current_modes(), temporarily_clear_interpreter_stack(), intercept, methods_replaced():
+    levels = temporarily_clear_interpreter_stack()
+    with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked():
         yield
 
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.capture import TracedValueError, capture_arguments
+from tinyshard.compile.intercept import distributions_unchecked
 from tinyshard.compile.traced_views import one_transform
 from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError
@@ -106,7 +107,7 @@ def _run(
 
     if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
-    with one_transform(), _told_as_ours():
+    with one_transform(), _told_as_ours(), distributions_unchecked():
         index = torch.arange(size or 1, dtype=torch.int32)
         mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
