@@ -148,6 +148,19 @@ def test_more_is_kept_for_the_next_value_than_when_nothing_happens(members, monk
 
 
 @gives_pages_back
+def test_a_busy_device_keeps_the_pages_that_its_next_values_take(monkeypatch):
+    monkeypatch.setattr(system, "limit_nbytes", lambda: 96 << 20)
+    fd = segment.create(2)
+    member = Arena(fd, 2, 0)
+    os.close(fd)
+    blocks = freed(member)
+    member.collect()
+    assert kept_pages(member, blocks) == 8
+    member.trim()
+    assert kept_pages(member, blocks) == 0
+
+
+@gives_pages_back
 def test_what_is_kept_is_given_back_before_anything_is_refused(members, monkeypatch):
     member = members[0]
     blocks = freed(member)

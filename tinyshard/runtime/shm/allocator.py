@@ -94,9 +94,8 @@ class Arena:
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
         start, end = starts[member] + rounded(holders.nbytes(count)), starts[member] + region_nbytes
-        memory_nbytes = system.limit_nbytes()
-        kept_idle_nbytes = memory_nbytes // (64 * (count + 1))
-        kept_nbytes = memory_nbytes // 32 if is_controller else kept_idle_nbytes
+        share_nbytes = system.limit_nbytes() // (count + 1)
+        kept_nbytes, kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
         self._region = Region(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)
         self._watches: dict[int, _Watch] = {}
         self._uses: dict[tuple[int, int], int] = {}  # of what this member holds: how many tensors
