@@ -21,7 +21,7 @@ from tinyshard.runtime.launch.local import Starter
 from tinyshard.runtime.shm.allocator import Arena
 
 # after so long without anything to do it returns memory that is kept for reuse
-REST_AFTER_S = 2.0
+REST_AFTER_S = 10.0
 # how often it polls for released values, whose finalizers do not wake it: until then, and from then on
 TIDY_EVERY_S = 0.25
 TIDY_AT_REST_EVERY_S = 2.0

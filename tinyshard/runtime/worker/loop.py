@@ -31,8 +31,8 @@ from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready, zeros_for
 
 _LIBC = ctypes.CDLL(None)
-# after so long without a message for it, a device gives back memory that it keeps for reuse
-_REST_AFTER_S = 2.0
+# after so long without a message (as allocators that decay do) a device gives back memory that it keeps for reuse
+_REST_AFTER_S = 10.0
 # without shared memory a device says so often how far it is
 _CALLS_BETWEEN_REPORTS = 64
 
