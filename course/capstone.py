@@ -105,7 +105,7 @@ def _described(mesh: ts.Mesh, shape: tuple[int, ...], spec: ts.PartitionSpec) ->
 
 
 def _blocks(x: torch.Tensor) -> torch.Tensor:
-    """Rows dealt out: [8, rows / 8, ...]."""
+    """Rows in one block for each device: [8, rows / 8, ...]."""
     return x.unflatten(0, (DEVICES, -1))
 
 

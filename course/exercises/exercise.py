@@ -48,7 +48,7 @@ class Exercise:
         id: lesson and number, "04.2".
         judge: takes the answer, whatever it is. An exception that it lets pass counts as the answer's own.
         hints: the ladder, from a question to what leads to the answer; none shows it.
-        stub: the untouched answer where it is more than None or an empty function: a value, or the function to mend.
+        stub: the untouched answer where it is more than None or an empty function: a value, or the function to correct.
         why: why the answer is right, in a sentence or two; printed after "passed".
 
     Example:
