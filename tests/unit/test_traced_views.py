@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import tinyshard as ts
+from tinyshard.arrays.array import origin
 from tinyshard.compile.capture import TracedValueError
 
 
@@ -129,6 +130,21 @@ def test_a_view_that_would_be_returned_as_it_was_before_a_write_is_refused(view)
 
     with pytest.raises(TracedValueError, match="returned after what it views was written to"):
         ts.jit(stale)(X, AT)
+
+
+def test_a_refusal_at_the_end_of_a_transformation_leaves_nothing_of_it_behind():
+    kept = []
+
+    def stale(x, i):
+        y = x.clone()
+        kept.append(y[i])
+        y[0] = 5.0
+        return y.sum()
+
+    before = origin(), torch._C._is_view_replay_enabled()
+    with pytest.raises(TracedValueError, match="returned after what it views was written to"):
+        ts.vmap(stale)(torch.ones(3, 4), torch.tensor([0, 1, 2]))
+    assert (origin(), torch._C._is_view_replay_enabled()) == before
 
 
 @pytest.mark.parametrize("dims", [(-1, -2), (-2, -1), (0, -1), (-3, 1), (-1, 0), (1, -3)])

@@ -228,6 +228,8 @@ class one_transform(one_call):
             self._watch.__enter__()
 
     def __exit__(self, *args: object) -> None:
-        if self._watch is not None:
-            self._watch.__exit__(*args)
-        super().__exit__(*args)
+        try:
+            if self._watch is not None:
+                self._watch.__exit__(*args)  # it may refuse what is left of the views
+        finally:
+            super().__exit__(*args)
