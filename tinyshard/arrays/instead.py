@@ -3,7 +3,7 @@
 one_hot, cross_entropy, nll_loss   torch's own check nothing on a subclass, or take other dtypes without values
 tensor_split                       torch reads the memory of its second operand
 gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
-backward                           says what stands in its way, where torch would add to a gradient in place
+backward                           an error that says what to do, where torch would add to a gradient in place
 """
 
 from __future__ import annotations

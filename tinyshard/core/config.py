@@ -29,9 +29,8 @@ FLAGS: dict[str, tuple[Any, str, bool]] = {
     "collective_timeout_s": (60, "how long a wait goes on while no device makes progress; then it is an error", False),
 }
 
-mesh: list[Any] = [
-    None
-]  # the one that `set_mesh` made current; a plain global: a notebook may run each cell in a context
+# what `set_mesh` made current; no ContextVar: a notebook may run each cell in a context of its own
+mesh: list[Any] = [None]
 _values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
 _CHANGE_PROGRAMS = tuple(name for name, (_, _, changes) in FLAGS.items() if changes)
 

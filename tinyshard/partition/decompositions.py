@@ -152,7 +152,7 @@ def _over_all(op: Any, position: int) -> Function:
 
 def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """With one batch dim, and a factorization for each right side: torch 2.13 takes wrong ones in other batches."""
-    batch = (lu[..., 0, 0] + b[..., 0, 0]).shape
+    batch = torch.broadcast_shapes(lu.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
     lu, pivots, b = (
         x.expand(*batch, *x.shape[-kept:]).reshape(math.prod(batch), *x.shape[-kept:]).contiguous()
         for x, kept in ((lu, 2), (pivots, 1), (b, 2))

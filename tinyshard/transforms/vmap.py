@@ -105,9 +105,9 @@ def _run(
         found[:] = [results, out_form, axes]
         return tuple(x for x, axis in zip(results, axes, strict=True) if x is not None and axis is not None)
 
-    if not size:  # torch's rules fail for no example: one of zeros stands in, and its results are cut away
+    if not size:  # torch's rules fail for no example: so they get one of zeros, whose results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
-    with one_transform(), _told_as_ours(), distributions_unchecked():
+    with one_transform(), _as_own_errors(), distributions_unchecked():
         index = torch.arange(size or 1, dtype=torch.int32)
         mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
@@ -169,7 +169,7 @@ _REFUSALS: dict[str, tuple[str, str, str, type[TinyshardError]]] = {
 
 
 @contextlib.contextmanager
-def _told_as_ours() -> Iterator[None]:
+def _as_own_errors() -> Iterator[None]:
     """Raise torch's refusals as errors with the user's line, the rule and what to try."""
     try:
         yield

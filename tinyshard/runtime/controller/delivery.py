@@ -101,8 +101,8 @@ class Deliveries:
             return []
         sends: Sends = []
         known = self._programs.devices_of(program.number)
-        if not set(run.devices) <= set(known):
-            sends.append(([d for d in run.devices if d not in known], wire.frame(("program", program.number, program))))
+        if known != run.devices and (new := [d for d in run.devices if d not in known]):
+            sends.append((new, wire.frame(("program", program.number, program))))
         # the call frees what was released: its own operands may be among that, and are freed at their last use
         call = ("run", run.number, program.number, item.inputs, item.outputs, free.pop(run.devices, ()))
         return [*sends, (run.devices, wire.frame(call))]

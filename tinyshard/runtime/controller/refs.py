@@ -48,7 +48,7 @@ class Watched:
             watch = Watch(x, self._released.append)
             watch.number, watch.devices = number, devices
             self._held[number] = watch
-        else:
+        elif watch.devices != devices:
             watch.devices = tuple(dict.fromkeys((*watch.devices, *devices)))
 
     def devices_of(self, number: int) -> tuple[int, ...]:
