@@ -21,7 +21,7 @@ from benchmarks.serve import timed
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, make_ready
-from tinyshard.runtime.worker.products import HALVES, library
+from tinyshard.runtime.worker.kernels import HALVES, library
 
 Call = Callable[[], object]
 _COMPARISONS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}

@@ -7,7 +7,7 @@ import torch
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.calls import Calls
+from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
 from tinyshard.runtime.controller.items import Call, Free
 from tinyshard.runtime.controller.lineage import Run, Where

@@ -11,7 +11,7 @@ from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Eqn, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import lifecycle
-from tinyshard.runtime.worker import products
+from tinyshard.runtime.worker import kernels
 from tinyshard.runtime.worker.kernels import kernel_for
 
 LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -27,9 +27,9 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.fixture(autouse=True)
 def by_numpy(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TINYSHARD_PRODUCTS", "numpy")
-    products.library.cache_clear()
+    kernels.library.cache_clear()
     yield
-    products.library.cache_clear()
+    kernels.library.cache_clear()
 
 
 def kernel_of(op: str, tensors: list[torch.Tensor], own: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -63,7 +63,7 @@ def test_a_product_has_torchs_values_shape_and_strides(
 
 
 @pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("dtype", products.HALVES)
+@pytest.mark.parametrize("dtype", kernels.HALVES)
 @pytest.mark.parametrize(
     ("op", "shapes"),
     [("mm", [(90, 70), (70, 80)]), ("bmm", [(3, 90, 70), (3, 70, 80)])],
@@ -71,7 +71,7 @@ def test_a_product_has_torchs_values_shape_and_strides(
 def test_a_product_of_16_bits_is_rounded_once(
     monkeypatch: pytest.MonkeyPatch, op: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, left: str
 ) -> None:
-    monkeypatch.setattr(products, "has_half", lambda dtype: False)
+    monkeypatch.setattr(kernels, "has_half", lambda dtype: False)
     tensors = [torch.randn(shape).to(dtype) for shape in shapes]
     tensors[-2] = LAYOUTS[left](tensors[-2])
     torchs = getattr(torch, op)
@@ -85,7 +85,7 @@ def test_a_product_of_16_bits_is_rounded_once(
 def test_products_of_16_bits_are_torchs_where_the_processor_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     x = torch.ones(90, 90, dtype=torch.bfloat16)
     for has_half in (True, False):
-        monkeypatch.setattr(products, "has_half", lambda dtype, has_half=has_half: has_half)
+        monkeypatch.setattr(kernels, "has_half", lambda dtype, has_half=has_half: has_half)
         assert (kernel_of("aten.mm.default", [x, x], torch.mm) is torch.mm) is has_half
 
 
@@ -120,11 +120,11 @@ def test_the_processor_decides_and_the_environment_before_it(monkeypatch: pytest
             monkeypatch.delenv(name, raising=False)
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
-        monkeypatch.setattr(products, "_vendor", lambda: vendor)
+        monkeypatch.setattr(kernels, "_vendor", lambda: vendor)
         monkeypatch.setattr(np, "show_config", lambda mode: {"Build Dependencies": {"blas": {"name": blas}}})
         monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-        products.library.cache_clear()
-        return products.library()
+        kernels.library.cache_clear()
+        return kernels.library()
 
     one = {"OPENBLAS_NUM_THREADS": "1"}
     assert found("AuthenticAMD", "scipy-openblas", one) == "numpy"

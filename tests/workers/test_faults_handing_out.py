@@ -9,10 +9,10 @@ import torch
 import tinyshard as ts
 from tests.interrupts import strike_at
 from tests.workers.limits import outcome
-from tinyshard.runtime.controller import calls, connection, delivery, dispatcher, refs
+from tinyshard.runtime.controller import connection, delivery, dispatcher, refs
 from tinyshard.runtime.shm import log, monitor, segment
 
-FILES = {module.__file__ for module in (calls, connection, delivery, dispatcher, refs, log, monitor)}
+FILES = {module.__file__ for module in (connection, delivery, dispatcher, refs, log, monitor)}
 
 
 def test_what_another_thread_calls_while_a_call_is_handed_out_finds_its_operands(pool, rows, monkeypatch):

@@ -5,11 +5,10 @@ controller/           in the user's process; it never computes on shards
     dispatcher        one queue of messages to devices, sent in one order
     items             the items of the queue, and the latch that a thread waits for
     delivery          the messages of one item
-    calls             the calls that were sent, which of them each device has finished, and back-pressure
     waiting           how a thread waits for devices
     watchdog          raises if the devices that a wait depends on make no progress
     receiver          the I/O thread: receives what devices send
-    connection        the sockets to one worker, and what workers print
+    connection        the sockets to each worker, what it prints, and which calls it has finished
     cancellation      what Ctrl-C cancels
     lineage           which calls a value depends on, and whose error it has
     refs              which values are in use, and which are released
@@ -28,8 +27,7 @@ shm/                  memory shared by the processes of one host
     completion        what each device has finished, and the pipe that wakes the controller
     barrier           where devices wait for each other
     allocator         blocks of memory that members lend each other
-    region            the blocks of one member
-    holders           which members use which blocks
+    region            the blocks of one member, and which members use them
     views             bytes as tensors and arrays
     system            what differs between systems, and how much memory the machine has left
     probe             whether shared memory works here

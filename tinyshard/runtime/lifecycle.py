@@ -23,7 +23,7 @@ from tinyshard.runtime.options import (
     count_of,
 )
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
-from tinyshard.runtime.worker.products import LIBRARIES
+from tinyshard.runtime.worker.kernels import LIBRARIES
 
 if TYPE_CHECKING:
     from tinyshard.runtime.controller.pool import ProcessPool

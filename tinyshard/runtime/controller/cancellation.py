@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyshard.runtime.controller.calls import Calls
+from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
 from tinyshard.runtime.failure import interrupted
 

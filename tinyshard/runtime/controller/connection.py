@@ -1,4 +1,4 @@
-"""The connection to one worker: bytes to write, messages received, printed lines, and how far the worker is.
+"""The connections to the workers: bytes to write, messages received, printed lines, and how far each worker is.
 
 A Link is changed with the dispatcher's lock held; `done`, `lost` and `sight` are also read without it.
 """
@@ -9,12 +9,16 @@ import collections
 import contextlib
 import itertools
 import os
+import select
 import socket
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.items import Request
+from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.watchdog import FORGET_S, Sight
 from tinyshard.runtime.forks import abandon_in_child
 
@@ -164,3 +168,55 @@ class Link:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
+
+
+class Calls:
+    """What the threads of the controller share about the devices. It is changed with `lock` held.
+
+    Attributes:
+        lock: guards all of this; reentrant.
+        links: the links to all devices that have been started.
+        unsettled: the calls that were sent and are not known to be finished, the oldest first.
+        newest: number of the last call that was sent.
+        has_lost: a device is lost.
+        incoming: polls the sockets and pipes by which devices send failures and answers, and print.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.links: list[Link] = []
+        self.unsettled: collections.deque[Run] = collections.deque()
+        self.newest = 0
+        self.has_lost = False
+        self.incoming = select.poll()
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calling thread holds the lock."""
+        return bool(self.lock._is_owned())  # type: ignore[attr-defined]
+
+    def is_all_received(self) -> bool:
+        """Whether all that the devices have sent and printed has been received."""
+        with self.lock:  # the I/O thread has it from when it reads a message until it has handled it
+            return not self.incoming.poll(0)
+
+    def record_progress(self, finished: Sequence[int]) -> None:
+        """Note what devices have finished, for each device all of whose failures have been received."""
+        with self.lock:
+            unread = {descriptor for descriptor, _ in self.incoming.poll(0)}
+            for link, number in zip(self.links, finished, strict=True):
+                if number > link.done and link.channel.sock.fileno() not in unread:
+                    link.done = number
+            self.settle()
+
+    def settle(self) -> None:
+        """Settle the calls that all their devices have finished, in order."""
+        with self.lock:
+            while self.unsettled:
+                run = self.unsettled[0]
+                for device in run.devices:
+                    link = self.links[device]
+                    if link.done < run.number and not link.lost:
+                        return
+                settle(run)
+                self.unsettled.popleft()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.calls import Calls
+from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.items import Call, Item, Put, Request
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices

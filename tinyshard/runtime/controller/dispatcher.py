@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tinyshard.core.errors import TinyshardError
-from tinyshard.runtime.controller.calls import Calls
 from tinyshard.runtime.controller.cancellation import Interrupts
+from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.delivery import Deliveries, Delivery
 from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Latch, Put, Request
 from tinyshard.runtime.controller.lineage import Run

@@ -3,7 +3,7 @@
 One file without a name (`shm.segment`), mapped once:
 
     control block             counters and small messages (`shm.control_block`)
-    region of device 0        table of holders (`shm.holders`) | blocks (`shm.region`)
+    region of device 0        table of holders | blocks (`shm.region`)
     ...
     region of the controller  table of holders | blocks
 
@@ -31,9 +31,8 @@ import numpy as np
 import torch
 
 from tinyshard.runtime import forks
-from tinyshard.runtime.shm import control_block, holders, segment, system
-from tinyshard.runtime.shm.holders import Block, Holders
-from tinyshard.runtime.shm.region import Region, rounded
+from tinyshard.runtime.shm import control_block, region, segment, system
+from tinyshard.runtime.shm.region import Block, Holders, Region, rounded
 from tinyshard.runtime.shm.segment import Mapping
 from tinyshard.runtime.shm.views import Views
 
@@ -93,7 +92,7 @@ class Arena:
         self.view = self._views.tensor
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
-        start, end = starts[member] + rounded(holders.nbytes(count)), starts[member] + region_nbytes
+        start, end = starts[member] + rounded(region.table_nbytes(count)), starts[member] + region_nbytes
         share_nbytes = system.limit_nbytes() // (count + 1)
         kept_nbytes, kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
         self._region = Region(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)
