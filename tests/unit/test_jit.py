@@ -1,7 +1,9 @@
 import concurrent.futures
+import copy
 import dataclasses
 import functools
 import logging
+import pickle
 import types
 from typing import Any, NamedTuple
 
@@ -825,3 +827,44 @@ def test_a_shape_that_does_not_fit_is_torchs_own_error_and_is_not_logged_besides
     finally:
         log.removeHandler(handler)
     assert [record.getMessage() for record in told] == ["a later one"]
+
+
+@ts.jit
+def decorated(x):
+    return x * SCALE
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, mesh):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(4))
+        rows = ts.NamedSharding(mesh, P(("a", "b")))
+        self.ways = [
+            ts.jit(self.forward),
+            ts.jit(self.forward, out_shardings=rows),
+            ts.pmap(self.forward),
+            ts.shard_map(self.forward, mesh=mesh, in_specs=P(("a", "b")), out_specs=P(("a", "b"))),
+        ]
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def test_a_jitted_function_is_copied_and_pickled_as_a_function_is(mesh, host):
+    assert pickle.loads(pickle.dumps(decorated)) is copy.copy(decorated) is decorated
+    twin = copy.deepcopy(decorated)
+    assert torch.equal(ts.device_get(twin(host)), host * 2)
+    with pytest.raises(pickle.PicklingError, match="jit of decorated"):  # another one than its module has
+        pickle.dumps(twin)
+
+
+def test_a_copied_module_calls_its_own_jitted_methods(mesh, host):
+    module = Scaled(mesh)
+    first = [ts.device_get(way(host)) for way in module.ways]
+    twin = copy.deepcopy(module)
+    with torch.no_grad():
+        twin.weight.mul_(3)
+    for way, before, again in zip(twin.ways, first, module.ways, strict=True):
+        assert torch.equal(before, host)
+        assert torch.equal(ts.device_get(way(host)), host * 3)
+        assert torch.equal(ts.device_get(again(host)), host)

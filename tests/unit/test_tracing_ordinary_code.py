@@ -251,3 +251,30 @@ def test_what_a_gradient_cannot_do_in_a_program_names_the_line_whose_gradient_it
                 call(torch.ones(3))
     with pytest.raises(TypeError, match=r"test_tracing_ordinary_code\.py"):
         ts.grad(ts.jit(filled))(torch.ones(3))
+
+
+def test_a_block_that_torchs_profiler_is_to_see_changes_nothing():
+    x = ts.array(table())
+
+    def marked(x):
+        with torch.profiler.record_function("a block"), torch.autograd.profiler.record_function("inside", "its words"):
+            return x.sin()
+
+    for transform in (ts.jit, lambda f: ts.jit(ts.vmap(f)), lambda f: ts.jit(ts.grad(lambda x: f(x).sum()))):
+        plain = transform(torch.sin)
+        assert torch.equal(ts.device_get(transform(marked)(x)), ts.device_get(plain(x)))
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Rprop])
+def test_an_optimizer_of_torchs_says_that_new_parameters_are_a_result(kind):
+    x = ts.array(table())
+    weight = torch.nn.Parameter(x)
+    weight.grad = x.detach()
+    eager = kind([weight])
+    with pytest.raises(ts.ImmutableError, match=r"of torch\.optim changes(?s:.*)in torch\.optim(?s:.*)ts\.tree\.map"):
+        eager.step()
+    plain = kind([torch.nn.Parameter(torch.ones(3))])
+    for call in (plain.step, plain.zero_grad):
+        with pytest.raises(ts.ImmutableError, match=rf"{kind.__name__}\.{call.__name__} in (?s:.*)ts\.grad"):
+            ts.jit(lambda x, call=call: (call(), x)[1])(x)
+    assert torch.equal(ts.device_get(weight), ts.device_get(x))

@@ -21,8 +21,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.arrays.array import Array, innermost, is_own
+from tinyshard.arrays.refusals import optimizer_error
 from tinyshard.core.errors import ImmutableError, StatefulRandomError
 
 aten = torch.ops.aten
@@ -88,6 +90,18 @@ def max_norm_error() -> ImmutableError:
         rule="an Array is immutable: other arrays and queued computations may share its shards",
         try_="without max_norm, on weight * (max_norm / weight.norm(dim=1, keepdim=True)).clamp(max=1)",
     )
+
+
+def call_profiler(op: Any, args: tuple[Any, ...], where: object) -> Any:
+    """Call one of the ops by which torch tells its profiler of a block. An optimizer's step is such a block.
+
+    Raises:
+        ImmutableError: it is an optimizer's, in a traced function.
+    """
+    if str(args[0]).startswith("Optimizer."):  # "Optimizer.step#SGD.step"
+        raise optimizer_error(f"{args[0].rpartition('#')[2]} in {where}")
+    with _disable_current_modes():
+        return op(*args)
 
 
 _DRAWS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn, Self
 
 import torch
@@ -31,11 +32,30 @@ def no_memory_wrapped(what: str) -> NoReturn:
 
 def refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:
     """Raise ImmutableError for a change in place."""
+    if _runs_in_optimizer():
+        raise optimizer_error(f"{what}, where x is an Array, in torch.optim")
     raise ImmutableError(
         problem,
         got=what,
         rule="an Array is immutable: other arrays and queued computations may share its shards",
         try_=instead,
+    )
+
+
+def _runs_in_optimizer() -> bool:
+    frame: Any = sys._getframe(1)
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("torch.optim."):
+        frame = frame.f_back
+    return frame is not None
+
+
+def optimizer_error(got: str) -> ImmutableError:
+    """The error for an optimizer of torch's that would change Arrays, or anything in a traced function."""
+    return ImmutableError(
+        "an optimizer of torch.optim changes its parameters in place",
+        got=got,
+        rule="an Array is immutable, and a traced function runs once: new parameters are a result, as in JAX",
+        try_="params = ts.tree.map(lambda p, g: p - rate * g, params, ts.grad(loss)(params)), under ts.jit",
     )
 
 

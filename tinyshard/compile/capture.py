@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array, innermost
-from tinyshard.arrays.hidden_effects import runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.arrays.hidden_effects import call_profiler, runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
@@ -177,6 +177,8 @@ class Watch(TorchDispatchMode):
         if recorder is None:
             return op(*args, **kwargs)
         where = recorder.where()
+        if op.namespace == "profiler":
+            return call_profiler(op, args, where)
         fx_traceback.current_meta["custom"] = {"where": where}  # fx copies it to the nodes that are made
         if is_random(op, args, kwargs):
             raise StatefulRandomError(
@@ -319,9 +321,7 @@ def _captured(tree: Any, is_outer: Callable[[torch.Tensor], bool]) -> Any:
     recorder = current_recorder()
     if recorder is None:
         return tree
-    with (
-        torch._C.DisableTorchFunction()
-    ):  # to ask for a shape is a function of torch too, which would capture once more
+    with torch._C.DisableTorchFunction():  # else to ask for a shape would capture once more
         return tree_map_only(torch.Tensor, lambda x: recorder.capture(x) if is_outer(x) else x, tree)
 
 

@@ -28,6 +28,10 @@ class Recent(Generic[K, V]):
         self._lock = threading.RLock()  # a signal handler may interrupt the thread that has it
         self._kept: OrderedDict[K, V] = OrderedDict()
 
+    def __deepcopy__(self, memo: object) -> Recent[K, V]:
+        """An empty one: what is kept can be made again, and may belong to what was copied."""
+        return Recent(self._most)
+
     def __len__(self) -> int:
         return len(self._kept)
 

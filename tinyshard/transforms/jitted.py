@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import weakref
@@ -68,6 +69,16 @@ class Jitted:
         if wrapped is None or name.startswith("_"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(wrapped, name)
+
+    def __reduce__(self) -> str:
+        """As a function: by its name, under which a decorated one is found in its module."""
+        return str(getattr(self, "__qualname__", self._name))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Jitted:
+        """With a copy of the function, which for a plain one is itself, and for a method that of the copied object."""
+        twin = memo[id(self)] = type(self).__new__(type(self))
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return twin
 
     def __repr__(self) -> str:
         return f"<jit of {getattr(self._function, '__name__', self._function)}>"
