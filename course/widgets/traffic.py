@@ -148,11 +148,11 @@ def in_lockstep(program: Program, inputs: Sequence[Sequence[Tensor]]) -> tuple[l
                     if slot >= 0:
                         row[slot] = made
             continue
-        assert step.collective is not None
-        name, axes, params = step.collective
+        assert step.request is not None
+        name, params = step.request.name, step.request.params
         before = [row[step.operand] for row in values]
         # one mapped axis, so all devices are one group
-        assert group_positions(program.axes, axes, 0) == list(range(len(before)))
+        assert step.request.positions(0) == tuple(range(len(before)))
         after = exchanged(program, step.step, before)
         for row, shard in zip(values, after, strict=True):
             row[step.results[0]] = shard

@@ -53,7 +53,7 @@ def test_a_program_on_another_device_makes_nothing_on_the_cpu(way: str, monkeypa
         inputs = [zeros_for(meta, ELSEWHERE) for meta in program.metas[: program.num_inputs]]
         values: list[Any] = [*inputs, *[None] * (ready.size - program.num_inputs)]
         for step in ready.steps:
-            if step.collective is not None:
+            if step.request is not None:
                 made = [zeros_for(program.metas[slot], ELSEWHERE) for slot in step.results]
             else:
                 assert step.call is not None

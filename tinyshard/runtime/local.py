@@ -16,12 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES, group_positions
+from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.core.undisturbed import default_keys
+from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
@@ -86,8 +87,8 @@ class LocalRuntime:
         values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
         failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
         for step in ready.steps:
-            if step.collective is not None:
-                self._collective(step, ready.program, values, failed)
+            if step.request is not None:
+                self._collective(step.request, step, values, failed)
                 continue
             assert step.call is not None
             for position, device in enumerate(devices):
@@ -105,23 +106,20 @@ class LocalRuntime:
                 if position not in failed and values[position][slot] is not None:
                     self._stores[device][number] = values[position][slot]
 
-    def _collective(self, step: ReadyStep, program: Program, values: list[list[Any]], failed: set[int]) -> None:
-        assert step.collective is not None
-        name, named, params = step.collective
-        shards = [zeros_for(step.meta) if p in failed else row[step.operand] for p, row in enumerate(values)]
+    def _collective(self, request: Request, step: ReadyStep, values: list[list[Any]], failed: set[int]) -> None:
+        shards = [zeros_for(request.meta) if p in failed else row[step.operand] for p, row in enumerate(values)]
         slot = step.results[0]
-        if name == "transfer":
-            for row, out in zip(values, _transfer(shards, program.metas[slot], **params), strict=True):
+        if request.name == "transfer":
+            for row, out in zip(values, _transfer(shards, request.made, **request.params), strict=True):
                 row[slot] = out
             return
-        does = COLLECTIVES[name]
-        params = dict(params)
-        groups = params.pop("groups", None)
+        does = COLLECTIVES[request.name]
+        params = {k: v for k, v in request.params.items() if k != "groups"}
         done: set[int] = set()
         for position in range(len(shards)):
             if position in done:
                 continue
-            group = group_positions(program.axes, named, position, groups)
+            group = request.positions(position)
             members = [shards[p] for p in group]
             made: Sequence[Tensor]
             if does.own is not None:
@@ -129,7 +127,7 @@ class LocalRuntime:
             else:
                 if len(group) > 1:
                     for p in group:
-                        self._handed[program.devices[p]].append((name, len(group), shards[p].nbytes))
+                        self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
                 assert does.form is not None
                 made = does.form(torch.stack(members), **params).unbind(0)
             for p, x in zip(group, made, strict=True):

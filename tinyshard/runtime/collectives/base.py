@@ -71,6 +71,12 @@ class Request:
     made: ShapedType | None
     step: int
 
+    def positions(self, position: int) -> tuple[int, ...]:
+        """Those among its devices with which the one at a position exchanges data, itself among them."""
+        if self.name == "transfer":
+            return tuple(range(len(self.devices)))
+        return tuple(group_positions(self.axes, self.named, position, self.params.get("groups")))
+
 
 # (operand, number of the call) -> result
 Perform = Callable[[Any, int], Any]
@@ -94,9 +100,8 @@ class Communicator:
         """A collective, or a transfer, as a function. It raises PeerLostError if a device of the group is lost."""
         if request.name == "transfer":
             return self._ready_transfer(request)
-        params = dict(request.params)
-        place = request.devices.index(self._device)
-        positions = group_positions(request.axes, request.named, place, params.pop("groups", None))
+        params = {k: v for k, v in request.params.items() if k != "groups"}
+        positions = request.positions(request.devices.index(self._device))
         group = group_of(tuple(request.devices[p] for p in positions), self._device)
         own = COLLECTIVES[request.name].own
         if own is not None:

@@ -19,42 +19,21 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
-from tinyshard.core.collectives import group_positions
 from tinyshard.runtime import wire
-from tinyshard.runtime.collectives.base import PeerLostError
+from tinyshard.runtime.collectives.base import PeerLostError, Request
 from tinyshard.runtime.failure import Failure, gone, interrupted
 from tinyshard.runtime.wire import Current
-from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
 
 # a peer's death breaks the connection at once; the controller sends how the peer ended a moment later
 LOST_WITHIN_S = 10
 
 
-class CurrentCollective(NamedTuple):
-    """A collective that the loop is in.
-
-    Attributes:
-        number: the call's number.
-        ready: its program.
-        step: the collective's step.
-    """
-
-    number: int
-    ready: ReadyProgram
-    step: ReadyStep
-
-    def as_plain(self, device: int) -> Current:
-        """The same as plain data, for the controller."""
-        program = self.ready.program
-        assert self.step.collective is not None
-        name, named, params = self.step.collective
-        place = self.step.results[0]
-        if name == "transfer":
-            return self.number, place, name, program.devices
-        positions = group_positions(program.axes, named, program.devices.index(device), params.get("groups"))
-        return self.number, place, name, tuple(program.devices[p] for p in positions)
+def _seen(number: int, request: Request, device: int) -> Current:
+    """The collective of a call that this device is in, as plain data for the controller."""
+    devices = request.devices
+    members = tuple(devices[p] for p in request.positions(devices.index(device)))
+    return number, request.step, request.name, members
 
 
 class CallControl:
@@ -62,7 +41,7 @@ class CallControl:
 
     Attributes:
         done: the last call that the loop has finished.
-        current: the fields of a `CurrentCollective` while the loop is in a collective; else None.
+        current: while the loop is in a collective, the call's number and the collective; else None.
         cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
         lost: the failure of a lost device, if there is one.
         processor_s: returns the processor time that the loop has used.
@@ -70,7 +49,7 @@ class CallControl:
 
     def __init__(self) -> None:
         self.done = 0
-        self.current: tuple[int, ReadyProgram, ReadyStep] | None = None
+        self.current: tuple[int, Request] | None = None
         self.cancelled_upto = 0
         self.lost: Failure | None = None
         self.processor_s = _own_clock()
@@ -155,7 +134,7 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
                 call_control.cancel(*head[1:])
             elif head[0] == "look":
                 current = call_control.current
-                plain = CurrentCollective(*current).as_plain(device) if current is not None else None
+                plain = _seen(*current, device) if current is not None else None
                 wire.send(sock, ("seen", call_control.done, plain, call_control.processor_s()))
             elif head[0] == "lost":
                 call_control.lose(gone(*head[1:]))

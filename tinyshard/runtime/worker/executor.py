@@ -24,22 +24,19 @@ class ReadyStep:
     """One step that is ready to run.
 
     Attributes:
-        name: the op's name in the program's text.
         call: values of the program -> flat results; None for a collective.
         step: the program's step.
-        collective: name, axes and parameters of a collective.
-        operand, meta: a collective's operand.
-        perform: runs the collective, from `Communicator.ready`; None without a communicator.
+        request: a collective, or a transfer; None for an op.
+        operand: number of its operand.
+        perform: runs it, from `Communicator.ready`; None without a communicator.
         results: numbers of the results.
         dead: values that no later step uses.
     """
 
-    name: str
     call: Callable[[list[Any]], Sequence[Any]] | None
     step: Eqn
-    collective: tuple[str, tuple[int, ...], dict[str, Any]] | None
+    request: Request | None
     operand: int
-    meta: ShapedType | None
     perform: Perform | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
@@ -48,7 +45,7 @@ class ReadyStep:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
         args = [short(_filled(a, values)) for a in self.step.args]
         args += [f"{k}={short(_filled(v, values))}" for k, v in self.step.kwargs.items()]
-        return f"{self.name}({', '.join(args)})"
+        return f"{self.step.op}({', '.join(args)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,38 +87,35 @@ def make_ready(
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    steps = tuple(
-        _ready_step(step, program, tuple(numbers), place, communicator)
-        for step, numbers in zip(program.steps, dead, strict=True)
-    )
-    may_print = any(s.call and s.name != "literal" and not s.name.startswith("aten.") for s in steps)
+    steps = tuple(_ready_step(k, program, tuple(numbers), place, communicator) for k, numbers in enumerate(dead))
+    may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
 def _ready_step(
-    step: Eqn,
+    number: int,
     program: Program,
     dead: tuple[int, ...],
     place: torch.device | None,
     communicator: Communicator | None,
 ) -> ReadyStep:
+    step = program.steps[number]
     if step.op in COLLECTIVES or step.op == "transfer":
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         axes = tuple(step.kwargs.get("axes", ()))
         meta, made = program.metas[operand], program.metas[step.results[0]]
-        asked = Request(step.op, program.devices, program.axes, axes, params, meta, made, program.steps.index(step))
-        perform = communicator.ready(asked) if communicator is not None else None
-        collective = (step.op, axes, params)
-        return ReadyStep(step.op, None, step, collective, operand, meta, perform, step.results, dead)
+        request = Request(step.op, program.devices, program.axes, axes, params, meta, made, number)
+        perform = communicator.ready(request) if communicator is not None else None
+        return ReadyStep(None, step, request, operand, perform, step.results, dead)
     if step.op == "literal":
         literal = (step.args[0].values.to(place),)
-        return ReadyStep(step.op, lambda values: literal, step, None, -1, None, None, step.results, dead)
+        return ReadyStep(lambda values: literal, step, None, -1, None, step.results, dead)
     try:
         call = _caller(step, program.metas, place, is_shortened=communicator is not None)
     except Exception as error:  # as of an op that is not there: an error of each call of the program
         call = functools.partial(_raise, error)
-    return ReadyStep(step.op, call, step, None, -1, None, None, step.results, dead)
+    return ReadyStep(call, step, None, -1, None, step.results, dead)
 
 
 def _raise(error: Exception, values: list[Any]) -> NoReturn:

@@ -243,11 +243,11 @@ class Worker:
             if number <= call_control.cancelled_upto and not failed:
                 failed = self._fail(number, call_control.cancelled(self._device))
             try:
-                if step.perform is not None:
-                    call_control.current = number, ready, step
+                if step.perform is not None and step.request is not None:
+                    call_control.current = number, step.request
                     if call_control.lost is not None:
                         raise PeerLostError("the collective is not started: a device is lost")
-                    x = zeros_for(step.meta, self._place) if failed else values[step.operand]
+                    x = zeros_for(step.request.meta, self._place) if failed else values[step.operand]
                     values[step.results[0]] = step.perform(x, number)
                 elif not failed:
                     assert step.call is not None
@@ -256,10 +256,10 @@ class Worker:
                             values[slot] = result
             except Exception as error:
                 failure = failure_of(self._device, step.describe(values), error)
-                if step.collective is not None and is_out_of_memory(failure) and self._arena is None:
+                if step.request is not None and is_out_of_memory(failure) and self._arena is None:
                     _leave()
                 if not failed:
-                    lost = call_control.why_broken(error) if step.collective is not None else None
+                    lost = call_control.why_broken(error) if step.request is not None else None
                     failed = self._fail(number, lost or failure)
             call_control.current = None
             for slot in step.dead:
