@@ -308,3 +308,16 @@ def test_a_derivative_that_makes_only_some_of_its_results_comes_out_right():
     expected = torch.func.grad(loss, (0, 1))(w, b, x.flatten(0, 1))
     for got, want in zip(made, expected, strict=True):
         torch.testing.assert_close(ts.device_get(got), want)
+
+
+def test_a_function_that_two_jitted_ones_have_called_is_called_and_differentiated_alone():
+    x = torch.arange(24.0).reshape(8, 3)
+    for transform in (
+        ts.pmap,
+        lambda f: ts.shard_map(f, mesh=ts.make_mesh((8,), ("i",)), in_specs=ts.P("i"), out_specs=ts.P("i")),
+    ):
+        doubled = transform(lambda v: v * 2)
+        assert torch.equal(ts.device_get(ts.jit(lambda v, f=doubled: f(v) + 1)(x)), x * 2 + 1)
+        assert torch.equal(ts.device_get(ts.jit(lambda v, f=doubled: f(v) - 1)(x)), x * 2 - 1)
+        assert torch.equal(ts.device_get(doubled(x)), x * 2)
+        assert torch.equal(ts.device_get(ts.grad(lambda v, f=doubled: f(v).sum())(x)), torch.full((8, 3), 2.0))

@@ -59,6 +59,8 @@ def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):
             yield f"static argument {key!r}: {old.get(key, 'not given')}, now {new.get(key, 'not given')}"
+    if before.around != now.around:
+        yield "the devices, or the names of mapped axes around it, changed"
     if before.flags != now.flags:
         yield "a configuration flag or the mesh that is set changed"
 

@@ -37,6 +37,7 @@ class Signature:
         static: (position or name, the types in it, value) of each static argument.
         nones: which leaves are None.
         flags: configuration that changes programs, and the mesh that is set.
+        around: of what is mapped over devices, the mesh, and the names and sizes of mapped axes around it.
     """
 
     tree: TreeSpec
@@ -44,6 +45,7 @@ class Signature:
     static: tuple[tuple[int | str, Any, Any], ...]
     nones: tuple[bool, ...]
     flags: tuple[Any, ...]
+    around: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +57,14 @@ class Bound:
         operands: the tensor leaves, in order; a ShapeDtypeStruct may stand for one.
         names: what a learner would call each operand, as "params[0]['w']".
         call: calls the function with other tensors in the places of the operands.
+        split: how the operands go to the devices, for what is mapped over devices.
     """
 
     signature: Signature
     operands: list[Any]
     names: Callable[[], list[str]]
     call: Callable[[Sequence[torch.Tensor]], Any]
+    split: Any = None
 
     @property
     def arguments(self) -> Any:

@@ -28,6 +28,7 @@ from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.types import ShapedType
+from tinyshard.core.undisturbed import apart
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
 from tinyshard.primitives.inlining import Axes, inline
@@ -201,6 +202,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
 MANUAL_REGION = ManualRegionPrimitive()
 
 
+@apart()  # the values of its nodes belong to no trace that is in progress
 def _alone(region: ManualRegion) -> TraceCacheEntry:
     graph = torch.fx.Graph()
     inputs, results = [], []

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from torch.utils._pytree import tree_leaves
 
+from tinyshard.arrays.array import innermost
+from tinyshard.arrays.placement import device_put
 from tinyshard.compile.executable import check_devices_live
 from tinyshard.compile.signature import Bound
 from tinyshard.core.absent import check_others
@@ -17,8 +19,9 @@ from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.layout import Layout
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding.mesh import Mesh, layout_on
+from tinyshard.sharding.named import NamedSharding, spec_of
 from tinyshard.transforms.axes import mapped_dims, placed_dims
-from tinyshard.transforms.over_devices import OverDevices, Split, moved_to
+from tinyshard.transforms.over_devices import OverDevices, Split
 
 UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
 _MOST_ADVISED = 64  # processes on one machine; `init` takes more
@@ -89,7 +92,16 @@ class Pmapped(OverDevices):
         return found
 
     def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
-        return moved_to(self._split(bound), bound.operands)
+        """The operands, those that are committed to other devices put on those of the mesh."""
+        mesh = bound.split.mesh
+
+        def moved(x: Any, at: Layout) -> Any:
+            there = innermost(x)  # of what a transformation wraps
+            layout = getattr(there, "_layout", None)
+            is_elsewhere = layout is not None and there.committed and layout.devices != at.devices
+            return device_put(x, NamedSharding(mesh, spec_of(at.dims, mesh))) if is_elsewhere else x
+
+        return [moved(x, at) for x, at in zip(bound.operands, bound.split.ins, strict=True)]
 
 
 def _rows(mesh: Mesh, ndim: int, dim: int | None) -> Layout:

@@ -20,7 +20,7 @@ from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.prefix import spread
-from tinyshard.transforms.over_devices import OverDevices, Split, mesh_of
+from tinyshard.transforms.over_devices import OverDevices, Split, region_of
 
 
 class ShardMapped(OverDevices):
@@ -80,10 +80,10 @@ class ShardMapped(OverDevices):
         ]
 
     def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
-        mesh = mesh_of(entry)
-        if mesh is None:  # without a tensor among the results
+        region = region_of(entry)
+        if region is None:
             return None
-        return [NamedSharding(mesh, spec) for spec in spread(self._out_specs, entry.traced.tree_of_results)]
+        return [NamedSharding(region.mesh, spec) for spec in spread(self._out_specs, entry.traced.tree_of_results)]
 
 
 def _is_spec(specs: Any) -> bool:
