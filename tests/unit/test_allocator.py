@@ -349,3 +349,21 @@ def test_a_private_copy_is_whole_before_the_block_is_used_again(monkeypatch, adv
     controller.prepare_for_fork()
     device.view(block.offset, (100_000,), torch.float32).fill_(2)
     assert x.eq(1).all()
+
+
+def test_a_block_that_is_handed_over_again_before_it_could_be_let_go_of_stays_held(members):
+    x = torch.arange(25_000.0)
+    block = members[0].copied(x, [0])
+    here = members[0].hold(block, x.shape, x.dtype)
+    there = members[1].adopt(block, x.shape, x.dtype)
+    with held(members[0].control.holders_monitor(0)):  # another member has it, and the system runs that one no more
+        del there
+        members[1].let_go()
+    there = members[1].adopt(block, x.shape, x.dtype)
+    members[1].let_go()
+    del here
+    assert members[0].allocate(x.nbytes, [0]).offset != block.offset, "the other member holds it"
+    assert torch.equal(there, x)
+    del there
+    members[1].let_go()
+    assert members[0].allocate(x.nbytes, [0]).offset == block.offset

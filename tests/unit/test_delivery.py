@@ -2,6 +2,8 @@
 
 import gc
 
+import numpy as np
+import pytest
 import torch
 
 from tinyshard.core.program import Builder
@@ -9,9 +11,11 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.delivery import Deliveries
-from tinyshard.runtime.controller.items import Call, Free
+from tinyshard.runtime.controller.items import Call, Free, Put
 from tinyshard.runtime.controller.lineage import Run, Where
 from tinyshard.runtime.controller.refs import Buffers
+from tinyshard.runtime.shm import control_block, segment
+from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, LogReader
 
 
 class Connection:
@@ -52,3 +56,25 @@ def test_a_program_is_sent_with_its_first_call_whose_message_was_sent_and_droppe
     assert not deliveries.has_released
     for link in calls.links:
         assert link.frames == ["program", "run", "run", "forget"]
+
+
+@pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
+@pytest.mark.parametrize("count, nbytes", [(16, 600_000), (512, 32_000), (9, LARGEST_RECORD_NBYTES - 1000)])
+def test_blocks_that_would_fill_the_log_go_by_the_sockets(count, nbytes):
+    calls = Calls()
+    calls.links.extend(Connection() for _ in range(count))
+    memory = np.zeros(control_block.nbytes(count), np.uint8)
+    control_block.initialise(memory, count)
+    control = control_block.ControlBlock(memory, count)
+    deliveries = Deliveries(calls, Buffers(), CallLog(control), lambda block, device: None)
+    block = torch.zeros(nbytes, dtype=torch.uint8)
+    run = Run(1, tuple(range(count)), False, Where("here", 1), computes=False)
+    item = Put(run, 1, dict.fromkeys(range(count), (block, None)))
+    assert deliveries.prepare(item, lambda: True, is_receiver=False) is None, (
+        "another thread leaves it to the I/O thread"
+    )
+    deliveries.send(deliveries.prepare(item, lambda: True, is_receiver=True), is_receiver=True)
+    assert [link.frames for link in calls.links] == [["put"]] * count
+    for device in (0, count - 1):
+        (record,) = LogReader(control, device).take(60)
+        assert wire.parse(record)[0][0] == "by socket"

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tests.communicators import communicators_of, of_each
+from tests.monitors import held
 from tinyshard.core.collectives import COLLECTIVES as TABLE
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
@@ -295,3 +296,13 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
 def test_exchanges_have_numbers_that_only_grow():
     numbers = [exchange_number(call, step, phase) for call in (1, 2) for step in (0, 1, 999_999) for phase in (0, 1)]
     assert numbers == sorted(set(numbers))
+
+
+def test_a_device_that_could_not_say_that_it_has_left_an_exchange_says_so_later(communicators):
+    first, second = communicators
+    of_all(communicators, lambda c: total(c, torch.ones(3), DEVICES, 1))
+    with held(first._barrier._monitor):  # as one that is stopped with it
+        assert not second.settle()
+    assert second.settle() and first.settle()
+    left = first._barrier._left
+    assert left[0] == left[1] == exchange_number(1, 0)

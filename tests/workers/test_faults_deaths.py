@@ -11,8 +11,9 @@ import torch
 
 import tinyshard as ts
 from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
-from tests.workers.processes import ROOT, stop, wait_until
+from tests.workers.processes import ROOT, stop, stopped, wait_until
 from tinyshard.runtime import lifecycle
+from tinyshard.runtime.launch import forkserver
 
 VICTIM = 5
 
@@ -264,3 +265,34 @@ def test_an_abort_ends_whatever_gloo_waits_for(what, tmp_path):
     command = [sys.executable, "-c", BLOCKED, str(tmp_path / "store"), what]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.stdout == "['PeerLostError'] False\n", ran.stderr
+
+
+def test_a_call_that_all_devices_have_finished_before_a_death_has_its_result_on_the_others(pool, rows, monkeypatch):
+    if pool.collectives != "shared":
+        pytest.skip("over gloo the controller does not hear at once of what is finished")
+    monkeypatch.setattr(pool._dispatcher, "look_at_progress", lambda: None)  # as when nothing has asked for long
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    total = x.sum(0)
+    number = total._buffer.run.number
+    wait_until(lambda: min(pool._completions.read()) >= number, "all have finished it")
+    monkeypatch.undo()
+    os.kill(ts.devices()[VICTIM].pid, signal.SIGKILL)
+    wait_until(lambda: pool._dispatcher.calls.has_lost, "the death is noted")
+    assert outcome(lambda: total.addressable_shards[0].data.tolist())() == [8, 8]
+
+
+def test_a_death_is_named_although_the_helper_that_reaps_the_workers_is_stopped(pool, rows):
+    x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
+    with stopped(forkserver.start().pid):
+        os.kill(ts.devices()[VICTIM].pid, signal.SIGKILL)
+        error = outcome(lambda: x.sum().item(), OVER_WITHIN_S + 10)()
+    assert isinstance(error, ts.DeviceLostError) and f"CPU {VICTIM} is gone" in str(error)
+    ts.init(devices=8, runtime="process")
+    assert ts.device_put(torch.ones(8), ts.devices()[VICTIM]).sum().item() == 8
+
+
+def test_a_pool_is_shut_down_although_the_helper_is_stopped(pool):
+    with stopped(forkserver.start().pid):
+        assert outcome(pool.shutdown, 30)() is None
+    ts.init(devices=8, runtime="process")
+    assert ts.device_put(torch.ones(8), ts.devices()[VICTIM]).sum().item() == 8

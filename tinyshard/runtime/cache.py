@@ -1,7 +1,7 @@
 """A cache that keeps what was used last.
 
 executables = Recent(256)
-executables.get(key)         None, or the value, which counts as used now
+executables.get(key)         None, or the value; with more than 128 kept it counts as used now
 executables.put(key, value)  drops what was used longest ago, should there be more than 256
 """
 

@@ -36,7 +36,8 @@ _held_off = threading.RLock()
 def held_off() -> contextlib.AbstractContextManager[Any]:
     """A lock that blocks forks by other threads, held while a new descriptor has no owner that could abandon it.
 
-    It may be held for milliseconds at most. A fork by the thread that holds it (in a signal handler) is not blocked.
+    It is held for milliseconds, or as long as the fork server takes to start or to fork a worker. A fork by the thread
+    that holds it (in a signal handler) is not blocked.
     """
     return _held_off
 

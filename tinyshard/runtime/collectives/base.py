@@ -130,8 +130,9 @@ class Communicator:
         """
         raise NotImplementedError
 
-    def settle(self) -> None:
-        """Called after each call."""
+    def settle(self) -> bool:
+        """Called after each call, and again while it returns False: something is still to be done."""
+        return True
 
     def abort(self) -> None:
         """Abort all collectives, from another thread: a device that waits in one gets an error."""

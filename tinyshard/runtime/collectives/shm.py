@@ -50,9 +50,9 @@ class SharedMemoryCommunicator(Communicator):
         """Let every wait end with an error."""
         self._barrier.abort()
 
-    def settle(self) -> None:
-        """After each call: publish which exchanges this device has left."""
-        self._barrier.settle()
+    def settle(self) -> bool:
+        """Publish which exchanges this device has left."""
+        return self._barrier.settle()
 
     def _ready_transfer(self, request: Request) -> Perform:
         group = group_of(request.devices, self._device)
@@ -141,7 +141,7 @@ class SharedMemoryCommunicator(Communicator):
 
     def _prepare(
         self, group: Group, operand: Tensor | None, result_nbytes: int, lent: Tensor | None
-    ) -> tuple[int, Block, Block | None, MemoryError | None]:
+    ) -> tuple[int, Block, Block | None, Exception | None]:
         """What this device publishes; the arguments are those of `_rendezvous`.
 
         Returns:
@@ -163,7 +163,7 @@ class SharedMemoryCommunicator(Communicator):
                 block = held
             if result_nbytes and group.place == 0:
                 block = self._arena.allocate(result_nbytes, group.members)
-        except MemoryError as error:
+        except Exception as error:  # torch has errors of its own for want of memory
             return _NO_ROOM, block, staged, error
         return where, block, staged, None
 
@@ -214,7 +214,6 @@ class SharedMemoryCommunicator(Communicator):
 
     def collective_permute(self, group: Group, x: Tensor, at: tuple[int, int], *, pairs: Any) -> Tensor:
         """A target holds its source's block, without a copy: values never change, so two devices may hold one block."""
-        x = x.resolve_conj().resolve_neg()  # a block has no bit for conj or neg
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
         with self._rendezvous(group, at, lent=x if sends else None) as (_, blocks):

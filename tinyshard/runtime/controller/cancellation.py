@@ -67,7 +67,7 @@ class Cancelling:
 
 
 class Interrupts:
-    """The queue of interrupts. The I/O thread alone uses it.
+    """The queue of interrupts. The I/O thread alone uses it, with the lock of the calls held.
 
     Attributes:
         now: the interrupt that is being handled; None if there is none.
@@ -77,7 +77,6 @@ class Interrupts:
         self.now: Cancelling | None = None
         self._links = calls.links
         self._unsettled = calls.unsettled
-        self._lock = calls.lock
         self._upto = 0
         self._next: collections.deque[tuple[int, str]] = collections.deque()
 
@@ -89,8 +88,7 @@ class Interrupts:
     def _begin(self) -> None:
         while self._next and self.now is None:
             upto, by = self._next.popleft()
-            with self._lock:
-                ahead = {d for run in self._unsettled for d in run.devices if run.number > self._links[d].done}
+            ahead = {d for run in self._unsettled for d in run.devices if run.number > self._links[d].done}
             busy = {d for d in ahead if not self._links[d].lost}
             if busy and upto > self._upto:
                 self.now = Cancelling(upto, by, busy, time.monotonic())
@@ -121,13 +119,12 @@ class Interrupts:
     def _cancel(self, now: Cancelling) -> None:
         """Send each frozen device the calls to skip, and begin with the next interrupt."""
         started_by = {link.device: now.started.get(link.device, link.done) for link in self._links}
-        with self._lock:  # a waiting thread may settle runs, too
-            runs = [r for r in self._unsettled if r.computes and self._upto < r.number <= now.upto]
-            skip = left_out(runs, started_by)
-            for run in runs:
-                for d in run.devices:
-                    if run.number in skip[d]:
-                        run.failures.setdefault(d, (interrupted(d, now.by), run.where))
+        runs = [r for r in self._unsettled if r.computes and self._upto < r.number <= now.upto]
+        skip = left_out(runs, started_by)
+        for run in runs:
+            for d in run.devices:
+                if run.number in skip[d]:
+                    run.failures.setdefault(d, (interrupted(d, now.by), run.where))
         for d in now.started:
             self._links[d].send_control("cancel", now.upto, frozenset(skip[d]), now.by)
         self._upto, self.now = now.upto, None

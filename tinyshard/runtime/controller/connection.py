@@ -156,10 +156,6 @@ class Link:
         *lines, self._line = self._line.split(b"\n")
         return [line.decode(errors="replace") for line in lines], not received
 
-    def abandon(self) -> None:
-        """In a process that user code has forked from this one: close this end."""
-        self.close()
-
     def close(self) -> None:
         """Close this end."""
         with contextlib.suppress(OSError):
@@ -168,6 +164,8 @@ class Link:
         if self.output >= 0:
             os.close(self.output)
             self.output = -1
+
+    abandon = close  # in a process that user code has forked from this one
 
 
 class Calls:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,11 @@ from tinyshard.runtime.controller.items import Call, Item, Put, Request
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
 from tinyshard.runtime.failure import gone
+from tinyshard.runtime.shm.control_block import LOG_NBYTES
 from tinyshard.runtime.shm.log import LARGEST_RECORD_NBYTES, CallLog, Placement
 
+# of an item with so many messages that they would fill the log
+LARGEST_OF_MANY_NBYTES = 1 << 10
 _BY_SOCKET = b"".join(wire.frame(("by socket",)))
 
 Sends = list[tuple[Sequence[int], list[memoryview]]]
@@ -25,15 +28,17 @@ class Delivery:
 
     Attributes:
         item: the item; it stays in the queue until all else is done.
-        sends: for each message, its devices and its frame.
         placement: where the messages go in the log, if there is one.
+        by_socket: messages that go by sockets, each with its devices.
+        is_called: the messages call the item's program.
         released: the values that no Buffer refers to any more, which the messages free.
         unused: the programs that will not be called again, which the messages let the devices drop.
     """
 
     item: Item
-    sends: Sends
     placement: Placement | None
+    by_socket: Sends
+    is_called: bool
     released: Sequence[Watch]
     unused: Sequence[Watch]
 
@@ -80,19 +85,23 @@ class Deliveries:
             sends = self._sends_of_put(item)
         elif isinstance(item, Request):
             sends = [(sorted(item.waiting), wire.frame((item.kind, item.number, item.what)))]
+        is_called = isinstance(item, Call) and bool(sends)
         sends += [(devices, wire.frame(("free", values))) for devices, values in free.items()]
         sends += [(devices, wire.frame(("forget", programs))) for devices, programs in by_devices(unused).items()]
         if self._calls.has_lost:
             sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
-        placement = None
+        placement, by_socket = None, sends
         if self._log is not None:
-            records = [(devices, _record(pieces)) for devices, pieces in sends]
-            is_large = _BY_SOCKET in [record for _, record in records]
-            placement = None if is_large and not is_receiver else self._log.place(records)
+            most_nbytes = _most_nbytes(sends)
+            by_socket = [send for send in sends if _nbytes(send) > most_nbytes]
+            if by_socket and not is_receiver:
+                return None
+            records = [(s[0], _BY_SOCKET if _nbytes(s) > most_nbytes else b"".join(s[1])) for s in sends]
+            placement = self._log.place(records)
             if placement is None:
                 return None
         self._note(item)
-        return Delivery(item, sends, placement, released, unused)
+        return Delivery(item, placement, by_socket, is_called, released, unused)
 
     def _sends_of_call(self, item: Call, free: dict[tuple[int, ...], list[int]]) -> Sends:
         run, program = item.run, item.program
@@ -149,22 +158,20 @@ class Deliveries:
         item = delivery.item
         if delivery.placement is not None and self._log is not None:
             self._log.publish(delivery.placement)
-        if is_receiver:  # another thread has a log, and no frame that is too long for it
-            for devices, pieces in delivery.sends:
-                if self._log is None or _nbytes(pieces) > LARGEST_RECORD_NBYTES:
-                    for device in devices:
-                        self._calls.links[device].queue(pieces)
+        for devices, pieces in delivery.by_socket:  # none, where this is not the I/O thread
+            for device in devices:
+                self._calls.links[device].queue(pieces)
         # only now: what is prepared anew after an interrupt holds the program again
-        if isinstance(item, Call) and delivery.sends:
+        if isinstance(item, Call) and delivery.is_called:
             self._programs.watch(item.program, item.program.number, item.run.devices)
         self._buffers.drop(delivery.released)
         self._programs.drop(delivery.unused)
 
 
-def _nbytes(pieces: Iterable[memoryview]) -> int:
-    return sum(map(len, pieces))  # an item is one byte
+def _nbytes(send: tuple[Sequence[int], list[memoryview]]) -> int:
+    return sum(map(len, send[1]))  # an item is one byte
 
 
-def _record(pieces: list[memoryview]) -> bytes:
-    """The record in the log for a frame: the frame, or a note that it comes by the socket."""
-    return _BY_SOCKET if _nbytes(pieces) > LARGEST_RECORD_NBYTES else b"".join(pieces)
+def _most_nbytes(sends: Sends) -> int:
+    """Up to which size a message of an item goes by the log: there must be room for all of them at once."""
+    return LARGEST_RECORD_NBYTES if sum(map(_nbytes, sends)) <= LOG_NBYTES // 4 else LARGEST_OF_MANY_NBYTES

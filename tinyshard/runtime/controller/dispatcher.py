@@ -129,10 +129,11 @@ class Dispatcher:
 
     def ring(self) -> None:
         """Wake the devices that have new messages and may be asleep. Idempotent."""
-        if self._log is not None and self._log.has_unrung:
+        if self._has_unrung and self._log is not None:
             with self.calls.lock:
                 self._log.ring()
-                self.ring_by_s, self._rung_s = float("inf"), time.monotonic()
+                self._rung_s = time.monotonic()
+        self.ring_by_s = float("inf")
 
     def ring_if_due(self) -> None:
         """Wake the devices that have been sent something, unless a burst defers that."""

@@ -75,11 +75,16 @@ class ProcessPool:
         else:
             descriptors = {}
             self._dispatcher = Dispatcher(self._buffers)
-        self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
-        self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
-        self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
-        self._stop_watching_cells = after_interrupted_cells(self.cancel)
-        atexit.register(self.shutdown)
+        try:
+            self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
+            self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
+            self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
+            self._stop_watching_cells = after_interrupted_cells(self.cancel)
+            atexit.register(self.shutdown)
+        except BaseException:  # Ctrl-C, for one: no caller gets a pool that it could shut down
+            self._dispatcher.closing = True
+            (self._dispatcher.wake if self._dispatcher.receiving else self._dispatcher.end)()
+            raise
 
     def check_open(self) -> None:
         """Raise RuntimeStateError if it cannot be used any more, or, in a forked child, belongs to the parent."""
@@ -194,6 +199,7 @@ class ProcessPool:
         self._waiting.wait([fetched])
         self._answered(fetched, buffer, is_received=False)
         self._arena.settle(block)
+        self._dispatcher.check_open()  # what was shut down before that has given the block back
         return out
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:

@@ -117,6 +117,7 @@ class Receiver:
             dispatcher.send_queued(is_receiver=True)  # what the device was sent is noted before its loss
             self._end_stream(link.channel)
             self._end_stream(link.control)
+            dispatcher.look_at_progress()  # all its failures are received: what it has finished counts
             self._take_lines(link)
             link.lost = lost
             self._calls.has_lost = True

@@ -54,6 +54,7 @@ class Waiting:
         dispatcher = self._dispatcher
         dispatcher.check_open()
         if not dispatcher.started.is_open:
+            self.check_can_wait()
             dispatcher.started.wait()
             dispatcher.check_open()
         return dispatcher
@@ -82,7 +83,7 @@ class Waiting:
         try:
             while not self.glances(known, GLANCE_FOR_S) and not any(link.lost for link in self.links(self.late(known))):
                 self._dispatcher.check_open()
-                self._check(known.needs, patience)
+                self._check(self.late(known), patience)
                 time.sleep(BETWEEN_GLANCES_S)  # another thread may sleep in the glance, and this one does not
         except KeyboardInterrupt:
             self.cancel()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
+import itertools
 import json
 import multiprocessing
 import os
@@ -28,6 +29,11 @@ from tinyshard.runtime.forks import abandon_in_child, held_off
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 
 _LINE_NBYTES = 4096
+# it imports torch first, on a machine that may be busy
+_READY_WITHIN_S = 300.0
+_FORKS_WITHIN_S = 60.0
+_KILLS_WITHIN_S = 5.0
+_LATER_KILLS_WITHIN_S = 0.2  # once it has not answered in time
 # what the process runs. A terminal may stop a process that writes to it out of another group: so first of all SIGTTOU.
 # To import torch takes a second or more: meanwhile a thread, which has ended when the first worker is forked, ends the
 # process if the controller ends
@@ -64,6 +70,9 @@ class ForkServer:
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         environment.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # large tensors on large pages
         self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._received = b""  # a part of a line
+        self._kills_within_s = _KILLS_WITHIN_S
         open_standard_descriptors()
         with held_off():
             self._sock, theirs = socket.socketpair()
@@ -100,7 +109,7 @@ class ForkServer:
         Raises:
             RuntimeStateError: it is gone.
         """
-        self._ask("ready")
+        self._ask("ready", within_s=_READY_WITHIN_S)
 
     def fork(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """Fork one worker; returns its pid. To be called once it is ready.
@@ -113,7 +122,7 @@ class ForkServer:
         Raises:
             RuntimeStateError: it is gone.
         """
-        return int(self._ask("fork", request, fds))
+        return int(self._ask("fork", request, fds, within_s=_FORKS_WITHIN_S))
 
     def kill(self, pid: int) -> int | None:
         """Kill a worker, stopped or not, and wait until it is gone.
@@ -122,22 +131,25 @@ class ForkServer:
             Its wait status: of the signal or exit that ended it before, if one did; None if that cannot be known.
         """
         try:
-            status: int | None = self._ask("kill", pid)
-        except RuntimeStateError:
+            status: int | None = self._ask("kill", pid, within_s=self._kills_within_s)
+            self._kills_within_s = _KILLS_WITHIN_S
+        except RuntimeStateError as error:
+            if isinstance(error.__cause__, TimeoutError):  # it is stopped, or waits for a process that cannot end
+                self._kills_within_s = _LATER_KILLS_WITHIN_S
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
             return None
         return status
 
-    def _ask(self, word: str, what: Any = None, fds: Sequence[int] = ()) -> Any:
+    def _ask(self, word: str, what: Any = None, fds: Sequence[int] = (), *, within_s: float) -> Any:
         try:
             with self._lock:
-                socket.send_fds(self._sock, [json.dumps([word, what]).encode()], fds)
-                line = b""
-                while not line.endswith(b"\n"):  # one line at a time: no buffer, whose lock a child would inherit
-                    part = self._sock.recv(_LINE_NBYTES)
-                    if not part:
-                        raise OSError("the helper process is gone")
-                    line += part
-                return json.loads(line)
+                number, answered, answer = next(self._numbers), 0, None
+                self._sock.settimeout(within_s)
+                socket.send_fds(self._sock, [json.dumps([number, word, what, len(fds)]).encode() + b"\n"], fds)
+                while answered != number:  # else it answers an earlier question, too late
+                    answered, answer = json.loads(self._line())
+                return answer
         except (OSError, ValueError) as error:
             raise RuntimeStateError(
                 "no worker process could be started",
@@ -145,6 +157,15 @@ class ForkServer:
                 rule="workers are forked from a helper process that imports torch",
                 try_='ts.init() again, or ts.init(runtime="local")',
             ) from error
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._received:  # no buffered file, whose lock a child would inherit
+            part = self._sock.recv(_LINE_NBYTES)
+            if not part:
+                raise OSError("the helper process is gone")
+            self._received += part
+        line, _, self._received = self._received.partition(b"\n")
+        return line
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: let go of it."""
@@ -210,25 +231,32 @@ def serve(fd: int) -> None:
 
     def work(given: dict[str, Any], fds: Sequence[int]) -> None:
         sock.close()
+        for fd in fds:  # not for what an op of the user's starts
+            os.set_inheritable(fd, False)
         channel, control, output, store, *bell = fds
         given["store"] = given["store"] or f"{'/proc/self' if sys.platform == 'linux' else '/dev'}/fd/{store}"
         lines = socket.socket(fileno=channel), socket.socket(fileno=control)
         worker.main(*lines, output, fork_server=fork_server, bell=bell[0] if bell else -1, **given)
 
+    received, passed = b"", list[int]()
     try:
         while True:
-            line, fds, _, _ = socket.recv_fds(sock, _LINE_NBYTES, 5)
-            if not line:
+            part, fds, _, _ = socket.recv_fds(sock, _LINE_NBYTES, 5)
+            if not part:
                 return
-            word, what = json.loads(line)
-            answer: int | None = None
-            if word == "kill":
-                answer = children.end(what)
-            elif word == "fork":
-                answer = children.fork(partial(work, what, fds))
-                for passed in fds:
-                    os.close(passed)
-            sock.sendall(json.dumps(answer).encode() + b"\n")
+            passed += fds
+            *lines, received = (received + part).split(b"\n")
+            for line in lines:
+                number, word, what, count = json.loads(line)
+                answer: int | None = None
+                if word == "kill":
+                    answer = children.end(what)
+                elif word == "fork":
+                    answer = children.fork(partial(work, what, passed[:count]))
+                    while count:
+                        os.close(passed.pop(0))
+                        count -= 1
+                sock.sendall(json.dumps([number, answer]).encode() + b"\n")
     finally:
         children.end_all()
         os._exit(0)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import select
 import socket
 import threading
 import time
@@ -188,7 +187,7 @@ class Hosts:
     def _accept(self) -> None:
         with self._listener:
             while not self.is_closed:
-                select.select([self._listener], [], [], _LOOK_EVERY_S)  # only Linux wakes an accept that is shut down
+                wait([self._listener], _LOOK_EVERY_S)  # only Linux wakes an accept that is shut down
                 try:
                     with held_off():  # a child that is forked meanwhile would keep the socket
                         sock, peer = self._listener.accept()

@@ -65,13 +65,14 @@ class Forked:
 
     def links(self) -> Iterator[Link]:
         """Fork one after the other."""
-        kept: tuple[int, ...] = ()  # the same for all
+        cores: tuple[int, ...] = ()
         if self._facts["collectives"] == "shared" and sys.platform == "linux":
-            kept = processors.cores_of(len(self._gpus), os.sched_getaffinity(0))
+            cores = processors.cores_of(len(self._gpus), os.sched_getaffinity(0))
         store = self._store()
         try:
             for device, gpu in enumerate(self._gpus):
-                given = {"device": device, "gpu": gpu, "store": self._path, "kept": kept, **self._facts}
+                core = cores[device] if cores else None
+                given = {"device": device, "gpu": gpu, "store": self._path, "core": core, **self._facts}
                 self._fork_server.wait_until_ready()
                 yield self._fork(given, store)
         finally:

@@ -174,10 +174,14 @@ class Arena:
 
     def trim(self) -> None:
         """Nothing has been made for a while: give back the pages of all free blocks but a few."""
-        with self._allocating:
-            if not self._has_left:
+        has_lock = self._allocating.acquire(blocking=False)  # else another thread makes something right now
+        try:
+            if has_lock and not self._has_left:
                 self.collect()
                 self._region.trim()
+        finally:
+            if has_lock:
+                self._allocating.release()
 
     def _release_own(self, slot: int) -> None:
         """Let go of an own block; before a member writes there, this process maps it shared again."""

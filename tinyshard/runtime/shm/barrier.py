@@ -57,7 +57,7 @@ class Barrier:
             The device that came last.
 
         Raises:
-            PeerLostError: a member is gone.
+            PeerLostError: a device is gone.
         """
         monitor, arrived, device = self._monitor, self._arrived, self._device
         with monitor:
@@ -104,13 +104,17 @@ class Barrier:
         """This device reads nothing of that exchange any more; the others see it at its next one, or at `settle`."""
         self._leaving = number
 
-    def settle(self) -> None:
-        """Let the others see what this device has left; at its next exchange, if another is stopped with the mutex."""
-        if self._left[self._device] != self._leaving and self._monitor.acquire(SLICE_S):
-            self._left[self._device] = self._leaving
-            awaiting = self._devices_that_await_left()
-            self._monitor.release()
-            self._monitor.notify_all(awaiting)
+    def settle(self) -> bool:
+        """Let the others see what this device has left; False if another has the mutex for long: to be done again."""
+        if self._left[self._device] == self._leaving:
+            return True
+        if not self._monitor.acquire(SLICE_S):
+            return False
+        self._left[self._device] = self._leaving
+        awaiting = self._devices_that_await_left()
+        self._monitor.release()
+        self._monitor.notify_all(awaiting)
+        return True
 
     def wait_until_left(self, members: Sequence[int], number: int) -> None:
         """Wait until these devices have left an exchange. Raises PeerLostError if one is gone."""

@@ -87,6 +87,8 @@ class Holders:
 
     def take(self, block: Block) -> None:
         """Hold a block that another member holds, and does not drop before this returns."""
+        for dropped in [other for other in self._to_drop if other.key == block.key]:
+            self._to_drop.remove(dropped)  # else that would end this hold, later
         self._tables[block.owner][block.slot * self._stride + self._member] = 1
 
     def drop(self, block: Block) -> None:

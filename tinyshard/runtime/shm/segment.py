@@ -109,8 +109,12 @@ class Mapping:
             OSError: the system refuses.
         """
         if self._fd >= 0 and offset not in self._own:
-            self._place(offset, nbytes, mmap.MAP_PRIVATE, self._fd)
-            self._own[offset] = nbytes
+            self._own[offset] = nbytes  # first: Ctrl-C may strike between the two
+            try:
+                self._place(offset, nbytes, mmap.MAP_PRIVATE, self._fd)
+            except OSError:
+                del self._own[offset]
+                raise
             if is_copied and not system.copy_ahead(self._pages, offset, nbytes):
                 # the first write to a page copies it. A thread that writes to this very byte may be overtaken
                 self.bytes[offset : offset + nbytes : system.PAGE_NBYTES] |= np.uint8(0)

@@ -13,6 +13,7 @@ by a second socket, the control line:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
@@ -126,17 +127,18 @@ def listen(sock: socket.socket, device: int, call_control: CallControl, abort: C
     `abort` ends every exchange with other devices.
     """
     reader = wire.Reader(sock)
-    while (messages := reader.read()) is not None:
-        for head, _ in messages:
-            if head[0] == "freeze":
-                wire.send(sock, ("frozen", call_control.freeze(), head[1]))
-            elif head[0] == "cancel":
-                call_control.cancel(*head[1:])
-            elif head[0] == "look":
-                current = call_control.current
-                plain = _seen(*current, device) if current is not None else None
-                wire.send(sock, ("seen", call_control.done, plain, call_control.processor_s()))
-            elif head[0] == "lost":
-                call_control.lose(gone(*head[1:]))
-                abort()
+    with contextlib.suppress(OSError):  # the controller ended before it read an answer
+        while (messages := reader.read()) is not None:
+            for head, _ in messages:
+                if head[0] == "freeze":
+                    wire.send(sock, ("frozen", call_control.freeze(), head[1]))
+                elif head[0] == "cancel":
+                    call_control.cancel(*head[1:])
+                elif head[0] == "look":
+                    current = call_control.current
+                    plain = _seen(*current, device) if current is not None else None
+                    wire.send(sock, ("seen", call_control.done, plain, call_control.processor_s()))
+                elif head[0] == "lost":
+                    call_control.lose(gone(*head[1:]))
+                    abort()
     os._exit(0)

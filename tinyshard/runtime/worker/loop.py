@@ -96,7 +96,7 @@ class Worker:
             yield from from_socket
             return
         while True:
-            records = self._log.take(_REST_AFTER_S)
+            records = self._log.take(_REST_AFTER_S if self._communicator.settle() else 0)
             if records:
                 self._busy_s = time.monotonic()
             elif time.monotonic() - self._busy_s > _REST_AFTER_S:

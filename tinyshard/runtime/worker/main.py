@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -66,7 +65,7 @@ def main(
     fork_server: int,
     collectives: str,
     gpu: int | None = None,
-    kept: Sequence[int] = (),
+    core: int | None = None,
     bell: int = -1,
     listener: int = -1,
 ) -> None:
@@ -81,7 +80,7 @@ def main(
         fork_server: process id of the parent.
         collectives: "shared", "gloo" or "nccl".
         gpu: the number of its GPU; None for the CPU.
-        kept: by device, the core to which it is pinned; empty for no pinning.
+        core: to which it is pinned, if it is.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         listener: descriptor at which this worker serves the TCPStore, if it is the one that does.
     """
@@ -90,9 +89,9 @@ def main(
     os.dup2(output, 2)
     os.close(output)
     _print_by_lines()
-    if kept:
-        with contextlib.suppress(OSError):  # the core has been taken away at this very moment
-            os.sched_setaffinity(0, {kept[device]})
+    if core is not None:
+        with contextlib.suppress(OSError):  # it has been taken away at this very moment
+            os.sched_setaffinity(0, {core})
     call_control = CallControl()
     joined: list[Communicator] = []  # filled later: the controller may end before, which the control thread notices
 
