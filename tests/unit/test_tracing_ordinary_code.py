@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -278,3 +279,19 @@ def test_an_optimizer_of_torchs_says_that_new_parameters_are_a_result(kind):
         with pytest.raises(ts.ImmutableError, match=rf"{kind.__name__}\.{call.__name__} in (?s:.*)ts\.grad"):
             ts.jit(lambda x, call=call: (call(), x)[1])(x)
     assert torch.equal(ts.device_get(weight), ts.device_get(x))
+
+
+MASKS = {
+    "of uint8": torch.tensor([[1, 0, 1], [0, 0, 1], [1, 1, 0]], dtype=torch.uint8),
+    "of bools": torch.tensor([[True, False, True], [False, False, True], [True, True, False]]),
+    "as lists": [[True, False, True], [False, False, True], [True, True, False]],
+    "of NumPy's": np.array([[True, False, True], [False, False, True], [True, True, False]]),
+}
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_mask_beside_a_number_that_differs_between_examples_is_for_as_many_dims_as_it_has(mask):
+    x = torch.arange(27.0).reshape(3, 3, 3)
+    wanted = torch.stack([x[MASKS[mask], k] for k in range(3)])
+    assert torch.equal(ts.vmap(lambda k: x[MASKS[mask], k])(torch.arange(3)), wanted)

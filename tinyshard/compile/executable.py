@@ -2,10 +2,10 @@
 
 One op on Arrays and a whole jitted function are made and called in the same way:
 
-    assignment_of       which devices it runs on: those of the committed operands
-    open_program  a builder with an input for each operand
-    close_program the program, the layouts of its inputs and of its results
-    call          operands that are not in place yet are put there; the program is sent once; one message calls it
+    assignment_of   which devices it runs on: those of the committed operands
+    open_program    a builder with an input for each operand
+    close_program   the program, the layouts of its inputs and of its results
+    call            operands that are not in place yet are put there; the program is sent once; one message calls it
 """
 
 from __future__ import annotations

@@ -17,20 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from tinyshard.compile.capture import TracedValueError
 from tinyshard.runtime.controller.lineage import users_line
 
+# to torch, and to NumPy's arrays in it, an index of uint8 is a mask, as one of bools is
+_MASKS = (torch.bool, torch.uint8, np.dtype(bool), np.dtype(np.uint8))
+
 
 def is_traced_index(x: Any) -> bool:
     """Whether an index is one number that only the devices know."""
-    # to torch a uint8 index is a mask, as one of bools is
-    others = (torch.bool, torch.uint8)
     return (
         isinstance(x, torch.Tensor)
         and x.dim() == 0
-        and not (x.is_floating_point() or x.is_complex() or x.dtype in others)
+        and not (x.is_floating_point() or x.is_complex() or x.dtype in _MASKS)
     )
 
 
@@ -154,14 +156,14 @@ def _traced_dims(x: torch.Tensor, entries: Sequence[Any]) -> list[tuple[int, int
                 rule="shapes are known when a function is traced, and the length of the slice would not be",
                 try_="x.narrow(dim, i, length), whose length is a Python number",
             )
-        if isinstance(entry, torch.Tensor) and entry.dim() == 0 and entry.dtype in (torch.bool, torch.uint8):
+        if isinstance(entry, torch.Tensor) and entry.dim() == 0 and entry.dtype in _MASKS:
             raise TracedValueError(
                 f"an index is a traced number of {entry.dtype}",
                 got=f"x[i] in {users_line()}",
                 rule="to torch it is a mask: x[i] has one element or none along a new dim, as i is True or False",
                 try_="x[i.long()] for the element at this place; torch.where(i, x, y) to choose by a mask",
             )
-    taken = [_dims_taken(e) for e in entries]
+    taken = [dims_taken(e) for e in entries]
     found, dim = [], 0
     for place, entry in enumerate(entries):
         if entry is Ellipsis:
@@ -172,10 +174,22 @@ def _traced_dims(x: torch.Tensor, entries: Sequence[Any]) -> list[tuple[int, int
     return found
 
 
-def _dims_taken(entry: Any) -> int:
-    if entry is None or entry is Ellipsis or isinstance(entry, bool):
+def dims_taken(entry: Any) -> int:
+    """How many dims an entry of an index is for: a mask for as many as it has, None and ... for none.
+
+    Example:
+        >>> dims_taken(torch.zeros(2, 2, dtype=torch.bool)), dims_taken([[True, False]]), dims_taken([1, 0])
+        (2, 2, 1)
+    """
+    if entry is None or entry is Ellipsis or isinstance(entry, bool | np.bool_):
         return 0
-    return entry.dim() if isinstance(entry, torch.Tensor) and entry.dtype == torch.bool else 1
+    depth = 0
+    first = entry
+    while isinstance(first, list | tuple) and first:
+        first, depth = first[0], depth + 1
+    if isinstance(first, torch.Tensor | np.ndarray):
+        return depth + first.ndim if first.dtype in _MASKS else 1
+    return depth if isinstance(first, bool) else 1
 
 
 # functions of torch that take an index -> what takes a traced one

@@ -1,8 +1,8 @@
 """The collectives: what each one means, as a function from the shards of a group to their new shards.
 
 A group is the devices that differ only along the named axes, in the order of their coordinates there. The local runtime
-runs these functions as they stand; `runtime.collectives` does so between processes. To
-add one is to add a row.
+runs these functions on the stacked shards; `runtime.collectives` computes the same between processes. To add one is to
+add a row here, a method to the communicators, and a derivative in `primitives.collective`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one walk over a traced graph: an interpreter says what an input, a literal and an op become.
 
-The partitioner, the inliner, the replay of a graph that is differentiated, the printer and the check of out_specs are
-interpreters of this walk. It is `torch.fx.Interpreter` without the execution of ops that comes with that.
+The partitioner, the inliner, the replay of a graph that is differentiated and the printer are among the interpreters of
+this walk. It is `torch.fx.Interpreter` without the execution of ops that comes with that.
 """
 
 from __future__ import annotations

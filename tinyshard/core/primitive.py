@@ -1,4 +1,4 @@
-"""Primitives: the ops of tinyshard's own, each with all its rules in one file.
+"""Primitives: the ops of tinyshard's own, each a class with all its rules.
 
 A primitive is one op of torch's, so that a trace records it, with the rules that torch asks for and those that this
 package's interpreters of a graph ask for.
@@ -9,6 +9,8 @@ package's interpreters of a graph ask for.
     transpose   grad: from the gradients of the results to those of the operands
     jvp         jvp: from the tangents of the operands to those of the results
     batch       vmap
+    save        transpose and jvp: what is kept of operands and results for them    nothing is
+    has_effect  dead code: whether it stays although no op uses its results         it goes
     replay      a graph that is run again, to be differentiated or vmapped      the op is called again
     partition   `compile.spmd`: on whole tensors, a part of a program           as an op of torch
     inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch

@@ -37,7 +37,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
 
 
 def one_by_one(axes: Sequence[str]) -> list[tuple[str, ...]]:
-    """The axes in parts that one op can take: those of devices in this region together, every other one alone."""
+    """The axes in parts that one op can take: together if all are axes of devices in this region, else each alone."""
     found = [axis_names.find(axis) for axis in axes]
     if found and all(n.level == 0 and not axis_names.is_free(n) for n in found):
         return [tuple(axes)]

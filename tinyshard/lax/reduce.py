@@ -32,23 +32,15 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         MappingError: an axis name that stands twice, or groups that do not fit.
         DtypeError: a leaf that is no tensor, or keys.
 
-    Communication: over devices one all_reduce; under vmap none.
+    Communication: over devices one all_reduce; along several axes of which vmap binds some, one for each axis of
+    devices; under vmap none. So for pmean, pmax and pmin.
 
     Example:
         >>> import tinyshard as ts
         >>> ts.vmap(lambda v: v / psum(v, "i"), axis_name="i")(torch.tensor([1.0, 3.0]))
         tensor([0.2500, 0.7500])
     """
-    axes = axes_of(axis_name)
-    groups = groups_of(axes, axis_index_groups)
-
-    def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
-        return _reduce(leaf.to(torch.int32) if leaf.dtype == torch.bool else leaf, axes, groups, "sum")
-
-    def counted(leaf: Any) -> Any:
-        return leaf * axis_total(axes, groups) if isinstance(leaf, _NUMBERS) else on_leaves(one, leaf, adds="psum")
-
-    return tree_map(counted, x, is_leaf=is_whole)
+    return _sum(x, axis_name, axis_index_groups, "psum")[0]
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -74,9 +66,8 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         >>> ts.vmap(lambda v: pmean(v, "i"), axis_name="i")(torch.tensor([1.0, 3.0]))
         tensor([2., 2.])
     """
-    axes = axes_of(axis_name)
-    size = axis_total(axes, groups_of(axes, axis_index_groups))
-    return tree_map(lambda total: total / size, psum(x, axes, axis_index_groups=axis_index_groups))
+    total, size = _sum(x, axis_name, axis_index_groups, "pmean")
+    return tree_map(lambda leaf: leaf / size, total)
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -133,6 +124,21 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         tensor([1., 1.])
     """
     return _extreme(x, axis_name, axis_index_groups, "min")
+
+
+def _sum(x: Any, axis_name: Any, axis_index_groups: Any, what: str) -> tuple[Any, int]:
+    """The sum, and how many are added up."""
+    axes = axes_of(axis_name)
+    groups = groups_of(axes, axis_index_groups)
+    size = axis_total(axes, groups)
+
+    def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
+        return _reduce(leaf.to(torch.int32) if leaf.dtype == torch.bool else leaf, axes, groups, "sum")
+
+    def counted(leaf: Any) -> Any:
+        return leaf * size if isinstance(leaf, _NUMBERS) else on_leaves(one, leaf, adds=what)
+
+    return tree_map(counted, x, is_leaf=is_whole), size
 
 
 def _extreme(x: Any, axis_name: Any, axis_index_groups: Any, op: str) -> Any:

@@ -123,8 +123,10 @@ def _is_to_be_combined(op: Any, args: tuple[Any, ...], x: ShardedVar, whole: tup
     no op but a view keeps the parts: max(-inf, 2) + inf is inf, and max(-inf + inf, 2 + inf) is NaN. So with integers:
     a pool, linear of floats, rounds; of parts (1, 0) and (0, 1) the means are 0 and 0, and of their sum (1, 1) it is 1.
     """
-    if not x.partial or op in FILLED:
-        return bool(x.partial)
+    if not x.partial:
+        return False
+    if op in FILLED:
+        return True
     if op in SCALES and not scales_parts(op, args, x.dtype):
         return True
     converts = any(m is not None and m.dtype != x.dtype for m in whole)
@@ -181,7 +183,7 @@ def _led(x: ShardedVar, made: ShapedType | None) -> ShardedVar | None:
     first = target = 0
     while first < len(shape) and target < len(want):
         last, have, goal = first, shape[first], want[target]
-        while have != goal and last + 1 < len(shape) + 1:
+        while have != goal:
             if have < goal and last + 1 < len(shape):
                 last += 1
                 have *= shape[last]
@@ -194,7 +196,7 @@ def _led(x: ShardedVar, made: ShapedType | None) -> ShardedVar | None:
         if later:
             dims[first : last + 1] = [dims[first] + later, *[()] * (last - first)]
         first, target = last + 1, target + 1
-    led = replace(x, dims=tuple(dims), partial=x.partial)
+    led = replace(x, dims=tuple(dims))
     return None if led.dims == x.dims else led
 
 

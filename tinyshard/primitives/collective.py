@@ -7,8 +7,12 @@ binds it, the rule of that level does to the mapped dim what `tinyshard.core.col
     abstract        the row's `meta`
     batch           this level's name: the row's `form` on the mapped dim; another level: one more leading dim
     transpose       the table below; of the largest and the smallest: to those who hold it, in equal parts
-    jvp             the collective itself
+    jvp             the collective itself; of the largest and the smallest: as its transpose
+    save            of the largest and the smallest, the operand and the result
+    replay          it is bound again, at the level that runs then
     inline          a step of the program, along its axes
+    varies          along its own axes, or not: by what it does
+    text            "all_reduce(x, over=i, op=sum)"
 """
 
 from __future__ import annotations
@@ -64,13 +68,20 @@ class Call:
         """The parameters by name."""
         return dict(self.params)
 
+    def check_differentiable(self) -> None:
+        """Refuse what has no rule for it."""
+        if self.arguments.get("op") == "product":
+            raise NotImplementedError(
+                "the derivative of an all_reduce by product: gather, and multiply what is gathered"
+            )
+
     def with_batch_dim(self) -> Call:
         """The same on operands with one more dim in front."""
         return replace(self, params=tuple((k, v + 1 if k in ("dim", "split", "join") else v) for k, v in self.params))
 
 
 _TRANSPOSED: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {
-    "all_reduce": lambda p: ("all_reduce", p),
+    "all_reduce": lambda p: ("all_reduce", p),  # of a sum or a mean
     "all_gather": lambda p: ("reduce_scatter", {"dim": p["dim"], "op": "sum"}),
     "reduce_scatter": lambda p: ("all_gather", {"dim": p["dim"]}),
     "all_to_all": lambda p: ("all_to_all", {"split": p["join"], "join": p["split"]}),
@@ -87,7 +98,7 @@ class Collective(Primitive[Call]):
         return [COLLECTIVES[params.kind].meta(xs[0], params.size, params.arguments)]
 
     def run(self, params: Call, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        return self.record(params, xs)  # devices compute; outside of a trace only shapes are asked for
+        raise NotImplementedError(f"{params.kind} over {params.axes} outside of what is mapped over these axes")
 
     def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
         if params.is_extreme:
@@ -96,6 +107,7 @@ class Collective(Primitive[Call]):
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor]:
         call, g = ctx.params, gradients[0]
+        call.check_differentiable()
         if call.is_extreme:
             total = _summed(g, call)
             return [_share(ctx) * total]
@@ -105,6 +117,7 @@ class Collective(Primitive[Call]):
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor]:
         dx = tangents[0]
         assert dx is not None
+        ctx.params.check_differentiable()
         return [_summed(_share(ctx) * dx, ctx.params) if ctx.params.is_extreme else self.perform(dx, ctx.params)]
 
     def batch(
@@ -134,7 +147,7 @@ class Collective(Primitive[Call]):
         x, call, builder = args[0], self.params(args), inliner.builder
         over, groups = inliner.axes.of(call.axes, call.groups, builder.axes)
         params = call.arguments
-        if not over:  # a group of one: only a permutation without a pair changes anything
+        if not over:  # a group of one: its own position is 0, a permutation without a pair gives zeros, all else is x
             if call.kind == "own_index" or params.get("pairs") == ():
                 meta = ShapedType((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
                 full = "aten.full.default", (list(meta.shape), 0), {"dtype": meta.dtype}, [meta]

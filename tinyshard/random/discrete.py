@@ -65,7 +65,7 @@ def randint(
         dtype: int32 (default), int8, int16 or uint8.
 
     Returns:
-        As `bits`. Where maxval <= minval it is minval.
+        As `bits`. Where tensors of bounds have maxval <= minval it is minval.
 
     Raises:
         DtypeError: no key, another dtype, bounds that are no ints.

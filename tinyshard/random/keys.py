@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from tinyshard.arrays.array import Array
+from tinyshard.compile.indexing import dims_taken
 from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DrawError, DtypeError, KeyIndexError, KeyReuseError, message
@@ -107,7 +108,7 @@ class Key:
 
     def __getitem__(self, index: Any) -> Key:
         entries = tuple(map(_entry, index if isinstance(index, tuple) else (index,)))
-        taken = sum(map(_dims_taken, entries))
+        taken = sum(map(dims_taken, entries))
         if taken > self.ndim:
             if self.ndim == 0:
                 problem, try_ = "one key cannot be indexed", "ts.random.split(key, n)[i]"
@@ -189,13 +190,6 @@ def _entry(entry: Any) -> Any:
     return torch.as_tensor(entry) if isinstance(entry, list | np.ndarray) else entry
 
 
-def _dims_taken(entry: Any) -> int:
-    """How many dims an entry of an index stands for: a mask for as many as it has, None and ... for none."""
-    if entry is None or entry is Ellipsis or isinstance(entry, bool | np.bool_):
-        return 0
-    return entry.dim() if isinstance(entry, Tensor) and entry.dtype in (torch.bool, torch.uint8) else 1
-
-
 def _is_positional(sharding: Any) -> bool:
     return hasattr(sharding, "replicate")
 
@@ -252,7 +246,7 @@ def checked_shape(function: str, shape: Any) -> list[int]:
 
     Raises:
         DtypeError: not a sequence of ints.
-        DrawError: a negative size, or too many elements for the counters of the original mode.
+        DrawError: a negative size.
     """
     try:
         sizes = [operator.index(n) for n in ((shape,) if isinstance(shape, int) else shape)]

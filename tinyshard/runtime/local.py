@@ -1,6 +1,6 @@
 """The local runtime: all devices in this process, step by step in lockstep.
 
-It runs the same Programs as the workers, with collectives as plain functions on the list of shards. It starts at once
+It runs the same Programs as the workers, with collectives as plain functions of the stacked shards. It starts at once
 and is deterministic: an oracle for tests, a runtime for debuggers, and a fallback where no process can be started.
 """
 

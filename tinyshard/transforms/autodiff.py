@@ -32,7 +32,7 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
     Args:
         fun: a function of trees of floating-point tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints. A float among them is a 0-d tensor of
-            float32, and a NumPy array a tensor of its dtype.
+            torch's default dtype, and a NumPy array a tensor of its dtype.
         has_aux: whether `fun` returns (result, anything else).
 
     Returns:
@@ -51,6 +51,7 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
         >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
+    check_function(fun, "grad")
     both = value_and_grad(fun, argnums, has_aux)
 
     @functools.wraps(fun)
@@ -83,7 +84,7 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
         >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         (tensor(5.), tensor([2., 4.]))
     """
-    check_function(fun, "grad")
+    check_function(fun, "value_and_grad")
     numbers = argnums if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(fun)
