@@ -22,14 +22,12 @@ from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.core.undisturbed import default_keys
-from tinyshard.runtime.collectives.base import Request
+from tinyshard.runtime.collectives.base import MOST_HANDED, Request
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
-
-MOST_HANDED = 1000  # how many collectives `handed` keeps for each device
 
 
 class LocalRuntime:
@@ -37,7 +35,7 @@ class LocalRuntime:
 
     Args:
         count: number of devices.
-        platform: "cpu" or "gpu".
+        platform: "cpu".
 
     Communication: none.
     """

@@ -38,7 +38,7 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
 
     Args:
         failures: by device, what failed and the line that dispatched it.
-        platform: "cpu".
+        platform: "cpu" or "gpu".
 
     Returns:
         DeviceLostError if one of the devices is lost, CancelledError if all were cancelled, else RemoteError.

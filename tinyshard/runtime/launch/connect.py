@@ -13,8 +13,8 @@ change it. (The challenge of `multiprocessing.connection` does not name the side
 in the controller's place passes one worker's challenge to another worker, and the answer back, and both believe it.)
 
 A machine that loses its power or its cable says nothing. So the kernels of both machines probe a connection after a
-second of silence, then every second, and the third probe without an answer breaks it. No process takes part, so a busy
-or a stopped one is not mistaken for a lost one.
+second of silence, then every second; it breaks a second after the second probe without an answer. No process takes
+part, so a busy or a stopped one is not mistaken for a lost one.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _command(hosts: Hosts) -> str:
 
 
 class RemoteWorkers:
-    """One worker for each of some agents. A `launch.Starter`.
+    """One worker for each of some agents. A `launch.local.Starter`.
 
     Args:
         agents: which agents fork, by device.

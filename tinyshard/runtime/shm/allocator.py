@@ -75,6 +75,7 @@ class Arena:
 
     Attributes:
         view: `Views.tensor`.
+        release: lets go of a block that this member holds and made no tensor of.
         freed: whose tensors are gone, and that is still to be let go of.
     """
 
@@ -92,6 +93,7 @@ class Arena:
         self.view = self._views.tensor
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
+        self.release = self._holders.drop
         start, end = starts[member] + rounded(region.table_nbytes(count)), starts[member] + region_nbytes
         share_nbytes = system.limit_nbytes() // (count + 1)
         kept_nbytes, kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
@@ -233,10 +235,6 @@ class Arena:
         if not self._uses[key]:
             del self._uses[key]
             self.release(block)
-
-    def release(self, block: Block) -> None:
-        """Let go of a block that this member holds and made no tensor of."""
-        self._holders.drop(block)
 
     def offset_of(self, tensor: torch.Tensor) -> int:
         """Where a tensor's values lie in the arena, in row-major order and nothing between; -1 if they do not."""

@@ -76,6 +76,7 @@ class Mapping:
         nbytes: its size.
 
     Attributes:
+        fd: its own descriptor of the file; -1 once it is closed.
         bytes: all of it. The address space is given back when the last view of it is gone.
 
     Raises:
@@ -84,20 +85,15 @@ class Mapping:
 
     def __init__(self, fd: int, nbytes: int) -> None:
         self._nbytes = nbytes
-        self._fd = os.dup(fd)
+        self.fd = os.dup(fd)
         # reserved without the file: Python's mmap would keep a descriptor of it, in forked children too
         self._pages = mmap.mmap(-1, nbytes, flags=_ANYWHERE, prot=mmap.PROT_READ)
         self._address = np.frombuffer(self._pages, np.uint8).ctypes.data
         self._own: dict[int, int] = {}  # sizes of the private parts, by where they start
-        self._place(0, nbytes, mmap.MAP_SHARED, self._fd)
+        self._place(0, nbytes, mmap.MAP_SHARED, self.fd)
         memory: Any = (ctypes.c_ubyte * nbytes).from_address(self._address)
         memory.reserved = self._pages  # an array of `memory` keeps the mapping alive
         self.bytes = np.frombuffer(memory, np.uint8)
-
-    @property
-    def fd(self) -> int:
-        """Its own descriptor of the file; -1 once it is closed."""
-        return self._fd
 
     def make_private(self, offset: int, nbytes: int, *, is_copied: bool = True) -> None:
         """Make a part of it, whole pages, this process's own, with the values that it has.
@@ -108,10 +104,10 @@ class Mapping:
         Raises:
             OSError: the system refuses.
         """
-        if self._fd >= 0 and offset not in self._own:
+        if self.fd >= 0 and offset not in self._own:
             self._own[offset] = nbytes  # first: Ctrl-C may strike between the two
             try:
-                self._place(offset, nbytes, mmap.MAP_PRIVATE, self._fd)
+                self._place(offset, nbytes, mmap.MAP_PRIVATE, self.fd)
             except OSError:
                 del self._own[offset]
                 raise
@@ -122,8 +118,8 @@ class Mapping:
     def share_again(self, offset: int) -> None:
         """Undo `make_private`, if it was done: what stands in the file is seen here again."""
         nbytes = self._own.get(offset)
-        if nbytes is not None and self._fd >= 0:
-            self._place(offset, nbytes, mmap.MAP_SHARED, self._fd)
+        if nbytes is not None and self.fd >= 0:
+            self._place(offset, nbytes, mmap.MAP_SHARED, self.fd)
             del self._own[offset]
 
     def give_back(self, offset: int, nbytes: int) -> bool:
@@ -132,7 +128,7 @@ class Mapping:
 
     def room_nbytes(self) -> int | None:
         """How much room there is where the file lies; None if that is limited by the machine's memory alone."""
-        return system.room_nbytes(self._fd)
+        return system.room_nbytes(self.fd)
 
     def leave(self) -> None:
         """Let go of the file: the private parts stay, all else is zeros from now on.
@@ -140,7 +136,7 @@ class Mapping:
         Raises:
             OSError: the system refuses, and what is left of the file stays mapped.
         """
-        if self._fd < 0:
+        if self.fd < 0:
             return
         try:
             start = 0
@@ -153,12 +149,12 @@ class Mapping:
 
     def close(self) -> None:
         """Close the descriptor; what is mapped stays as it is."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def __del__(self) -> None:
-        if hasattr(self, "_fd"):
+        if hasattr(self, "fd"):
             self.close()
 
     def _place(self, offset: int, nbytes: int, flags: int, fd: int) -> None:

@@ -2,7 +2,7 @@
 
 It never traces or plans, and never receives a Python function. Messages come from the log in shared memory, or by the
 socket where there is none. Without a request the device sends that it is up and that a call has failed, and notes in
-shared memory which calls it has finished.
+shared memory, or now and then sends, which calls it has finished.
 """
 
 from __future__ import annotations
@@ -130,12 +130,12 @@ class Worker:
             skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
             self._values.update(dict.fromkeys(outputs, skipped))
         self._free(free)  # results of this call may be among these, too
-        self._call_control.done = number
         self._end_call(number)
         self._communicator.settle()
 
     def _end_call(self, number: int) -> None:
-        """Note in shared memory that a call is finished."""
+        """Note that a call is finished."""
+        self._call_control.done = number
         if self._completion is not None:
             if self._may_have_printed:
                 _flush()
@@ -150,7 +150,6 @@ class Worker:
         if kind == "put":
             _, number, value, shape, dtype, block = head
             self._put(number, value, shape, dtype, block, payload)
-            self._call_control.done = number
             self._end_call(number)
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2], self._place, self._communicator)
