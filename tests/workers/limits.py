@@ -5,6 +5,8 @@
     A device dies: waits that depend on it end within 5 s and name it and the signal; other devices   test_faults_deaths
     keep what they have; ts.init() starts afresh, old Arrays say so; what was saved is loaded
     under any sharding
+    The process that forks and reaps the workers is stopped: a death is named all the same,       test_faults_deaths
+    and a pool is shut down
     Devices stop and die at random moments of a busy machine: each wait ends                      test_faults_random
     Memory runs out, on a device, in an exchange, for all: a clear error, or a death by name;         test_faults_memory
     nobody is held up                                                    unit: shm_collectives, system, live
