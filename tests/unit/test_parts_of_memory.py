@@ -23,6 +23,14 @@ PARTS = {
     "transposed": lambda v: v.T.as_strided((4, 2), (1, 2)),
     "a column": lambda v: v[:, 1].as_strided((3,), (1,)),
     "a column with a dim more": lambda v: torch.as_strided(v[:, 1].unsqueeze(0), (3,), (1,)),
+    "another part": lambda v: v.as_strided((4, 3), (8, 2), 1).as_strided((3,), (1,)),
+}
+WRAPS = {
+    "eager": lambda f: f,
+    "jit": ts.jit,
+    "vmap": lambda f: lambda v: ts.vmap(f)(v[None])[0],
+    "jvp": lambda f: lambda v: ts.jvp(f, (v,), (v,))[0],
+    "grad": lambda f: lambda v: ts.grad(lambda v: f(v).sum())(v),
 }
 
 
@@ -36,11 +44,28 @@ def test_as_strided_of_values_in_order_is_torchs(wrap, function):
     assert torch.equal(ts.device_get(wrap(function)(placed())), function(X))
 
 
-@pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
 @pytest.mark.parametrize("function", PARTS.values(), ids=PARTS)
 def test_as_strided_of_a_part_is_refused(wrap, function):
     with pytest.raises(ts.DtypeError, match="as_strided of a part"):
         wrap(function)(placed())
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_as_strided_of_the_contiguous_clone_that_the_refusal_names_is_torchs(wrap):
+    def f(v):
+        return v.T.clone(memory_format=torch.contiguous_format).as_strided((4, 2), (1, 2))
+
+    want = wrap(f)(X)
+    assert torch.equal(ts.device_get(wrap(f)(placed())), ts.device_get(want))
+
+
+@pytest.mark.parametrize("wrap", [WRAPS[name] for name in ("eager", "jit", "jvp", "grad")])
+def test_stft_which_calls_as_strided_itself_takes_a_part(wrap):
+    def f(v):
+        return torch.stft(v[2:].flatten(), 4, 2, window=torch.ones(4), center=False, return_complex=True).abs()
+
+    torch.testing.assert_close(ts.device_get(wrap(f)(placed())), ts.device_get(wrap(f)(X)))
 
 
 def test_as_strided_of_a_part_is_refused_in_mapped_functions():

@@ -26,7 +26,6 @@ _IN_ORDER = {
     aten.squeeze.default,
     aten.squeeze.dim,
     aten.squeeze.dims,
-    aten.as_strided.default,
 }
 
 
@@ -54,5 +53,6 @@ def refuse(x: Any) -> NoReturn:
         "as_strided of a part of a tensor",
         got=f"a view of shape {tuple(x.shape)}, as x.T or x[2:] is",
         rule="its strides count in the memory of the whole tensor, and an Array has values and no memory",
-        try_="x.contiguous() before it, where the strides are meant for its own values; or x.unfold, x.T, slices",
+        try_="x.clone(memory_format=torch.contiguous_format) before it, if the strides are meant for its own values; "
+        "or x.unfold, x.T, slices",
     )

@@ -15,6 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from tinyshard.arrays import strided
 from tinyshard.arrays.array import Array, innermost, levels, one_call
 from tinyshard.arrays.hidden_effects import refuse_host_draw
 from tinyshard.arrays.refusals import no_memory_wrapped
@@ -192,6 +193,8 @@ class _Watch(TorchFunctionMode):
         value, is_wrapped = innermost(first), len(levels(first)) > 1
         if func is torch.Tensor.__deepcopy__ and is_wrapped:
             return first.clone()
+        if func in strided.FUNCTIONS and getattr(value, "_is_part", False):
+            strided.refuse(first)
         if func is torch.Tensor.untyped_storage and is_wrapped:
             no_memory_wrapped("untyped_storage")
         if func is torch.Tensor.tolist:
