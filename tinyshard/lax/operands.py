@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core import axis_names
-from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.errors import DtypeError, MappingError, TinyshardError
 from tinyshard.core.leaves import is_whole
 from tinyshard.primitives.collective import Groups, axis_total
 
@@ -53,7 +54,7 @@ def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
     """
     if axis_index_groups is None:
         return None
-    groups = tuple(tuple(int(i) for i in group) for group in axis_index_groups)
+    groups = positions_of(axis_index_groups, "axis_index_groups")
     size = axis_total(axes)
     problem = ""
     if len(one_by_one(axes)) != 1:
@@ -68,12 +69,29 @@ def groups_of(axes: Sequence[str], axis_index_groups: Any) -> Groups | None:
     return groups
 
 
+def positions_of(rows: Any, what: str) -> Groups:
+    """Freeze lists of positions along an axis. A number that is not whole is none: 0.7 is not taken for 0.
+
+    Raises:
+        MappingError: no lists of whole numbers.
+    """
+    try:
+        return tuple(tuple(operator.index(i) for i in row) for row in rows)
+    except TinyshardError:  # a traced number
+        raise
+    except TypeError as error:
+        raise MappingError(f"{what}: these are no positions", got=repr(rows), rule="lists of whole numbers") from error
+
+
 def dim_of(dim: int, ndim: int, what: str) -> int:
     """A dim counted from the front.
 
     Raises:
         MappingError: the tensor has no such dim.
     """
+    if not hasattr(dim, "__index__"):
+        raise MappingError(f"{what} is a whole number", got=f"{what}={dim!r} ({type(dim).__name__})")
+    dim = operator.index(dim)
     if not -ndim <= dim < ndim:
         raise MappingError(
             f"{what} is no dim of the operand", got=f"{what}={dim}, an operand of {ndim} dims for each of the axis"

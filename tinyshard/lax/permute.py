@@ -11,7 +11,7 @@ from tinyshard.core.collectives import selected
 from tinyshard.core.errors import MappingError
 from tinyshard.lax.gather import all_gather
 from tinyshard.lax.index import axis_index
-from tinyshard.lax.operands import axes_of, on_leaves, one_by_one
+from tinyshard.lax.operands import axes_of, on_leaves, one_by_one, positions_of
 from tinyshard.primitives.collective import axis_total, collective
 
 
@@ -42,8 +42,7 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     """
     axes = axes_of(axis_name)
     size = axis_total(axes)
-    pairs = tuple((int(source), int(target)) for source, target in perm)
-    _check(pairs, size)
+    pairs = _pairs(perm, size)
     source = {t: s for s, t in pairs}
 
     def one(leaf: torch.Tensor, _: int) -> torch.Tensor:
@@ -60,7 +59,12 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
     return on_leaves(one, x)
 
 
-def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:
+def _pairs(perm: Any, size: int) -> tuple[tuple[int, int], ...]:
+    """Check and freeze (source, target) pairs."""
+    rows = positions_of(perm, "ppermute's pairs")
+    if any(len(row) != 2 for row in rows):
+        raise MappingError("ppermute's pairs do not fit", got=f"perm={list(rows)}", rule="(source, target) each")
+    pairs = tuple((source, target) for source, target in rows)
     problem = ""
     for what, ends in (("source", [s for s, _ in pairs]), ("target", [t for _, t in pairs])):
         twice = sorted({i for i in ends if ends.count(i) > 1})
@@ -71,6 +75,7 @@ def _check(pairs: tuple[tuple[int, int], ...], size: int) -> None:
             problem = f"{what} {', '.join(map(str, beyond))} is no position of an axis of size {size}"
     if problem:
         raise MappingError("ppermute's pairs do not fit", got=f"perm={list(pairs)}", rule=problem)
+    return pairs
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
@@ -96,8 +101,9 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
         tensor([8, 9, 7])
     """
     size = axis_total(axes_of(axis_name))
-    if sorted(perm) != list(range(size)):
+    (sources,) = positions_of([perm], "pshuffle's perm")
+    if sorted(sources) != list(range(size)):
         raise MappingError(
-            "perm is no permutation", got=repr(list(perm)), rule=f"it holds each of 0 .. {size - 1} once"
+            "perm is no permutation", got=repr(list(sources)), rule=f"it holds each of 0 .. {size - 1} once"
         )
-    return ppermute(x, axis_name, [(source, target) for target, source in enumerate(perm)])
+    return ppermute(x, axis_name, [(source, target) for target, source in enumerate(sources)])
