@@ -56,6 +56,9 @@ NOT_TAKEN: dict[str, tuple[Any, torch.dtype, torch.dtype]] = {
     "targets of int32": (F.cross_entropy, torch.float32, torch.int32),
     "targets of bool": (F.cross_entropy, torch.float32, torch.bool),
     "targets of int32, each loss": (lambda x, t: F.nll_loss(x, t, reduction="none"), torch.float32, torch.int32),
+    "complex numbers of integers": (lambda x, _: torch.complex(x, x), torch.int64, torch.int64),
+    "polar coordinates of bools": (lambda x, _: torch.polar(x, x), torch.bool, torch.int64),
+    "a sum with float8": (lambda x, t: torch.add(x.to(torch.float8_e4m3fn), t), torch.float32, torch.complex64),
     "losses of integers": (lambda x, t: F.nll_loss(x, t, reduction="sum"), torch.int64, torch.int64),
 }
 

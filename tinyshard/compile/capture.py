@@ -27,6 +27,7 @@ from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.partition.decompositions import always
+from tinyshard.partition.on_meta import check_takes
 from tinyshard.partition.op_table import BATCH_NORMS, is_random
 from tinyshard.runtime.controller.lineage import Where, users_line
 
@@ -34,11 +35,7 @@ aten = torch.ops.aten
 
 # gradients of losses (g, input, target, reduction, ...): on tensors without values torch divides by the size in Python,
 # which fails for a size of 0. The gradient of a mean of nothing is as empty as that of a sum.
-_DIVIDED_BY_SIZE = {
-    aten.mse_loss_backward.default,
-    aten.smooth_l1_loss_backward.default,
-    aten.huber_loss_backward.default,
-}
+_DIVIDED_BY_SIZE = {getattr(aten, f"{name}_loss_backward").default for name in ("mse", "smooth_l1", "huber")}
 _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
 
 
@@ -229,6 +226,9 @@ class Watch(TorchDispatchMode):
             return made
         except DynamicOutputShapeException as error:
             raise unknown_shape_error(op, where) from error
+        except (AssertionError, KeyError):  # torch's functions for tensors without values meet dtypes so
+            check_takes(op, args, kwargs)
+            raise
 
 
 def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:

@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from tinyshard.core.errors import DtypeError
@@ -52,6 +53,9 @@ def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> 
         out = op(*meta_args, **meta_kwargs)
     except NotImplementedError:  # torch has no meta kernel for it
         return _run_on_zeros(op, args, kwargs, axes, local=local)
+    except (AssertionError, KeyError):  # its meta kernel, in Python, meets dtypes so that no kernel takes
+        check_takes(op, args, kwargs)
+        raise
     return _metas(op, out)
 
 
@@ -81,8 +85,10 @@ def check_takes(op: Any, args: Any, kwargs: Any) -> None:
         DtypeError: torch's kernel does not take operands of these dtypes, of which a meta kernel says nothing.
     """
     leaves, form = tree_flatten((tuple(args), dict(kwargs)))
-    described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
-    word = _refusal(op, described, form)
+    tensors = (ShardedVar, torch.Tensor)
+    described = tuple(ShapedType(tuple(x.shape), x.dtype) if isinstance(x, tensors) else x for x in leaves)
+    with _disable_current_modes():  # within a trace
+        word = _refusal(op, described, form)
     if word:
         got = ", ".join(str(x) for x in described if isinstance(x, ShapedType))
         raise DtypeError(
