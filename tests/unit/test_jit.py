@@ -538,6 +538,8 @@ def test_a_shape_that_depends_on_values_is_a_clear_error():
         ts.jit(lambda x: x[x > 0])(torch.ones(3))
     with pytest.raises(TypeError, match=r"shape of a result depends on values"):
         ts.jit(torch.nonzero)(torch.ones(3))
+    with pytest.raises(TypeError, match=r"shape of a result depends on values"):
+        ts.jit(lambda x, i: x[i])(torch.ones(3), torch.tensor([1, 0, 1], dtype=torch.uint8))
 
 
 # ---- writing in place -----------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomErro
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.partition.decompositions import always
 from tinyshard.partition.on_meta import check_takes
-from tinyshard.partition.op_table import BATCH_NORMS, is_random
+from tinyshard.partition.op_table import BATCH_NORMS, has_mask, is_random
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 aten = torch.ops.aten
@@ -214,6 +214,8 @@ class Watch(TorchDispatchMode):
             return _recorded_as_it_is(op, args, kwargs)
         if op is aten.linalg_lu_solve.default:  # now, and not by the partitioner: a shard needs it, too
             op = always(op, args, kwargs) or op
+        if op is aten.index.Tensor and has_mask(args[1]):  # torch asks for other dtypes where a mask is of uint8
+            raise unknown_shape_error(op, where)
         if op in _DIVIDED_BY_SIZE and args[1].numel() == 0 and args[3] == _MEAN:
             args = (*args[:3], _SUM, *args[4:])
         try:
