@@ -542,6 +542,23 @@ def test_a_shape_that_depends_on_values_is_a_clear_error():
         ts.jit(lambda x, i: x[i])(torch.ones(3), torch.tensor([1, 0, 1], dtype=torch.uint8))
 
 
+@pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+@pytest.mark.parametrize("spec", [P("a"), P(None, "b"), P()], ids=str)
+def test_repeat_interleave_that_is_told_the_size_of_its_result_has_a_shape(wrap, spec):
+    mesh = ts.make_mesh((4, 2), ("a", "b"))
+    x, times = torch.arange(32.0).reshape(8, 4), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
+    cut = ts.device_put(x, ts.NamedSharding(mesh, spec))
+
+    def f(x, times, size):
+        return x.repeat_interleave(times, 0, output_size=size)
+
+    assert torch.equal(ts.device_get(wrap(lambda x, times: f(x, times, 7))(cut, times)), f(x, times, 7))
+    gradient = wrap(ts.grad(lambda x: (f(x, times, 7) ** 2).sum()))(cut)
+    assert torch.equal(ts.device_get(gradient), 2 * x * times[:, None])
+    with pytest.raises(RuntimeError, match="allocated size does not match required size"):
+        ts.device_get(wrap(lambda x, times: f(x, times, 9))(cut, times))
+
+
 # ---- writing in place -----------------------------------------------------------------------------------------------
 
 

@@ -41,7 +41,7 @@ def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> 
         return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
 
     by_values = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
-    if by_values and not _masks_are_plain(op, args):
+    if by_values and not _is_shaped_by_arguments(op, args, kwargs):
         raise UnknownShape(str(op))
     meta_args, meta_kwargs = tree_map_only(ShardedVar, empty, (args, kwargs))
     if "device" in meta_kwargs:
@@ -121,8 +121,12 @@ def _metas(op: Any, out: Any) -> tuple[ShapedType | None, ...]:
     return tuple(ShapedType(tuple(t.shape), t.dtype) if isinstance(t, torch.Tensor) else None for t in flat)
 
 
-def _masks_are_plain(op: Any, args: Any) -> bool:
-    """index.Tensor has a shape of its own only where it is given a boolean mask."""
-    if op not in (aten.index.Tensor, aten._unsafe_index.Tensor):
-        return False
-    return not has_mask(args[1])
+def _is_shaped_by_arguments(op: Any, args: Any, kwargs: Any) -> bool:
+    """Whether torch's word that values shape the results of an op does not hold for this call.
+
+    index.Tensor has a shape of its own only where it is given a boolean mask; repeat_interleave where it is not told
+    the size of its result.
+    """
+    if op is aten.repeat_interleave.Tensor:
+        return kwargs.get("output_size") is not None
+    return op in (aten.index.Tensor, aten._unsafe_index.Tensor) and not has_mask(args[1])
