@@ -4,10 +4,12 @@ one_hot, cross_entropy, nll_loss   torch's own check nothing on a subclass, or t
 tensor_split                       torch reads the memory of its second operand
 gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
 backward                           an error that says what to do, where torch would add to a gradient in place
+==, !=, <, <=, >, >=               Python takes a TypeError for `not comparable`, of which it makes False for ==
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -59,6 +61,19 @@ def _backward(*args: Any, **kwargs: Any) -> None:
         ) from error
 
 
+def _compared(name: str) -> Callable[[Any, Any], Any]:
+    """A comparison; where a tensor is refused, the function under the operator is asked, whose error is not hidden."""
+    operator, function = getattr(torch.Tensor, f"__{name}__"), getattr(torch, name)
+
+    def compare(x: Any, other: Any) -> Any:
+        made = operator(x, other)
+        return function(x, other) if made is NotImplemented and isinstance(other, torch.Tensor) else made
+
+    return compare
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Array, f"__{_name}__", _compared(_name))
 INSTEAD.update(TAKE_CLASSES)
 INSTEAD[torch.nn.functional.one_hot] = one_hot
 INSTEAD[torch.Tensor.backward] = _backward
