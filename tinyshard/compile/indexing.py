@@ -5,7 +5,7 @@ torch would ask such an index for its value. Here it becomes an operand of the p
 
     x[i]               x.index_select(0, i), without the dim
     x.narrow(0, i, 3)  x.index_select(0, i + [0, 1, 2])
-    y[i] = v           y.index_put_((i,), v)
+    y[i] = v           y.index_put_((i,), v); under vmap for tensors of indices, too
     y[mask] = v        y.copy_(where(mask, v, y)), if v has no dim for the elements that the mask chooses: their number
                        would be the shape of v's gradient
 
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tinyshard.arrays.array import levels
 from tinyshard.compile.capture import TracedValueError
 from tinyshard.runtime.controller.lineage import users_line
 
@@ -65,37 +66,69 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         value = value.reshape(value.shape[max(value.dim() - rest, 0) :])
         x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
         return
-    if not _traced_dims(x, entries):
+    entries = [torch.as_tensor(e) if isinstance(e, list | range | np.ndarray) else e for e in entries]
+    has_tensors = any(isinstance(e, torch.Tensor) for e in entries)
+    if not _traced_dims(x, entries) and not (has_tensors and any(map(is_of_examples, (x, value, *entries)))):
         x[index] = value
         return
+    part, dims, at = _part(x, entries)
+    _put_at(part, dims, at, value)
+
+
+def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:
+    """What the numbers and slices of an index leave of x, and which dims of that its tensors are for."""
     at: list[torch.Tensor] = []
     dims: list[int] = []
     static: list[Any] = []
     made = 0  # dims of x[static] that the entries so far make
     for entry in entries:
+        if isinstance(entry, torch.Tensor):
+            is_mask = entry.dtype in _MASKS
+            for indices in entry.nonzero().unbind(1) if is_mask else (entry,):
+                dims.append(made)
+                at.append(indices)
+                static.append(slice(None))
+                made += 1
+            continue
         if entry is Ellipsis:
-            made += x.dim() - sum(e is not None and e is not Ellipsis for e in entries)
-        elif is_traced_index(entry):
-            dims.append(made)
-            at.append(entry)
-            entry = slice(None)
-            made += 1
+            made += x.dim() - sum(map(dims_taken, entries))
         elif entry is None or isinstance(entry, slice):
             made += 1
-        elif isinstance(entry, bool) or not isinstance(entry, int):
-            raise TracedValueError(
-                "a traced number stands beside a list, a mask or a tensor of indices",
-                got=f"y[...] = v in {users_line()}",
-                rule="beside traced numbers an index has numbers, slices, None and ...",
-                try_="y.index_put_((i, j), v) with a tensor of indices for each of the first dims",
-            )
         static.append(entry)
-    part = x[tuple(static)].movedim(dims, list(range(len(dims))))
-    places: list[Any] = [_from_front(i, n) for i, n in zip(at, part.shape, strict=False)]
-    value = value.to(x.dtype) if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=x.dtype)
-    while value.dim() > part.dim() - len(dims) and value.shape[0] == 1:  # as torch's own assignment takes it
+    if len({i.dim() == 0 for i in at}) > 1 or any(isinstance(e, bool) for e in entries):
+        raise TracedValueError(
+            "a traced number stands beside a list, a mask or a tensor of indices",
+            got=f"y[...] = v in {users_line()}",
+            rule="beside traced numbers an index has numbers, slices, None and ...",
+            try_="y.index_put_((i, j), v) with a tensor of indices for each of the first dims",
+        )
+    return x[tuple(static)], dims, at
+
+
+def _put_at(part: torch.Tensor, dims: Sequence[int], at: Sequence[torch.Tensor], value: Any) -> None:
+    """Write to `part` at indices along some of its dims, which are put first: torch.func's rule for `index_put_` takes
+    other orders for the same, and writes to other places.
+
+    As in torch the dims of the value are in the order of `part[indices]`: what indices beside each other make stands in
+    their place; if there are other dims between them it stands in front.
+    """
+    others = [n for d, n in enumerate(part.shape) if d not in dims]
+    of_at = torch.broadcast_shapes(*(i.shape for i in at))
+    beside = list(dims) == list(range(dims[0], dims[0] + len(dims)))
+    first = dims[0] if beside else 0
+    shape = (*others[:first], *of_at, *others[first:])
+    value = value.to(part.dtype) if isinstance(value, torch.Tensor) else torch.as_tensor(value, dtype=part.dtype)
+    while value.dim() > len(shape) and value.shape[0] == 1:  # as torch's own assignment takes it
         value = value.squeeze(0)
-    part.index_put_(places, value)
+    ends = list(range(len(of_at)))
+    value = value.expand(shape).movedim([first + d for d in ends], ends)
+    places: list[Any] = [_from_front(i, part.shape[d]) for i, d in zip(at, dims, strict=True)]
+    part.movedim(list(dims), list(range(len(dims)))).index_put_(places, value)
+
+
+def is_of_examples(x: Any) -> bool:
+    """Whether it is a tensor that differs between the examples of a vmap."""
+    return isinstance(x, torch.Tensor) and any(torch._C._functorch.is_batchedtensor(at) for at in levels(x))
 
 
 def _fits_every_mask(x: torch.Tensor, mask: Any, value: Any) -> bool:

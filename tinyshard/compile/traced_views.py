@@ -203,9 +203,9 @@ class _Watch(TorchFunctionMode):
         if func in _MAY_COPY and isinstance(value, Array):
             root_of(value)._viewed = value._viewed = True
         instead = _INSTEAD.get(func, func)
-        if func is torch.nn.functional.one_hot and (isinstance(value, Array) or _is_of_examples(first)):
+        if func is torch.nn.functional.one_hot and (isinstance(value, Array) or indexing.is_of_examples(first)):
             instead = one_hot
-        elif func in indexing.BY_TRACED_NUMBERS and any(map(_is_of_examples, tree_leaves((args[1:], kwargs)))):
+        elif func in indexing.BY_TRACED_NUMBERS and any(map(indexing.is_of_examples, tree_leaves((args, kwargs)))):
             instead = indexing.BY_TRACED_NUMBERS[func]
         return self._views.call(func, instead, args, kwargs)
 
@@ -213,10 +213,6 @@ class _Watch(TorchFunctionMode):
         super().__exit__(kind, *rest)
         if kind is None:
             self._views.end()
-
-
-def _is_of_examples(x: Any) -> bool:
-    return any(torch._C._functorch.is_batchedtensor(at) for at in levels(x) if isinstance(at, torch.Tensor))
 
 
 class one_transform(one_call):
