@@ -197,6 +197,19 @@ def test_negative_dims_are_counted_from_the_front() -> None:
     assert with_positive_dims(aten.sum.dim_IntList, ("x", [-1, 0]), {}, 3) == (("x", [2, 0]), {})
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_negative_dim_of_cat_is_counted_beside_an_empty_tensor_of_one_dim(at: int) -> None:
+    x, y = torch.arange(16.0).reshape(8, 2), torch.arange(24.0).reshape(8, 3)
+
+    def joined(x: Tensor, y: Tensor) -> Tensor:
+        parts = [x, y]
+        parts.insert(at, torch.empty(0))
+        return torch.cat(parts, -1)
+
+    for function in (joined, ts.jit(joined)):
+        torch.testing.assert_close(ts.device_get(function(put(x, 8, 1), put(y, 8, 1))), torch.cat([x, y], -1))
+
+
 def test_facts_of_ops() -> None:
     assert op_traits(aten.detach.default).is_alias
     assert op_traits(aten.transpose.int).is_view

@@ -62,7 +62,10 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     whole = run_on_meta(op, args, kwargs, axes, local=False)
     if operands:
-        args, kwargs = with_positive_dims(op, args, kwargs, len(operands[0].shape))
+        # of a list the largest: torch's cat takes empty tensors of one dim beside those of more
+        first = args[0] if args and isinstance(args[0], list | tuple) else operands[:1]
+        ndim = max((len(x.shape) for x in first if isinstance(x, ShardedVar)), default=len(operands[0].shape))
+        args, kwargs = with_positive_dims(op, args, kwargs, ndim)
     planned = _plan(op, args, kwargs, whole, axes)
     kept = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
     if any(_is_to_be_combined(op, args, x, whole) for x in kept):
