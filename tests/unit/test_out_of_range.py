@@ -77,6 +77,40 @@ def test_a_dtype_that_torch_refuses_is_refused_in_every_layout(mode: str, spec: 
     assert word in str(caught.value).replace("_lastdim", "")
 
 
+REFUSED: dict[str, tuple[Any, type[Exception]]] = {
+    "a doubled matrix": (lambda x: torch.addmm(x.double(), x, x), RuntimeError),
+    "a doubled vector": (lambda x: torch.addmv(x[0].double(), x, x[0]), RuntimeError),
+    "doubled batches": (lambda x: torch.baddbmm(x.double()[None], x[None], x[None]), RuntimeError),
+    "a matrix too many": (lambda x: torch.addmm(x.expand(3, 8, 8), x, x), RuntimeError),
+    "a batch too many": (lambda x: torch.addbmm(x[None].expand(2, 8, 8), x[None], x[None]), RuntimeError),
+    "a mask of one": (lambda x: x.index_put((x[:1, 0] > 0,), x.detach()[0, 0]), IndexError),
+    "a mask of half": (lambda x: x.index_put((x[:4, 0] > 0,), x.detach()[0, 0]), IndexError),
+    "a double added at a mask": (lambda x: x.index_put((x > 0,), x.double().sum(), accumulate=True), RuntimeError),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("spec", [P(), P("y", "x")], ids=str)
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_torch_refuses_is_refused_though_other_ops_stand_for_the_op(mode: str, spec: P, case: str) -> None:
+    function, kind = REFUSED[case]
+    x = torch.arange(64.0).reshape(8, 8)
+    with pytest.raises(kind):
+        function(x)
+    with pytest.raises((ts.DtypeError, kind)):
+        ts.device_get(MODES[mode](function)(put(x, spec)))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_float_written_at_a_mask_of_integers_is_an_integer_as_in_torch(mode: str) -> None:
+    x = torch.arange(64).reshape(8, 8)
+
+    def written(x: Any) -> Any:
+        return x.index_put((x > 40,), torch.tensor(5.5))
+
+    torch.testing.assert_close(ts.device_get(MODES[mode](written)(put(x, P("x")))), written(x))
+
+
 @pytest.mark.parametrize("spec", [P("a"), P(None, "b"), P()])
 @pytest.mark.parametrize("loss", [F.cross_entropy, lambda x, t: F.nll_loss(x.log_softmax(-1), t)])
 def test_classes_of_uint8_are_classes_as_in_torch(loss, spec):

@@ -71,6 +71,7 @@ def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
 def _added(product: Function) -> Function:
     def made(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
         scaled = _scaled(product(a, b), alpha)
+        c.expand(scaled.shape)  # refused as torch refuses it, where the addition would make something larger
         return scaled if beta == 0 else scaled + _scaled(c, beta)  # with 0 torch does not read c, which may be NaN
 
     return made
@@ -166,8 +167,10 @@ def _number_at_a_mask(
 ) -> torch.Tensor:
     """`x[mask] = value`, of a mask of x's leading dims: element by element, so that both stay as they are cut."""
     mask = masks[0].bool()
+    if mask.shape != x.shape[: mask.dim()]:  # a mask of one element would be broadcast
+        raise IndexError(f"the shape of the mask {list(mask.shape)} does not match that of the tensor {list(x.shape)}")
     mask = mask.reshape([*mask.shape, *[1] * (x.dim() - mask.dim())])
-    return torch.where(mask, x + value if accumulate else value, x)
+    return torch.where(mask, x + value if accumulate else value.to(x.dtype), x)
 
 
 # ---- along a sharded dim --------------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ _CONTIGUOUS = {
 }
 # torch does not say so: residuals are empty where a matrix has not its full rank
 SHAPED_BY_VALUES = {aten.linalg_lstsq.default}
+# refuse zeros, whatever their dtype: pivots count from 1
+CHECKS_VALUES = {aten.linalg_lu_solve.default}
 NEEDS_WHOLE = {aten.as_strided.default}
 # (input, weight, bias, running_mean, running_var, training, momentum, eps); the first does not say that it writes
 BATCH_NORMS = {aten.native_batch_norm.default, aten._native_batch_norm_legit.default}

@@ -49,7 +49,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     """
     function = always(op, args, kwargs)
     if function is not None:
-        return _apply_function(builder, function, args, kwargs)
+        return _apply_function(builder, op, function, args, kwargs)
     planned = plan(op, args, kwargs, builder.axes)
     given, _ = tree_flatten((args, kwargs))
     wanted, form = tree_flatten((planned.args, planned.kwargs))
@@ -57,8 +57,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, ShardedVar)):
         function = where_cut(op)
         if function is not None:
-            check_takes(op, args, kwargs)
-            return _apply_function(builder, function, args, kwargs)
+            return _apply_function(builder, op, function, args, kwargs)
         moved = None if kwargs else joined(builder, op, args)
         if moved is not None:
             return moved
@@ -119,13 +118,15 @@ def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, why:
     return value
 
 
-def _apply_function(builder: Builder, function: Function, args: Any, kwargs: Any) -> list[ShardedVar | None]:
-    """Partition a function of whole tensors in place of an op: its graph, node by node."""
+def _apply_function(builder: Builder, op: Any, function: Function, args: Any, kwargs: Any) -> list[ShardedVar | None]:
+    """Partition a function of whole tensors in place of an op, if the op takes these: its graph, node by node."""
     leaves, form = tree_flatten((tuple(args), dict(kwargs)))
     operands = [x for x in leaves if isinstance(x, ShardedVar)]
     described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
     kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
-    made = evaluate(_graph(function, described, kinds, form), _Decomposed(builder), operands)
+    graph = _graph(function, described, kinds, form)
+    check_takes(op, args, kwargs)
+    made = evaluate(graph, _Decomposed(builder), operands)
     return tree_flatten(made)[0]
 
 
