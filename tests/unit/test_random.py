@@ -21,6 +21,7 @@ from tinyshard.primitives.threefry import words
 
 pytestmark = pytest.mark.usefixtures("local")
 
+R = ts.random
 KEY = ts.random.key(42)
 
 
@@ -273,9 +274,26 @@ def test_a_permutation_holds_each_number_once(n, seed):
     assert sorted(ts.random.permutation(ts.random.key(seed), n).tolist()) == list(range(n))
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_unsigned_numbers_are_shuffled_and_chosen_as_signed_ones(dtype):
+    x = torch.arange(12)
+    for draw in (
+        lambda x: R.permutation(KEY, x),
+        lambda x: R.permutation(KEY, x.reshape(4, 3)),
+        lambda x: R.permutation(KEY, x.reshape(4, 3), axis=1, independent=True),
+        lambda x: R.choice(KEY, x, (5,)),
+        lambda x: R.choice(KEY, x, (5,), replace=False),
+        lambda x: R.choice(KEY, x.reshape(4, 3), (2,), replace=False),
+        lambda x: R.choice(KEY, x, (5,), p=torch.ones(12)),
+    ):
+        for put in (ts.array, lambda x: x):
+            made = ts.device_get(draw(put(x.to(dtype))))
+            assert made.dtype is dtype
+            torch.testing.assert_close(made.long(), ts.device_get(draw(put(x))))
+
+
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
-R = ts.random
 REFUSED = {
     "a number as a key": (lambda: R.uniform(0, (3,)), TypeError, r"takes a key.*ts\.random\.key\(0\)"),
     "a float as a key": (lambda: R.normal(0.5), TypeError, "takes a key"),
@@ -291,6 +309,11 @@ REFUSED = {
     "a float bound of ints": (lambda: R.randint(KEY, (3,), 0, 1.5), TypeError, "maxval of randint is an int"),
     "an empty range": (lambda: R.uniform(KEY, (3,), minval=2.0, maxval=1.0), ValueError, "minval=2.0, maxval=1.0"),
     "an empty range of ints": (lambda: R.randint(KEY, (3,), 5, 2), ValueError, "minval=5, maxval=2"),
+    "one distribution for different draws": (
+        lambda: R.categorical(KEY, torch.zeros(1, 4), shape=(2, 3), replace=False),
+        ValueError,
+        r"it ends in \(1,\)",
+    ),
     "bounds of another shape": (lambda: R.uniform(KEY, (3,), minval=torch.zeros(2)), ValueError, "do not fit"),
     "an int as a probability": (lambda: R.bernoulli(KEY, 1, (3,)), TypeError, "is a float"),
     "a probability above one": (lambda: R.bernoulli(KEY, 1.5, (3,)), ValueError, "0 <= p <= 1"),

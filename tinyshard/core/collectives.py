@@ -53,6 +53,12 @@ def selected(x: Tensor, dim: int, index: Tensor) -> Tensor:
     return x.index_select(dim, index) if signed is None else x.view(signed).index_select(dim, index).view(x.dtype)
 
 
+def paired(x: Tensor, dim: int, index: Tensor) -> Tensor:
+    """`x.gather(dim, index)`, of unsigned ints too, for which torch has none."""
+    signed = _SIGNED.get(x.dtype)
+    return x.gather(dim, index) if signed is None else x.view(signed).gather(dim, index).view(x.dtype)
+
+
 def all_reduce(stack: Tensor, *, op: str) -> Tensor:
     """Every device gets the combination of all shards."""
     return _for_everyone(stack, reduced(stack, op))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.absent import check_others
+from tinyshard.core.collectives import paired, selected
 from tinyshard.core.errors import DtypeError
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
@@ -50,7 +51,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, **ot
     if independent or x.dim() == 1:
         return _shuffled(data, x, axis)
     order = _shuffled(data, torch.arange(x.shape[axis], dtype=torch.int32), 0)
-    return torch.index_select(x, axis, order)
+    return selected(x, axis, order)
 
 
 def _shuffled(data: Tensor, x: Tensor, axis: int) -> Tensor:
@@ -60,7 +61,7 @@ def _shuffled(data: Tensor, x: Tensor, axis: int) -> Tensor:
         data, once = draw_op(data, [2], "words", torch.int32)
         words = drawn(once, list(x.shape), "bits", torch.int32).long() & MASK
         order = torch.sort(words, dim=axis, stable=True).indices
-        x = torch.gather(x, axis, order)
+        x = paired(x, axis, order)
     return x
 
 
@@ -142,7 +143,7 @@ def choice(
         if isinstance(a, int) or population.dim() == 1:
             return _shuffled(data, population, axis)[:draws].reshape(made)
         order = _shuffled(data, torch.arange(count, dtype=torch.int32), 0)
-        return torch.index_select(population, axis, order[:draws]).reshape(made)
+        return selected(population, axis, order[:draws]).reshape(made)
     if p is None:
         index = randint_of(data, sizes, 0, count, torch.int32)
     elif replace:
@@ -152,7 +153,7 @@ def choice(
         index = torch.topk(gumbel_of(data, [count], p.dtype, mode) + torch.log(p), draws).indices.to(torch.int32)
     if isinstance(a, int):
         return index.reshape(made)
-    return torch.index_select(population, axis, index.reshape(-1)).reshape(made)
+    return selected(population, axis, index.reshape(-1)).reshape(made)
 
 
 def categorical(
@@ -206,6 +207,13 @@ def categorical(
     if replace:
         whole = [*sizes[:lead], *sizes[lead : lead + axis], logits.shape[axis], *sizes[lead + axis :]]
         return torch.argmax(gumbel_of(data, whole, dtype, mode) + logits, lead + axis).to(torch.int32)
+    if sizes[lead:] != batch:
+        raise DrawError(
+            "the shape of categorical without replacement does not fit its logits",
+            got=f"shape {tuple(sizes)}, logits {tuple(logits.shape)}, axis {axis}",
+            rule=f"it ends in {tuple(batch)}: the draws of one distribution are all different",
+            try_="logits.expand(...), for distributions that are drawn from each for itself",
+        )
     count = math.prod(sizes[:lead])
     if count > logits.shape[axis]:
         raise DrawError("more draws than classes", got=f"{count} of {logits.shape[axis]}")
