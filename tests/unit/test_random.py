@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import subprocess
 import sys
@@ -292,6 +293,23 @@ def test_unsigned_numbers_are_shuffled_and_chosen_as_signed_ones(dtype):
             torch.testing.assert_close(made.long(), ts.device_get(draw(put(x))))
 
 
+@pytest.mark.parametrize("low, high", [(-math.inf, 1.0), (-1.0, math.inf), (-math.inf, math.inf)])
+def test_a_normal_number_may_be_truncated_on_one_side(low, high):
+    """The number of u is the quantile of the normal distribution at erf(low) + u (erf(high) - erf(low))."""
+    u = ts.device_get(R.uniform(KEY, (1000,))).double()
+    first, last = (math.erf(x / math.sqrt(2)) for x in (low, high))
+    expected = torch.erfinv(first + u * (last - first)) * math.sqrt(2)
+    made = ts.device_get(R.truncated_normal(KEY, low, high, (1000,)))
+    assert bool((made > low).all()) and bool((made < high).all())
+    torch.testing.assert_close(made.double(), expected, atol=1e-3, rtol=1e-3)
+
+
+def test_a_bound_of_ints_may_be_as_large_as_it_likes():
+    np.testing.assert_array_equal(
+        np.asarray(R.randint(KEY, (9,), 5, 10**400)), np.asarray(R.randint(KEY, (9,), 5, 2**31))
+    )
+
+
 # ---- what is refused ------------------------------------------------------------------------------------------------
 
 REFUSED = {
@@ -309,6 +327,16 @@ REFUSED = {
     "a float bound of ints": (lambda: R.randint(KEY, (3,), 0, 1.5), TypeError, "maxval of randint is an int"),
     "an empty range": (lambda: R.uniform(KEY, (3,), minval=2.0, maxval=1.0), ValueError, "minval=2.0, maxval=1.0"),
     "an empty range of ints": (lambda: R.randint(KEY, (3,), 5, 2), ValueError, "minval=5, maxval=2"),
+    "a range of floats without end": (lambda: R.uniform(KEY, (3,), maxval=float("inf")), ValueError, "wider than its"),
+    "a range of 16 bits too wide": (
+        lambda: R.uniform(KEY, (3,), torch.float16, -6e4, 6e4),
+        ValueError,
+        "at most 6.55e",
+    ),
+    "a range of 32 bits too wide": (lambda: R.uniform(KEY, (3,), minval=-3e38, maxval=3e38), ValueError, "maxval=3e"),
+    "a -1 of unsigned ints": (lambda: R.rademacher(KEY, (3,), torch.uint8), TypeError, "uint8.*has a -1"),
+    "a -1 of bools": (lambda: R.rademacher(KEY, (3,), torch.bool), TypeError, "bool.*has a -1"),
+    "a dtype that is none": (lambda: R.rademacher(KEY, (3,), "int32"), TypeError, "int32.*has a -1"),
     "one distribution for different draws": (
         lambda: R.categorical(KEY, torch.zeros(1, 4), shape=(2, 3), replace=False),
         ValueError,
@@ -346,6 +374,7 @@ def test_what_cannot_be_is_refused_with_a_way_out(what):
 def test_one_int_is_a_shape_for_every_function_and_numpys_ints_are_bounds():
     draws = {
         "uniform": lambda shape: R.uniform(KEY, shape),
+        "uniform of a tensor": lambda shape: R.uniform(KEY, shape, minval=torch.tensor(0.5)),
         "truncated_normal": lambda shape: R.truncated_normal(KEY, -1.0, 1.0, shape),
         "randint": lambda shape: R.randint(KEY, shape, np.int64(-3), np.uint8(9)),
         "bernoulli": lambda shape: R.bernoulli(KEY, 0.5, shape),

@@ -72,7 +72,7 @@ def uniform(
 
     Raises:
         DtypeError: no key, not a float dtype, a shape that is none.
-        DrawError: several keys, an empty range.
+        DrawError: several keys, a range that is empty or wider than the dtype.
 
     Communication: none; where the result is cut, each device makes its block. Without threefry_partitionable the
     devices exchange words.
@@ -88,10 +88,10 @@ def uniform(
     """
     check_others(uniform, others)
     dtype = checked_float("uniform", dtype)
-    check_range("uniform", minval, maxval)
+    check_range("uniform", minval, maxval, torch.finfo(dtype).max)
     low, high = number_of(minval), number_of(maxval)
     if low is None or high is None:
-        checked_parameters("uniform", tuple(shape), minval=minval, maxval=maxval)
+        checked_parameters("uniform", shape, minval=minval, maxval=maxval)
     data, sizes = checked("uniform", key, shape)
     if low is not None and high is not None:
         return unit(data, sizes, dtype, low, high)
@@ -120,7 +120,7 @@ def truncated_normal(
 
     Args:
         key: one Key.
-        lower, upper: the bounds: numbers or tensors.
+        lower, upper: the bounds: numbers or tensors; -inf and inf for none.
         shape: of the result; by default that of the bounds.
         dtype: float32 (default), float64, float16 or bfloat16.
 

@@ -179,13 +179,13 @@ def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **
     Args:
         key: one Key.
         shape: of the result.
-        dtype: any number dtype; int32 by default.
+        dtype: any number dtype that has a -1; int32 by default.
 
     Returns:
         As `bits`.
 
     Raises:
-        DtypeError, DrawError: no key, several keys, a bad shape.
+        DtypeError, DrawError: no key, several keys, a bad shape or dtype.
 
     Communication: as `bits`.
 
@@ -197,6 +197,10 @@ def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **
     """
     check_others(rademacher, others)
     dtype = torch.int32 if dtype is None else dtype
+    if not (isinstance(dtype, torch.dtype) and dtype.is_signed):
+        raise DtypeError(
+            "rademacher makes 1 and -1", got=str(dtype), rule="dtype is one that has a -1", try_="torch.int32"
+        )
     data, sizes = checked("rademacher", key, shape)
     return (unit(data, sizes, torch.float32) < 0.5).to(dtype) * 2 - 1
 

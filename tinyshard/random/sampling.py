@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -107,13 +106,23 @@ def number_of(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def check_range(function: str, low: Any, high: Any) -> None:
-    """Raise DrawError for numbers that bound nothing; tensors are not looked at, for that would wait."""
-    if (
-        isinstance(low, int | float)
-        and isinstance(high, int | float)
-        and not (low <= high and math.isfinite(high - low))
-    ):
+def check_range(function: str, low: Any, high: Any, widest: float | None = None) -> None:
+    """Raise DrawError for numbers that bound nothing; tensors are not looked at, for that would wait.
+
+    Args:
+        function: that asks, for errors.
+        low, high: the bounds.
+        widest: how far a range reaches at most, and how far from 0; None for one that may have no end.
+    """
+    if not (isinstance(low, int | float) and isinstance(high, int | float)):
+        return
+    if not low <= high:
         raise DrawError(
             f"the range of {function} is empty", got=f"minval={low}, maxval={high}", rule="minval <= maxval"
+        )
+    if widest is not None and not (-widest <= low and high <= widest and high - low <= widest):
+        raise DrawError(
+            f"the range of {function} is wider than its dtype",
+            got=f"minval={low}, maxval={high}",
+            rule=f"minval, maxval and maxval - minval are at most {widest:.3g}",
         )
