@@ -59,6 +59,14 @@ def test_numpy_gives_values_of_its_own(x, host):
     assert torch.equal(ts.device_get(x), host)
 
 
+def test_numpy_cannot_write_into_it_or_have_it_without_a_copy(x, host):
+    with pytest.raises(ts.ImmutableError, match=r"np\.add\.at"):
+        np.add.at(x, 0, 1.0)
+    with pytest.raises(ValueError, match="a copy"):
+        np.asarray(x, copy=False)
+    assert torch.equal(ts.device_get(x), host)
+
+
 def test_what_numpy_cannot_hold_is_a_clear_error(x):
     with pytest.raises(ts.DtypeError, match="bfloat16"):
         x.bfloat16().numpy()

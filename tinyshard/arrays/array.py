@@ -265,12 +265,16 @@ class Array(Immutable):
             ) from error
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("the values of an Array lie on its devices: NumPy gets a copy of them, without copy=False")
         values = self.numpy()
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if any(isinstance(x, Array) for x in kwargs.get("out", ())):
             refuse("out=x", "the result of the function")
+        if method == "at" and isinstance(inputs[0], Array):
+            refuse(f"np.{ufunc.__name__}.at(x, ...)", "x.index_put((i,), values, accumulate=True), or x.index_reduce")
         plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
         return getattr(ufunc, method)(*plain, **kwargs)
 
