@@ -72,10 +72,43 @@ def test_what_numpy_cannot_hold_is_a_clear_error(x):
         x.bfloat16().numpy()
 
 
-def test_pickle_carries_the_values_and_copies_are_the_array_itself(x, host):
+def test_pickle_carries_the_values_and_copies_have_them_without_moving_any(x, host):
     assert torch.equal(ts.device_get(pickle.loads(pickle.dumps(x))), host)
-    assert copy.deepcopy(x) is x
-    assert copy.copy(x) is x
+    for twin in (copy.deepcopy(x), copy.copy(x)):
+        assert twin is not x
+        assert twin._buffer is x._buffer
+        assert twin.sharding == x.sharding
+    first, second = copy.deepcopy([x, x])
+    assert first is second
+
+
+def test_a_copy_of_a_parameter_is_asked_for_a_gradient_of_its_own(x, host):
+    module = torch.nn.Linear(8, 4, bias=False)
+    module.weight = torch.nn.Parameter(x)
+    module.weight.sum().backward()
+    twin = copy.deepcopy(module)
+    assert isinstance(twin.weight, torch.nn.Parameter)
+    assert torch.equal(ts.device_get(twin.weight.grad), torch.ones(4, 8))
+    twin.requires_grad_(False)
+    twin.weight.grad = None
+    assert module.weight.requires_grad
+    assert module.weight.grad is not None
+    assert torch.equal(ts.device_get(twin.weight), host)
+
+
+def test_a_copy_of_what_the_tape_made_passes_the_gradient(x):
+    w = copy.copy(x).requires_grad_()
+    copy.deepcopy(w * 3).sum().backward()
+    assert torch.equal(ts.device_get(w.grad), torch.full((4, 8), 3.0))
+
+
+def test_a_pickled_parameter_is_one_when_it_comes_back(x):
+    module = torch.nn.Linear(8, 4, bias=False)
+    module.weight = torch.nn.Parameter(x)
+    twin = pickle.loads(pickle.dumps(module))
+    assert isinstance(twin.weight, torch.nn.Parameter)
+    assert twin.weight.requires_grad
+    assert not pickle.loads(pickle.dumps(x)).requires_grad
 
 
 def test_dlpack_takes_a_copy_and_a_pointer_is_refused(x, host):
@@ -94,6 +127,13 @@ def test_data_cannot_be_assigned(x, host):
     with pytest.raises(ts.ImmutableError, match=r"x\.data"):
         x.data = torch.ones(2)
     assert torch.equal(ts.device_get(x.data), host)
+
+
+def test_no_gradient_passes_by_data(x, host):
+    w = copy.copy(x).requires_grad_()
+    (w.data * w).sum().backward()
+    assert torch.equal(ts.device_get(w.grad), host)
+    assert not w.data.requires_grad
 
 
 def test_copying_into_a_plain_tensor_brings_the_values_here(x, host):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 import threading
@@ -304,13 +305,30 @@ class Array(Immutable):
         return torch.round(self) if digits is None else torch.round(self, decimals=digits)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return Array._from_values, (self._gather(),)
+        return Array._from_values, (self._gather(), self.requires_grad, getattr(self, "_is_param", False))
 
-    def __deepcopy__(self, memo: Any) -> Array:
-        return self  # immutable: a copy could not be told from the original
+    def __deepcopy__(self, memo: Any) -> Any:
+        if id(self) not in memo:
+            made = memo[id(self)] = self.__copy__()
+            with torch._C.DisableTorchFunctionSubclass():
+                made.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
+        return memo[id(self)]
 
-    def __copy__(self) -> Array:
-        return self
+    def __copy__(self) -> torch.Tensor:
+        """Another handle on the same values: it is asked for its own gradient. What torch's tape made is cloned."""
+        if not self.is_leaf:
+            return self.clone()
+        made = self._another()
+        made.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in (*made.__dict__, "_view", "_views"))
+        return made.requires_grad_() if self.requires_grad else made
+
+    def _another(self) -> Array:
+        """Another handle on the same values, that no tape and no tangent knows."""
+        (self if self._view is None else self._view.root)._viewed = self._viewed = True
+        meta = self._meta
+        made = Array(self._buffer, self._layout, meta.shape, meta.dtype, self.committed, self._mesh, self._sharding)
+        made._is_part, made._viewed = self._is_part, True
+        return made
 
     def _repr_html_(self) -> str:
         shape, item = tuple(self.shape), self.dtype.itemsize

@@ -243,9 +243,12 @@ def block_until_ready(tree: Any) -> Any:
     return tree
 
 
-def _from_values(values: torch.Tensor) -> torch.Tensor:
+def _from_values(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
     """What unpickling gives: the values, on the default device of whoever loads them."""
-    return array(values)
+    made: Any = array(values)
+    if is_param:
+        made._is_param = True  # by which torch knows a torch.nn.Parameter
+    return made.requires_grad_() if requires_grad else made
 
 
 torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it

@@ -66,6 +66,10 @@ class Immutable(torch.Tensor):
         """Whether the running call made it, so that torch may change it."""
         raise NotImplementedError
 
+    def _another(self) -> Self:
+        """Another handle on the same values, that no tape and no tangent knows."""
+        raise NotImplementedError
+
     def data_ptr(self) -> NoReturn:
         """Refused: the values lie in the workers' memory. Raises DtypeError."""
         no_memory("data_ptr")
@@ -84,8 +88,8 @@ class Immutable(torch.Tensor):
 
     @property  # type: ignore[override]
     def data(self) -> Self:
-        """The Array itself; there is nothing to detach it from. It cannot be assigned."""
-        return self
+        """The same values, of which no gradient is taken, as in torch. It cannot be assigned."""
+        return self._another()
 
     @data.setter
     def data(self, value: Any) -> None:
