@@ -51,6 +51,15 @@ def test_a_compiled_function_without_arguments_and_with_none():
         compiled(torch.ones(2), torch.ones(2))
 
 
+def test_a_compiled_function_is_not_called_on_what_requires_a_gradient():
+    w = put(torch.arange(8.0), "a").requires_grad_()
+    compiled = ts.jit(lambda x: x * x).lower(w).compile()
+    with pytest.raises(ts.DtypeError, match="requires a gradient"):
+        compiled(w)
+    with torch.no_grad():
+        assert torch.equal(ts.device_get(compiled(w)), torch.arange(8.0) ** 2)
+
+
 WRONG = {
     "shape": (lambda x: ((x[:4], x), {}), "f32[4], compiled for f32[8]"),
     "dtype": (lambda x: ((x.double(), x), {}), "f64[8], compiled for f32[8]"),

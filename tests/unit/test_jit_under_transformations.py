@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import tinyshard as ts
 from tinyshard import P
@@ -268,3 +269,15 @@ def test_a_jitted_attention_has_a_gradient_by_its_mask():
     same(ts.grad(ts.jit(by_itself))(q), torch.func.grad(by_itself)(q))
     twice = ts.jit(lambda q, mask: ts.grad(ts.jit(attention), argnums=1)(q, mask).sum())
     same(twice(q, mask), torch.func.grad(attention, argnums=1)(q, mask).sum())
+
+
+def test_no_tangent_of_torchs_forward_mode_is_dropped():
+    x, t = torch.arange(8.0), torch.ones(8)
+    with forward_ad.dual_level():
+        expected = forward_ad.unpack_dual(forward_ad.make_dual(x, t).sin()).tangent
+        dual = forward_ad.make_dual(ts.device_put(x), ts.device_put(t))
+        made = ts.device_put(dual, ts.devices()[1]).sin()
+        torch.testing.assert_close(ts.device_get(forward_ad.unpack_dual(made).tangent), expected)
+        with pytest.raises(ts.DtypeError, match=r"ts\.jvp"):
+            ts.jit(torch.sin)(dual)
+        assert torch.equal(ts.device_get(ts.jit(torch.sin)(ts.device_put(x))), x.sin())

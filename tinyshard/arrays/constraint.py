@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.transfer import put_plain
@@ -92,11 +93,22 @@ def placed_at(x: torch.Tensor, target: Target) -> torch.Tensor:
 
 def is_transformed(x: torch.Tensor) -> bool:
     """Whether a trace, a transformation of torch.func or torch's tape watches what is done with the tensor."""
-    return (
-        is_tracing()
-        or torch._C._functorch.maybe_current_level() is not None
-        or (torch.is_grad_enabled() and x.requires_grad)
-    )
+    return is_tracing() or torch._C._functorch.maybe_current_level() is not None or is_on_tape([x])
+
+
+def is_on_tape(values: Sequence[Any]) -> bool:
+    """Whether torch's tape, or its forward mode, watches what is done with one of the values."""
+    with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
+        has_tape = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
+    return has_tape or has_tangent(values)
+
+
+def has_tangent(values: Sequence[Any]) -> bool:
+    """Whether one of the values is dual, in a block `torch.autograd.forward_ad.dual_level()`."""
+    if forward_ad._current_level < 0:
+        return False
+    with torch._C.DisableTorchFunctionSubclass():
+        return any(isinstance(x, torch.Tensor) and forward_ad.unpack_dual(x).tangent is not None for x in values)
 
 
 def _place_of(x: torch.Tensor) -> Target:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.constraint import is_on_tape
 from tinyshard.compile.cost import CollectiveCounts, Cost, cost_of
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.memory import MemoryAnalysis, memory_of
@@ -57,7 +58,8 @@ class Compiled:
             args, kwargs: as in `lower`, without the static ones.
 
         Raises:
-            DtypeError: other containers, shapes or dtypes than it was compiled for; or a call inside a transformation.
+            DtypeError: other containers, shapes or dtypes than it was compiled for; or a call inside a transformation,
+                or on what requires a gradient.
             ShardingError: a committed Array that lies otherwise; or the program is for an abstract mesh.
 
         Communication: what `as_text()` says.
@@ -72,6 +74,11 @@ class Compiled:
             rule = "what it closes over has the shapes and dtypes of then, and its modules are in the same mode"
             self._refuse("\n".join(self._entry.changes(self._roots)), rule)
         everything = [*operands, *closed]
+        if is_on_tape(everything):
+            problem = "a compiled function is called on a value that requires a gradient, or has a tangent"
+            rule = "it is a program for values, and torch's tape would not see what it does"
+            try_ = f"jit({self._name}), before lower(); x.detach(), or torch.no_grad() around the call"
+            raise DtypeError(problem, got=self._name, rule=rule, try_=try_)
         self._check_places(everything)
         return assembled(self._entry.traced, call(self._executable, everything, self._assignment_now(everything)))
 

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.constraint import has_tangent
 from tinyshard.arrays.placement import array, as_sharding, device_put
 from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
@@ -121,6 +123,13 @@ class Jitted:
 
     def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
         """Within a transformation, or on torch's tape: as one op."""
+        if torch._C._functorch.maybe_current_level() is None and has_tangent(everything):
+            raise DtypeError(
+                "a jitted function is called on a value with a tangent of torch.autograd.forward_ad",
+                got=self._name,
+                rule="within a dual_level no other tangents can be taken, as a program for them is made",
+                try_=f"ts.jvp({self._name}, (x,), (t,)); or {self._name} without jit",
+            )
         if entry.traced.own_rule is not None:  # its graph does not tell its derivative: the function itself does
             operands = everything[: len(bound.operands)]
             return self._laid_out(bound.call([array(x) for x in operands]))
@@ -260,10 +269,11 @@ def _is_watched(operands: Sequence[Any]) -> bool:
     """Whether a transformation of torch.func, or torch's tape, watches what is done with the operands."""
     if torch._C._functorch.maybe_current_level() is not None:
         return True
-    if not torch.is_grad_enabled():
-        return False
-    with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
-        return any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands)
+    if torch.is_grad_enabled():
+        with torch._C.DisableTorchFunctionSubclass():  # else each would be a call of `Array.__torch_function__`
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands):
+                return True
+    return forward_ad._current_level >= 0 and has_tangent(operands)
 
 
 def _at(x: Any, place: Any) -> Any:
