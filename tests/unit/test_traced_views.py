@@ -108,6 +108,20 @@ def test_its_gradient_is_torchs(write):
     assert torch.equal(ts.device_get(ts.grad(ts.jit(loss(write)))(X, AT)), wanted)
 
 
+def test_what_is_written_to_several_views_at_once_is_written_to_what_they_view():
+    def written(x, i):
+        y = x.clone()
+        torch._foreach_mul_([y[i], y[i - 1]], 3.0)
+        torch._foreach_add_([y.narrow(0, i, 2)], 1.0)
+        return y
+
+    wanted = written(X, 1)
+    assert torch.equal(ts.device_get(ts.jit(written)(X, AT)), wanted)
+    gradient = torch.func.grad(lambda x: loss(written)(x, 1))(X)
+    assert torch.equal(ts.device_get(ts.jit(ts.grad(loss(written)))(X, AT)), gradient)
+    assert torch.equal(ts.device_get(ts.grad(ts.jit(loss(written)))(X, AT)), gradient)
+
+
 def test_it_is_so_on_every_device_of_a_mesh():
     mesh = ts.make_mesh((4,), ("i",))
 

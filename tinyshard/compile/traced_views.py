@@ -74,6 +74,9 @@ class TracedViews:
             if func is torch.Tensor.__setitem__ and self._is_written(*args):
                 return None
         made = instead(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if self._views and name.startswith("_foreach_") and name.endswith("_"):  # torch counts no writes of its own
+            torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
         self._write_back()
         if func in _READERS and instead is not func and made is not args[0]:
             self._note(func, made, *args, **kwargs)
