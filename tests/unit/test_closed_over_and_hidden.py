@@ -188,6 +188,34 @@ def test_a_module_that_changes_its_mode_is_traced_again(transform, call):
         assert f(x).tolist() == [2.0 if training else 3.0] * 4
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda module: module[0].forward,
+        lambda module: lambda x: module[0].forward(x),
+        lambda module: lambda x: x * (2 if module[0].training else 3),
+    ],
+)
+def test_a_module_whose_mode_is_read_without_a_call_is_traced_again(make):
+    module = torch.nn.Sequential(Twice())
+    f = ts.jit(make(module))
+    for training in (True, False, True, False):
+        module.train(training)
+        assert f(torch.ones(4)).tolist() == [2.0 if training else 3.0] * 4
+    assert f._cache_size() == 2
+
+
+def test_a_module_that_gets_or_loses_a_hook_is_traced_again():
+    module = Twice()
+    f = ts.jit(module)
+    assert f(torch.ones(4)).tolist() == [2.0] * 4
+    hook = module.register_forward_hook(lambda module, args, made: made * 10)
+    assert f(torch.ones(4)).tolist() == [20.0] * 4
+    hook.remove()
+    assert f(torch.ones(4)).tolist() == [2.0] * 4
+    assert f._cache_size() == 2
+
+
 def test_a_module_that_stays_in_its_mode_or_is_made_inside_is_traced_once():
     module = torch.nn.Sequential(Twice())
     f = ts.jit(lambda x: torch.nn.Sequential(torch.nn.ReLU())(module(x)))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.fx.traceback as fx_traceback
@@ -23,6 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.hidden_effects import call_profiler, runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
@@ -37,19 +38,6 @@ aten = torch.ops.aten
 # which fails for a size of 0. The gradient of a mean of nothing is as empty as that of a sum.
 _DIVIDED_BY_SIZE = {getattr(aten, f"{name}_loss_backward").default for name in ("mse", "smooth_l1", "huber")}
 _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
-
-
-class Mode(NamedTuple):
-    """A module that was called during a trace, and whether it was training then: its graph may depend on that."""
-
-    module: weakref.ref[torch.nn.Module]
-    training: bool
-
-    @property
-    def is_as_then(self) -> bool:
-        """Whether the module is still there, and in the same mode."""
-        module = self.module()
-        return module is not None and module.training is self.training
 
 
 class Recorder:
@@ -101,14 +89,14 @@ class Recorder:
                 self.own_rule = f"a write through detach or data in {users_line()}"
 
     def note_modes(self, modes: Iterable[Mode]) -> None:
-        """Remember modules that are called, and their modes."""
+        """Remember modules that are met, as they are at first."""
         for mode in modes:
-            self.modes[id(mode.module())] = mode
+            self.modes.setdefault(id(mode.module()), mode)
 
     def note_called(self, module: torch.nn.Module, _: Any) -> None:
         """As a hook that torch calls before any module's forward."""
         if current_recorder() is not None:  # not of another thread
-            self.note_modes([Mode(weakref.ref(module), module.training)])
+            self.note_modes([mode_of(module)])
 
     def note_made(self, tree: Any) -> None:
         """Remember the stand-ins of the trace: those that outlive it are to say so."""

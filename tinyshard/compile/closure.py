@@ -24,13 +24,15 @@ _PLAIN_KEYS = (str, int, float, tuple, type(None))
 PathStep = tuple[str, Any]
 
 
-def reachable(roots: Sequence[Any]) -> dict[int, list[tuple[PathStep, ...]]]:
+def reachable(roots: Sequence[Any]) -> tuple[dict[int, list[tuple[PathStep, ...]]], list[torch.nn.Module]]:
     """The ways to all tensors that can be reached from a function and its static arguments.
 
     Returns:
         id of a tensor -> the ways to it, several where it has several names; the first step says from which root.
+        And the modules on the ways, a traced graph being none.
     """
     found: dict[int, list[tuple[PathStep, ...]]] = {}
+    modules: dict[torch.nn.Module, None] = {}
     seen: set[int] = set()
     queue: deque[tuple[Any, tuple[PathStep, ...]]] = deque((root, (("root", i),)) for i, root in enumerate(roots))
     looked = 0
@@ -43,8 +45,10 @@ def reachable(roots: Sequence[Any]) -> dict[int, list[tuple[PathStep, ...]]]:
         if id(at) in seen or len(path) > DEEPEST:
             continue
         seen.add(id(at))
+        if isinstance(at, torch.nn.Module) and not isinstance(at, torch.fx.GraphModule):
+            modules.update(dict.fromkeys(at.modules()))
         queue.extend((child, (*path, step)) for step, child in _children(at))
-    return found
+    return found, list(modules)
 
 
 def follow(roots: Sequence[Any], path: tuple[PathStep, ...]) -> Any:
@@ -121,7 +125,7 @@ def _children(at: Any) -> Iterator[tuple[PathStep, Any]]:
             yield from ((("attribute", k), getattr(at, k)) for k in vars(at) if k == "__call__" or k[:2] != "__")
     elif "__wrapped__" in getattr(at, "__dict__", {}) and type(at).__module__.startswith("tinyshard."):
         yield ("attribute", "__wrapped__"), at.__wrapped__  # jitted or mapped: its caches hold what old traces met
-    elif not isinstance(at, types.ModuleType):
+    elif not isinstance(at, types.ModuleType | torch.fx.Graph):
         yield from ((("attribute", k), v) for k, v in list(getattr(at, "__dict__", {}).items()))
         slots = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
         yield from ((("attribute", k), getattr(at, k)) for k in slots if isinstance(k, str) and hasattr(at, k))

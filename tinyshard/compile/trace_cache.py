@@ -146,13 +146,7 @@ class TraceCacheEntry:
 
     def changes(self, roots: Sequence[Any]) -> list[str]:
         """What has become of what it closes over, for the tensors that are not as they were."""
-        said = []
-        for ref, training in self.traced.modes:
-            module = ref()
-            if module is None:
-                said.append("a module that it calls is gone")
-            elif module.training is not training:
-                said.append(f"{type(module).__name__}, which it calls: training was {training}, now {module.training}")
+        said = [words for mode in self.traced.modes for words in mode.changes()]
         for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
             now = closed.look_up(roots)
             if not closed.paths:

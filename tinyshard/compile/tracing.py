@@ -27,9 +27,10 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflat
 import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
-from tinyshard.compile.capture import Mode, Recorder, Watch, closed_over_changed, has_effect, traced_value_error
+from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
+from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import EndedTraceError, ImmutableError
 from tinyshard.core.primitive import primitive_of
@@ -88,7 +89,7 @@ class Traced:
         out_tree: how the output leaves are put together.
         kept: objects that the numbers of its ops stand for.
         own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
-        modes: of the modules that it calls; with others the graph may be another one.
+        modes: of the modules that it calls, or can reach; with others the graph may be another one.
         default_dtype: torch's, when it was traced.
     """
 
@@ -188,7 +189,8 @@ def trace(
             raise closed_over_changed(f"a tensor that requires a gradient, in {_line_of(error)}") from error
         raise
     _inputs_first(graph)
-    paths = reachable(roots) if recorder.captured else {}
+    paths, modules = reachable(roots)
+    recorder.note_modes(map(mode_of, modules))  # it may use one without calling it, as `model.forward` does
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree = result
     name = getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
