@@ -1,4 +1,4 @@
-"""What torch keeps for a whole process decides what ops make: the default dtype, and autocast."""
+"""What torch keeps for a whole process decides what ops make: default dtype, autocast, inference_mode."""
 
 import pytest
 import torch
@@ -65,3 +65,40 @@ def test_a_python_float_is_not_rounded_beside_doubles():
         assert ts.jit(lambda x, c: x[0] * c).lower(x, c).compile()(x, c).item() == c
     assert ts.jit(lambda x, c: x + c)(x.float(), 0.1).dtype == torch.float32
     assert ts.jit(lambda x, c: x * c)(x, 0.1j).dtype == torch.complex128
+
+
+def test_views_of_arrays_are_taken_in_inference_mode():
+    x = ts.device_put(torch.arange(6.0).reshape(2, 3))
+    with torch.inference_mode():
+        assert x[1].tolist() == [3.0, 4.0, 5.0]
+        assert (x * 2)[1].detach().tolist() == [6.0, 8.0, 10.0]
+        assert torch.func.vmap(lambda row: row[1:].sum())(x).tolist() == [3.0, 9.0]
+
+
+def test_a_write_to_a_view_by_a_traced_number_is_not_lost_in_inference_mode():
+    def written(x, i):
+        y = x.clone()
+        y[i].add_(10.0)
+        return y
+
+    x, xs = ts.device_put(torch.zeros(3)), ts.device_put(torch.zeros(2, 3))
+    f = ts.jit(written)
+    with torch.inference_mode():
+        assert f(x, 1).tolist() == [0.0, 10.0, 0.0]
+        assert ts.vmap(written)(xs, ts.array([0, 2])).tolist() == [[10.0, 0.0, 0.0], [0.0, 0.0, 10.0]]
+    assert f(x, 1).tolist() == [0.0, 10.0, 0.0]
+
+
+def test_no_gradient_passes_by_what_a_traced_function_computes_in_inference_mode():
+    def loss(w):
+        with torch.inference_mode():
+            target = w * 2
+        return (w + target).sum()
+
+    w = torch.arange(4.0)
+    plain = w.clone().requires_grad_()
+    loss(plain).backward()
+    for of in (ts.jit(loss), loss):
+        v = ts.device_put(w).requires_grad_()
+        of(v).backward()
+        assert torch.equal(ts.device_get(v.grad), plain.grad)

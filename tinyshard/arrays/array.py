@@ -160,7 +160,8 @@ class Array(Immutable):
             mesh: whose axis names say so.
             sharding: what the user called this layout, if the user named it; it stays as it was written.
         """
-        made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
+        with torch._C._InferenceMode(False):  # else torch refuses it as a view of one that was made outside
+            made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
         made._buffer = buffer
         made._layout = layout
         made._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
@@ -310,8 +311,7 @@ class Array(Immutable):
     def __deepcopy__(self, memo: Any) -> Any:
         if id(self) not in memo:
             made = memo[id(self)] = self.__copy__()
-            with torch._C.DisableTorchFunctionSubclass():
-                made.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
+            made.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
         return memo[id(self)]
 
     def __copy__(self) -> torch.Tensor:

@@ -256,9 +256,10 @@ def _attribute(x: torch.Tensor, name: str) -> Any:
 
 @contextlib.contextmanager
 def methods_replaced() -> Iterator[None]:
-    """Replace within the block, for the trace of this thread, three methods that no mode of torch sees.
+    """Replace within the block, for the trace of this thread, four methods that no mode of torch sees.
 
     Function.apply                 notes that a torch.autograd.Function of the user's is applied
+    inference_mode.__enter__       switches gradients off, as no_grad does: in it torch counts no writes
     FunctionalTensor.__repr__      shows a traced value
     FunctionalTensor.__getattr__   says what stands for an attribute of jax.Array's
     """
@@ -274,6 +275,16 @@ def methods_replaced() -> Iterator[None]:
             _note(f"autograd.Function {cls.__name__}")
         return before.__get__(None, cls)(*args, **kwargs)
 
+    inference: Any = torch.inference_mode
+    enter = inference.__enter__
+
+    def without_gradients(block: Any) -> None:
+        if is_tracing():
+            block._inference_mode_context = torch.set_grad_enabled(not block.mode)
+        else:
+            enter(block)
+
+    inference.__enter__ = without_gradients
     kind.apply = classmethod(apply)
     stand_in.__repr__ = lambda x: _repr(x) if is_tracing() else shown(x)
     is_outermost = "__getattr__" not in stand_in.__dict__
@@ -283,4 +294,4 @@ def methods_replaced() -> Iterator[None]:
     finally:
         if is_outermost:
             del stand_in.__getattr__
-        kind.apply, stand_in.__repr__ = before, shown
+        kind.apply, stand_in.__repr__, inference.__enter__ = before, shown, enter

@@ -6,6 +6,7 @@ that is older than what was written to `x` is brought up to date before it is us
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -152,8 +153,8 @@ class TracedViews:
 
 
 def _version(x: torch.Tensor) -> int:
-    """How often a tensor was written to, at any level of torch.func."""
-    return sum(level._version for level in levels(x))
+    """How often a tensor was written to, at any level of torch.func: one of inference_mode is not, outside of it."""
+    return sum(0 if level.is_inference() else level._version for level in levels(x))
 
 
 def _wholes(x: torch.Tensor | None) -> Iterator[torch.Tensor]:
@@ -219,11 +220,18 @@ class _Watch(TorchFunctionMode):
 
 
 class one_transform(one_call):
-    """One call of a transformation: a user's function runs inside, whose values the transformation's are."""
+    """One call of a transformation: a user's function runs inside, whose values the transformation's are.
 
-    __slots__ = ("_watch",)
+    In inference_mode torch would count no writes: here it only switches gradients off.
+    """
+
+    __slots__ = ("_counted", "_watch")
 
     def __enter__(self) -> None:
+        self._counted = contextlib.ExitStack()
+        if torch.is_inference_mode_enabled():
+            self._counted.enter_context(torch._C._InferenceMode(False))
+            self._counted.enter_context(torch.no_grad())
         super().__enter__()
         self._watch = None if is_tracing() else _Watch()
         if self._watch is not None:
@@ -235,3 +243,4 @@ class one_transform(one_call):
                 self._watch.__exit__(*args)  # it may refuse what is left of the views
         finally:
             super().__exit__(*args)
+            self._counted.close()

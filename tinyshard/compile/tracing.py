@@ -173,7 +173,7 @@ def trace(
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
     try:
-        with undisturbed():
+        with undisturbed(), torch._C._InferenceMode(False):  # in it torch counts no writes
             with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
                 stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
             called = register_module_forward_pre_hook(recorder.note_called)
