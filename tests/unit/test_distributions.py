@@ -1,5 +1,7 @@
 """torch.distributions in traced and mapped functions: the checks of their parameters would read values there."""
 
+import threading
+
 import pytest
 import torch
 import torch.distributions as D
@@ -38,3 +40,25 @@ def test_outside_they_check_as_before_and_where_they_are_told_to():
         D.Normal(0.0, torch.tensor(-1.0))
     with pytest.raises(ts.errors.TracedValueError):
         ts.jit(lambda x: D.Normal(x, x, validate_args=True).log_prob(x))(torch.ones(2))
+
+
+def test_distributions_are_checked_again_when_the_last_of_several_threads_has_traced():
+    """Whichever of two overlapping transformations ends first."""
+    base, inside, ended = torch.distributions.Distribution, threading.Event(), threading.Event()
+    before = base._validate_args
+
+    def outlasting(x):
+        inside.set()
+        assert ended.wait(60)
+        return x
+
+    def first(x):
+        other.start()
+        assert inside.wait(60)
+        return x
+
+    other = threading.Thread(target=lambda: ts.vmap(outlasting)(torch.ones(2)))
+    ts.vmap(first)(torch.ones(2))
+    ended.set()
+    other.join()
+    assert base._validate_args is before

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -180,16 +181,24 @@ def _by_tape(func: Callable[..., Any]) -> Callable[..., Any]:
     return refused
 
 
+_unchecked: list[bool] = []  # for each block that is open, of any thread, what was there before the first one
+_unchecked_lock = threading.Lock()
+
+
 @contextlib.contextmanager
 def distributions_unchecked() -> Iterator[None]:
     """In this block `torch.distributions` checks no parameters and values, unless `validate_args=True` says so."""
     base = torch.distributions.Distribution
-    before = base._validate_args
-    base.set_default_validate_args(False)
+    with _unchecked_lock:
+        _unchecked.append(_unchecked[0] if _unchecked else base._validate_args)
+        base.set_default_validate_args(False)
     try:
         yield
     finally:
-        base.set_default_validate_args(before)
+        with _unchecked_lock:
+            before = _unchecked.pop()
+            if not _unchecked:
+                base.set_default_validate_args(before)
 
 
 def _note(what: str) -> None:
