@@ -27,6 +27,21 @@ def test_a_trace_is_of_one_autocast():
     assert f._cache_size() == 3
 
 
+def test_a_transformed_jitted_function_computes_as_it_says_itself_in_autocast():
+    def product(w):
+        with torch.autocast("cpu", enabled=False):
+            return w @ w
+
+    ws = torch.randn(3, 4, 4)
+    f, there = ts.jit(product), ts.device_put(ws)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mapped = ts.vmap(f)(there)
+        value, tangent = ts.jvp(f, (there[0],), (there[1],))
+        wanted = torch.func.jvp(product, (ws[0],), (ws[1],))
+    torch.testing.assert_close(ts.device_get(mapped), ws @ ws)
+    torch.testing.assert_close(ts.device_get((value, tangent)), wanted)
+
+
 def test_an_op_and_a_trace_are_of_one_default_dtype():
     x = ts.device_put(torch.arange(8))
     f = ts.jit(lambda v: v / 3)

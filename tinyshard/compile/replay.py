@@ -42,8 +42,13 @@ def _is_second_used(node: torch.fx.Node) -> bool:
 
 
 def replayed(traced: Traced) -> Function:
-    """A graph as a function of all its inputs, to be transformed."""
-    return lambda *xs: tuple(evaluate(traced.graph, _Replay(), xs))
+    """A graph as a function of all its inputs, to be transformed; what autocast converts, the graph says."""
+
+    def function(*xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        with torch._C._DisableAutocast():
+            return tuple(evaluate(traced.graph, _Replay(), xs))
+
+    return function
 
 
 def gradients(
