@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 import math
@@ -27,6 +28,7 @@ from tinyshard.sharding import Sharding, express
 from tinyshard.sharding.mesh import Mesh
 
 _CPU = torch.device("cpu")
+_NO_GUARD = contextlib.nullcontext()
 DEFAULT_ORIGIN = (0, -1, 0)
 _calls = itertools.count(1)
 _running = threading.local()  # .call: number of the function of torch or transformation that the user called
@@ -160,7 +162,8 @@ class Array(Immutable):
             mesh: whose axis names say so.
             sharding: what the user called this layout, if the user named it; it stays as it was written.
         """
-        with torch._C._InferenceMode(False):  # else torch refuses it as a view of one that was made outside
+        # one that is made in inference_mode cannot be a view of one that was made outside. The guard takes microseconds
+        with torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else _NO_GUARD:
             made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
         made._buffer = buffer
         made._layout = layout
@@ -325,23 +328,20 @@ class Array(Immutable):
     def _another(self) -> Array:
         """Another handle on the same values, that no tape and no tangent knows."""
         (self if self._view is None else self._view.root)._viewed = self._viewed = True
-        meta = self._meta
-        made = Array(self._buffer, self._layout, meta.shape, meta.dtype, self.committed, self._mesh, self._sharding)
+        shape, dtype = self._meta.shape, self._meta.dtype
+        made = Array(self._buffer, self._layout, shape, dtype, self.committed, self._mesh, self._sharding)
         made._is_part, made._viewed = self._is_part, True
         return made
 
     def _repr_html_(self) -> str:
-        shape, item = tuple(self.shape), self.dtype.itemsize
-        shard = self._layout.shard_shape(shape)
-        name = str(self.dtype).removeprefix("torch.")
-        nbytes, shard_nbytes = math.prod(shape) * item, math.prod(shard) * item
+        shape, item, name = tuple(self.shape), self.dtype.itemsize, str(self.dtype).removeprefix("torch.")
+        nbytes, shard_nbytes = math.prod(shape) * item, math.prod(self._layout.shard_shape(shape)) * item
         return array_html(self._layout, shape, name, nbytes, shard_nbytes, repr(self.sharding), self.committed)
 
     def __getattr__(self, name: str) -> Any:
         return no_attribute(self, name) if name in OF_ARRAYS else object.__getattribute__(self, name)
 
-    def _is_own(self) -> bool:
-        return is_own(self)
+    _is_own = is_own
 
 
 def _printable(values: torch.Tensor) -> np.ndarray:

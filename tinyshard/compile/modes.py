@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+_NONE = ((),) * 4
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 
 
@@ -49,4 +50,8 @@ def mode_of(module: torch.nn.Module) -> Mode:
 
 
 def _hooks(module: torch.nn.Module) -> tuple[tuple[int, ...], ...]:
-    return tuple([tuple(getattr(module, name, ())) for name in _HOOKS])
+    held = module.__dict__  # asked at each call, of each module
+    pre, post, back_pre, back = _HOOKS
+    if not (held.get(post) or held.get(pre) or held.get(back) or held.get(back_pre)):
+        return _NONE
+    return tuple([tuple(held.get(name, ())) for name in _HOOKS])
