@@ -1,4 +1,5 @@
 import functools
+import math
 
 import numpy as np
 import pytest
@@ -332,6 +333,46 @@ def test_what_cannot_be_differentiated_is_refused(call, words):
     assert isinstance(caught.value, ts.DtypeError)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * 3,
+        lambda x: x / 3,
+        lambda x: torch.addcmul(x, x, torch.ones(3)),
+        lambda x: torch.where(x > 2, x * 2, x),
+        lambda x: torch.func.vmap(lambda y: y * torch.ones(2))(x),
+        lambda x: torch.atan2(x, torch.ones(3)),
+    ],
+)
+def test_what_is_not_moved_adds_nothing_to_a_tangent_at_infinity_or_nan(function):
+    x, t = torch.tensor([1.0, math.inf, math.nan]), torch.tensor([1.0, 2.0, 3.0])
+    wanted = torch.func.jvp(function, (x,), (t,))[1]
+    for made in (
+        ts.jvp(ts.jit(function), (x,), (t,)),
+        ts.jit(lambda x, t: ts.jvp(function, (x,), (t,)))(x, t),
+        ts.jvp(function, (ts.array(x),), (ts.array(t),)),
+    ):
+        torch.testing.assert_close(ts.device_get(made[1]), wanted, equal_nan=True)
+    jacobian = torch.func.jacfwd(function)(x)
+    torch.testing.assert_close(ts.device_get(ts.jit(ts.jacfwd(function))(x)), jacobian, equal_nan=True)
+
+
+def test_the_tangent_of_a_mean_over_devices_is_finite_where_a_value_is_infinite():
+    x = torch.tensor([1.0, math.inf, 3.0])
+    mean = ts.pmap(lambda v: ts.lax.pmean(v, "i"), axis_name="i")
+    assert ts.device_get(ts.jvp(mean, (x,), (torch.ones(3),))[1]).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_tangent_of_zero_that_a_traced_function_writes_into_is_none_any_more():
+    def written(x):
+        tangent = ts.jvp(lambda y: y * 0, (x,), (torch.zeros_like(x),))[1].clone()
+        tangent.add_(2.0)
+        return tangent * x
+
+    x = torch.tensor([1.0, 2.0])
+    same(ts.jit(written)(x), 2 * x)
 
 
 def test_the_name_and_docstring_of_the_function_are_kept():

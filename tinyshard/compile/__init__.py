@@ -3,6 +3,7 @@
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
 capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
+zero_tangents    tangents of zero, whose products with infinity are zero
 closure          the tensors that a function closes over, and how to look them up again
 modes            whether the modules that it uses are training, and their hooks
 intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
