@@ -231,3 +231,18 @@ def test_a_compiled_program_refuses_a_module_in_another_mode():
     module.eval()
     with pytest.raises(ts.DtypeError, match="Twice, which it calls: training was True, now False"):
         compiled(torch.ones(4))
+
+
+def test_a_graph_with_another_derivative_is_not_taken_for_the_same_where_a_tensor_is_hidden():
+    hidden, stops = frozenset([torch.ones(4)]), [False]
+
+    def loss(w):
+        (factor,) = hidden
+        with torch.set_grad_enabled(not stops[0]):
+            y = w * factor
+        return (y * 2.0).sum()
+
+    f, w = ts.jit(loss), ts.device_put(torch.ones(4)).requires_grad_()
+    assert f(w).requires_grad
+    stops[0] = True
+    assert not f(w).requires_grad

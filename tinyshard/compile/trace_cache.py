@@ -70,6 +70,7 @@ class TraceCacheEntry:
         plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
         literal = any(node.op == "get_attr" for node in mine.graph.graph.nodes)
         same = (mine.arguments, self.closed, mine.out_tree) == (theirs.arguments, other.closed, theirs.out_tree)
+        same = same and (mine.own_rule is None) == (theirs.own_rule is None)
         return plain and not literal and same and mine.graph.code == theirs.graph.code
 
     @functools.cached_property
