@@ -157,6 +157,7 @@ def trace(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(fake)
     result: list[Any] = []
+    name = getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
 
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
@@ -188,14 +189,14 @@ def trace(
         if "a leaf Variable that requires grad is being used in an in-place operation" in str(error):
             raise closed_over_changed(f"a tensor that requires a gradient, in {_line_of(error)}") from error
         raise
+    finally:  # whether it failed or not
+        for x in recorder.left():
+            _end_value(x, name)
     _inputs_first(graph)
     paths, modules = reachable(roots)
     recorder.note_modes(map(mode_of, modules))  # it may use one without calling it, as `model.forward` does
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree = result
-    name = getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
-    for x in recorder.left():
-        _end_value(x, name)
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
     modes = tuple(mode for mode in recorder.modes.values() if mode.is_as_then)  # those made inside are gone
