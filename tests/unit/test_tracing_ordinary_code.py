@@ -308,3 +308,27 @@ def test_a_value_of_a_trace_that_failed_says_that_its_trace_is_over():
         with pytest.raises(EndedTraceError, match="a value made while fails was traced"):
             x + 1
         assert repr(x) == "<a traced value of fails, whose trace is over>"
+
+
+BY_NAME = [
+    lambda x: torch.select(input=x, dim=0, index=1),
+    lambda x: torch.narrow(input=x, dim=0, start=1, length=2),
+    lambda x: torch.detach(input=x),
+    lambda x: torch.nn.functional.one_hot(input=x.long(), num_classes=9),
+]
+
+
+@pytest.mark.parametrize("function", BY_NAME)
+def test_functions_that_a_trace_replaces_take_their_operand_by_name(function):
+    x = torch.arange(4.0)
+    assert torch.equal(ts.device_get(ts.jit(function)(x)), function(x))
+
+
+def test_a_view_by_a_traced_number_is_one_where_its_operand_is_named():
+    def written(x, i):
+        y = x.clone()
+        torch.select(input=y, dim=0, index=i).add_(1.0)
+        torch.narrow(input=y, dim=0, start=i, length=2).mul_(10.0)
+        return y
+
+    assert ts.jit(written)(torch.zeros(4), 1).tolist() == [0.0, 10.0, 0.0, 0.0]

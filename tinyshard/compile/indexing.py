@@ -141,23 +141,23 @@ def _fits_every_mask(x: torch.Tensor, mask: Any, value: Any) -> bool:
     return is_of_x and value.dtype == x.dtype and all(n == 1 for n in leading)
 
 
-def select(x: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
-    """`x.select(dim, index)`, where the index may be a traced number."""
+def select(input: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
+    """`input.select(dim, index)`, where the index may be a traced number."""
     if not is_traced_index(index):
-        return x.select(dim, index)
-    return x.index_select(dim, _from_front(index, x.shape[dim]).reshape(1)).squeeze(dim)
+        return input.select(dim, index)
+    return input.index_select(dim, _from_front(index, input.shape[dim]).reshape(1)).squeeze(dim)
 
 
-def narrow(x: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
-    """`x.narrow(dim, start, length)`, where the start may be a traced number.
+def narrow(input: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
+    """`input.narrow(dim, start, length)`, where the start may be a traced number.
 
     Example:
         >>> narrow(torch.arange(5), 0, torch.tensor(2), 2)
         tensor([2, 3])
     """
     if not isinstance(start, torch.Tensor):
-        return x.narrow(dim, start, length)
-    return x.index_select(dim, positions(start, x.shape[dim], length))
+        return input.narrow(dim, start, length)
+    return input.index_select(dim, positions(start, input.shape[dim], length))
 
 
 def positions(start: torch.Tensor, size: int, length: int) -> torch.Tensor:

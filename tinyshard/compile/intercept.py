@@ -37,12 +37,12 @@ from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import users_line
 
 
-def _detach(x: torch.Tensor) -> torch.Tensor:
+def _detach(input: torch.Tensor) -> torch.Tensor:
     recorder = current_recorder()
     if recorder is None:
-        return x.detach()
+        return input.detach()
     with recorder.stopping():
-        return x.detach()
+        return input.detach()
 
 
 def _get_data(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -60,20 +60,20 @@ def _set_data(x: torch.Tensor, value: torch.Tensor) -> None:
     x.data = value
 
 
-def _detach_in_place(x: torch.Tensor) -> torch.Tensor:
+def _detach_in_place(input: torch.Tensor) -> torch.Tensor:
     _note("Tensor.detach_")
-    return x.detach_()
+    return input.detach_()
 
 
-def _one_hot(x: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes < 0:
         raise DtypeError(
             "one_hot without num_classes in a traced function",
-            got=f"one_hot of shape {tuple(x.shape)} in {users_line()}",
+            got=f"one_hot of shape {tuple(input.shape)} in {users_line()}",
             rule="torch then reads the values to find the largest, and a traced value has none",
             try_="one_hot(x, num_classes=n)",
         )
-    return one_hot(x, num_classes)
+    return one_hot(input, num_classes)
 
 
 def _tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:

@@ -79,7 +79,7 @@ class TracedViews:
         if self._views and name.startswith("_foreach_") and name.endswith("_"):  # torch counts no writes of its own
             torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
         self._write_back()
-        if func in _READERS and instead is not func and made is not args[0]:
+        if func in _READERS and instead is not func and made is not (args[0] if args else kwargs.get("input")):
             self._note(func, made, *args, **kwargs)
         return made
 
@@ -96,26 +96,26 @@ class TracedViews:
                     try_="x[i].clone() for the values of before, or x[i] once more for those of after",
                 )
 
-    def _note(self, func: Any, made: torch.Tensor, x: torch.Tensor, *rest: Any, **named: Any) -> None:
+    def _note(self, func: Any, made: torch.Tensor, input: torch.Tensor, *rest: Any, **named: Any) -> None:
         index: Any = None
         write: Callable[[torch.Tensor], object]
         if func is torch.Tensor.__getitem__:
             index = rest[0]
             if not indexing.has_traced_number(index):
                 return
-            write = lambda value: indexing.setitem(x, index, value)  # noqa: E731
+            write = lambda value: indexing.setitem(input, index, value)  # noqa: E731
         else:
-            dim = named.get("dim", rest[0] if rest else 0) % x.dim()
+            dim = named.get("dim", rest[0] if rest else 0) % input.dim()
             start: Any = named.get("index", named.get("start", rest[1] if len(rest) > 1 else None))
             if not indexing.is_traced_index(start):
                 return
             if func in _NARROW:
-                places = indexing.positions(start, x.shape[dim], made.shape[dim])
-                write = lambda value: x.movedim(dim, 0).index_put_((places,), value.movedim(dim, 0))  # noqa: E731
+                places = indexing.positions(start, input.shape[dim], made.shape[dim])
+                write = lambda value: input.movedim(dim, 0).index_put_((places,), value.movedim(dim, 0))  # noqa: E731
             else:
-                write = lambda value: indexing.setitem(x, (*(slice(None),) * dim, start), value)  # noqa: E731
-        read = lambda: indexing.BY_TRACED_NUMBERS[func](x, *rest, **named)  # noqa: E731
-        self._views.append(_View(made, x, index, read, write, users_line(), _version(made), _version(x)))
+                write = lambda value: indexing.setitem(input, (*(slice(None),) * dim, start), value)  # noqa: E731
+        read = lambda: indexing.BY_TRACED_NUMBERS[func](input, *rest, **named)  # noqa: E731
+        self._views.append(_View(made, input, index, read, write, users_line(), _version(made), _version(input)))
 
     def _write_back(self) -> None:
         """Write to each base what was written to a copy of it: the newest first, for it may be a view of a view."""
