@@ -129,6 +129,19 @@ def test_array_takes_numbers_lists_and_arrays():
     assert ts.array(np.float64(2.5)).dtype == torch.float64
 
 
+def test_python_numbers_are_rounded_to_the_dtype_that_is_asked_for_and_only_once():
+    double = torch.float64
+    assert ts.array(0.1, dtype=double).item() == 0.1
+    assert ts.array([[0.1], [1e300]], dtype=double).tolist() == [[0.1], [1e300]]
+    assert ts.array(16777217.0, dtype=torch.int64).item() == 16777217
+    x = ts.array(1.0)
+    assert ts.array([x, 0.1, 16777217], dtype=double).tolist() == [1.0, 0.1, 16777217.0]
+    assert ts.array([[x.to(double), 0.1], [0.2, 0.3]]).tolist() == [[1.0, 0.1], [0.2, 0.3]]
+    assert ts.jit(lambda v: ts.array([v, 0.1], dtype=double))(x).tolist() == [1.0, 0.1]
+    with pytest.raises(ts.DtypeError, match=r"a value that torch\.int8 does not have"):
+        ts.array(300, dtype=torch.int8)
+
+
 def _read_only(values):
     values.flags.writeable = False
     return values

@@ -204,17 +204,38 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         raise _not_numeric(value)
     tensors = [x for x in tree_leaves(value) if isinstance(x, torch.Tensor)]
     if isinstance(value, list | tuple) and any(isinstance(x, Array) or is_transformed(x) for x in tensors):
-        stacked = torch.stack([array(x) for x in value])
-        return stacked if dtype is None else stacked.to(dtype)  # type: ignore[return-value]
+        return _stacked(value, dtype, any(x.dtype in (torch.float64, torch.complex128) for x in tensors))
     if isinstance(value, torch.Tensor) and is_transformed(value):
         return _put(value if dtype is None else value.to(dtype), None)
-    host = as_tensor(value)
-    if dtype is not None:
-        host = host.to(dtype)
+    if dtype is None:
+        host = as_tensor(value)
+    elif isinstance(value, torch.Tensor | np.ndarray | np.generic):
+        host = as_tensor(value).to(dtype)
+    else:
+        host = _of_python(value, dtype)
     if is_tracing():
         return host  # type: ignore[return-value]
     default = SingleDeviceSharding(lifecycle.devices()[0])
     return put_tensor(host, default.layout(host.dim()), committed=False)
+
+
+def _of_python(value: Any, dtype: torch.dtype) -> torch.Tensor:
+    """Python numbers as a tensor of a dtype, rounded once: by way of the default dtype 0.1 is no double any more."""
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError) as error:
+        as_tensor(value)  # raises if it is not numeric
+        got = f"{type(value).__name__}: {str(value)[:60]}"
+        raise DtypeError(f"a value that {dtype} does not have", got=got, rule=str(error)) from error
+
+
+def _stacked(value: Any, dtype: torch.dtype | None, has_doubles: bool) -> Any:
+    """A list of Arrays and numbers, which may be lists, as one; numbers beside doubles are not rounded."""
+    if isinstance(value, list | tuple):
+        return torch.stack([_stacked(x, dtype, has_doubles) for x in value])
+    if has_doubles and dtype is None and isinstance(value, float | complex):
+        dtype = torch.float64 if isinstance(value, float) else torch.complex128
+    return array(value, dtype)
 
 
 def block_until_ready(tree: Any) -> Any:
