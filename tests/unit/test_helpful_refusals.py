@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import tinyshard as ts
 from tinyshard import P
@@ -178,3 +179,29 @@ def test_the_text_of_a_mapped_function_shows_its_body():
         "  %3: f32[8, 2] = aten.add.Tensor(%2, 1)",
         "  return %3",
     ]
+
+
+WRONG_SHAPES = {
+    "cov of three dims": lambda x: torch.cov(x.reshape(2, 2, 3)),
+    "cov with a weight too few": lambda x: torch.cov(x, fweights=torch.tensor([1, 2])),
+    "cov with weights of another dtype": lambda x: torch.cov(x, aweights=torch.tensor([1, 2, 3])),
+    "gaussian_nll_loss with var of another shape": lambda x: F.gaussian_nll_loss(x, x + 1, torch.ones(3)),
+    "gaussian_nll_loss with an unknown reduction": lambda x: F.gaussian_nll_loss(x, x + 1, x, reduction="means"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG_SHAPES)
+def test_what_torch_refuses_without_looking_at_values_a_trace_refuses_too(what):
+    function, x = WRONG_SHAPES[what], torch.rand(4, 3)
+    for f in (function, ts.jit(function)):
+        with pytest.raises((RuntimeError, ValueError, ts.DtypeError)):
+            f(x)
+
+
+def test_a_variance_is_of_a_shape_that_torch_takes_and_nan_where_it_is_negative():
+    x = torch.rand(4, 3, 2)
+    for var in (torch.rand(4, 3, 2), torch.rand(4, 3), torch.rand(4, 3, 1), torch.rand(4, 1, 2)):
+        wanted = F.gaussian_nll_loss(x, x + 1, var, reduction="none")
+        made = ts.jit(lambda x, var: F.gaussian_nll_loss(x, x + 1, var, reduction="none"))(x, var)
+        torch.testing.assert_close(ts.device_get(made), wanted)
+    assert ts.jit(lambda x: F.gaussian_nll_loss(x, x + 1, -x))(x).isnan()

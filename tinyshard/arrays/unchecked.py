@@ -12,13 +12,14 @@ det, slogdet        their derivative asks for the strides of the matrix; here it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.types import ShapedType
 
 
 def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -46,6 +47,7 @@ def cov(
     aweights: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As `torch.cov`: rows are variables, columns observations; the result is [rows, rows], or [] for one row."""
+    _check_cov(input, fweights, aweights)
     x = input.reshape(1, -1) if input.dim() < 2 else input
     if not (x.is_floating_point() or x.is_complex()):
         x = x.to(torch.get_default_dtype())
@@ -62,6 +64,23 @@ def cov(
     apart = x - mean
     product = (apart if weights is None else apart * weights) @ apart.mH
     return (product / (count.clamp(min=0) if isinstance(count, torch.Tensor) else max(count, 0.0))).squeeze()
+
+
+def _check_cov(input: torch.Tensor, fweights: torch.Tensor | None, aweights: torch.Tensor | None) -> None:
+    """What torch's own checks of shapes and dtypes. Raises DtypeError."""
+    rule = ""
+    if input.dim() > 2:
+        rule = "rows are variables and columns observations: it has at most two dims"
+    for name, weights in (("fweights", fweights), ("aweights", aweights)):
+        if weights is None:
+            continue
+        if tuple(weights.shape) != (input.shape[-1] if input.dim() else 1,):
+            rule = f"{name} has one weight for each observation"
+        elif (weights.is_floating_point() or weights.is_complex()) != (name == "aweights"):
+            rule = f"{name} is of {'floating point' if name == 'aweights' else 'an integral dtype'}, as in torch"
+    if rule:
+        told = [f"{ShapedType(tuple(x.shape), x.dtype)}" for x in (input, fweights, aweights) if x is not None]
+        raise DtypeError("an argument of cov has a wrong shape or dtype", got=", ".join(told), rule=rule)
 
 
 def corrcoef(input: torch.Tensor) -> torch.Tensor:
@@ -85,14 +104,27 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> torch.Tensor:
     """As `torch.nn.functional.gaussian_nll_loss`; the gradient by `var` passes where it is at least `eps`, too."""
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not valid")  # as torch says it
     spread = torch.as_tensor(var, dtype=input.dtype) if not isinstance(var, torch.Tensor) else var
-    if spread.dim() and spread.shape != input.shape and spread.shape == input.shape[:-1]:
-        spread = spread.unsqueeze(-1)
-    spread = spread + (spread.clamp(min=eps) - spread).detach()
+    if isinstance(var, torch.Tensor) and spread.shape != input.shape:
+        if spread.shape == input.shape[:-1]:
+            spread = spread.unsqueeze(-1)
+        elif not _has_one_dim_of_1(spread.shape, input.shape):
+            got = f"var of shape {tuple(spread.shape)}, input of shape {tuple(input.shape)}"
+            rule = "var has the shape of the input, or of the input without its last dim, or with 1 in one dim"
+            raise DtypeError("var is of incorrect size", got=got, rule=rule)
+    floor = torch.where(spread < 0, math.nan, spread.clamp(min=eps))
+    spread = spread + (floor - spread).detach()
     losses = 0.5 * (spread.log() + (input - target) ** 2 / spread)
     if full:
         losses = losses + 0.5 * math.log(2 * math.pi)
     return losses.mean() if reduction == "mean" else losses.sum() if reduction == "sum" else losses
+
+
+def _has_one_dim_of_1(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    """Whether a shape is another one with 1 in place of one size."""
+    return len(shape) == len(whole) and [n for n, size in zip(shape, whole, strict=True) if n != size] == [1]
 
 
 def cross_entropy(input: torch.Tensor, target: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
