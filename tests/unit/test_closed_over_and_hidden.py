@@ -216,6 +216,41 @@ def test_a_module_that_gets_or_loses_a_hook_is_traced_again():
     assert f._cache_size() == 2
 
 
+def test_a_module_that_gets_another_part_is_traced_again():
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scales = torch.nn.ParameterList([torch.full((4,), 2.0)])
+
+        def forward(self, x):
+            for scale in self.scales:
+                x = x * scale
+            return x
+
+    scaled, layers, x = Scaled(), torch.nn.Sequential(torch.nn.ReLU()), torch.ones(4)
+    relu = layers[0]
+    f, g = ts.jit(scaled), ts.jit(layers)
+    assert f(x).tolist() == [2.0] * 4
+    assert g(-x).tolist() == [0.0] * 4
+    scaled.scales.append(torch.full((4,), 5.0))
+    layers[0] = torch.nn.Hardtanh()
+    layers.append(torch.nn.Softsign())
+    assert f(x).tolist() == [10.0] * 4
+    assert g(-x).tolist() == [-0.5] * 4
+    layers[0] = relu
+    assert g(-x).tolist() == [0.0] * 4
+
+
+def test_a_module_that_takes_its_own_hook_away_is_traced_once_for_each_mode():
+    module, x = Twice(), torch.ones(4)
+    hook = module.register_forward_pre_hook(lambda module, args: hook.remove())
+    f = ts.jit(module)
+    for training in (True, False, True):
+        module.train(training)
+        assert f(x).tolist() == [2.0 if training else 3.0] * 4
+    assert f._cache_size() == 2
+
+
 def test_a_module_that_stays_in_its_mode_or_is_made_inside_is_traced_once():
     module = torch.nn.Sequential(Twice())
     f = ts.jit(lambda x: torch.nn.Sequential(torch.nn.ReLU())(module(x)))

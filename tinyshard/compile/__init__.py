@@ -5,7 +5,7 @@ tracing          a function on tensors becomes a graph of aten ops on whole tens
 capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
 zero_tangents    tangents of zero, whose products with infinity are zero
 closure          the tensors that a function closes over, and how to look them up again
-modes            whether the modules that it uses are training, and their hooks
+modes            whether the modules that it uses are training, their hooks and parts
 intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
 indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)
 traced_views     views by traced numbers, that can be written to as in torch

@@ -1,5 +1,5 @@
-"""What of a module decides on the graph of a function that calls it, beside its tensors: whether it is training, and
-its hooks."""
+"""What of a module decides on the graph of a function that uses it, beside its tensors: whether it is training, its
+hooks, and what it is made of."""
 
 from __future__ import annotations
 
@@ -19,17 +19,24 @@ class Mode(NamedTuple):
         module: the module.
         training: whether it was training.
         hooks: the numbers of its hooks, each of which torch gives once.
+        parts: the names of its own tensors and modules, and which modules these are.
     """
 
     module: weakref.ref[torch.nn.Module]
     training: bool
     hooks: tuple[tuple[int, ...], ...]
+    parts: tuple[Any, ...]
 
     @property
     def is_as_then(self) -> bool:
-        """Whether the module is still there, in the same mode, with the same hooks."""
+        """Whether the module is still there, in the same mode, with the same hooks and parts."""
         module = self.module()
-        return module is not None and module.training is self.training and _hooks(module) == self.hooks
+        return (
+            module is not None
+            and module.training is self.training
+            and _hooks(module) == self.hooks
+            and _parts(module) == self.parts
+        )
 
     def changes(self) -> list[str]:
         """What has become of it, for a learner."""
@@ -41,12 +48,14 @@ class Mode(NamedTuple):
             said.append(f"training was {self.training}, now {module.training}")
         if _hooks(module) != self.hooks:
             said.append("it has other hooks than before")
+        if _parts(module) != self.parts:
+            said.append("it has other parameters, buffers or modules than before")
         return [f"{type(module).__name__}, which it calls: {words}" for words in said]
 
 
 def mode_of(module: torch.nn.Module) -> Mode:
     """How a module is now."""
-    return Mode(weakref.ref(module), module.training, _hooks(module))
+    return Mode(weakref.ref(module), module.training, _hooks(module), _parts(module))
 
 
 def _hooks(module: torch.nn.Module) -> tuple[tuple[int, ...], ...]:
@@ -55,3 +64,14 @@ def _hooks(module: torch.nn.Module) -> tuple[tuple[int, ...], ...]:
     if not (held.get(post) or held.get(pre) or held.get(back) or held.get(back_pre)):
         return _NONE
     return tuple([tuple(held.get(name, ())) for name in _HOOKS])
+
+
+def _parts(module: torch.nn.Module) -> tuple[Any, ...]:
+    inner, tensors, buffers = module._modules, module._parameters, module._buffers
+    # a module that is gone is known by its own entry: no other one passes for it under its number
+    return (
+        *inner,
+        *map(id, inner.values()),
+        tuple([k for k, x in tensors.items() if x is not None]),
+        tuple([k for k, x in buffers.items() if x is not None]),
+    )

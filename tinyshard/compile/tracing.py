@@ -199,7 +199,9 @@ def trace(
     leaves, tree = result
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
-    modes = tuple(mode for mode in recorder.modes.values() if mode.is_as_then)  # those made inside are gone
+    # as they are now, for one may have taken a hook away; those made inside are gone
+    used = ((mode, mode.module()) for mode in recorder.modes.values())
+    modes = tuple(mode_of(x) for mode, x in used if x is not None and x.training is mode.training)
     return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule, modes)
 
 
