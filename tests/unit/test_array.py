@@ -113,6 +113,8 @@ def test_a_pickled_parameter_is_one_when_it_comes_back(x):
 
 def test_dlpack_takes_a_copy_and_a_pointer_is_refused(x, host):
     assert torch.equal(torch.from_dlpack(x), host)
+    assert torch.equal(torch.from_dlpack(torch.utils.dlpack.to_dlpack(x)), host)
+    assert torch.equal(torch.from_dlpack(torch.to_dlpack(host)), host)
     with pytest.raises(ts.DtypeError, match="no memory in this process"):
         x.data_ptr()
 

@@ -3,6 +3,7 @@
 one_hot, cross_entropy, nll_loss   torch's own check nothing on a subclass, or take other dtypes without values
 tensor_split                       torch reads the memory of its second operand
 gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
+to_dlpack                          of the values: torch's asks nobody, reads memory that is not there, and crashes
 backward                           an error that says what to do, where torch would add to a gradient in place
 ==, !=, <, <=, >, >=               Python takes a TypeError for `not comparable`, of which it makes False for ==
 """
@@ -82,3 +83,14 @@ for _split in (torch.tensor_split, torch.Tensor.tensor_split):
 for _name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):
     for _func in (getattr(torch, _name), getattr(torch, f"{_name}_cell")):
         INSTEAD[_func] = partial(_recurrent, _func)
+
+_to_dlpack_of_torch = torch.utils.dlpack.to_dlpack
+
+
+def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """`torch.utils.dlpack.to_dlpack`, which takes Arrays too: this function stands in its place."""
+    return _to_dlpack_of_torch(tensor._gather() if isinstance(tensor, Array) else tensor, *args, **kwargs)
+
+
+_stand_in: Any = to_dlpack
+torch.utils.dlpack.to_dlpack = torch.to_dlpack = _stand_in
