@@ -281,3 +281,15 @@ def test_no_tangent_of_torchs_forward_mode_is_dropped():
         with pytest.raises(ts.DtypeError, match=r"ts\.jvp"):
             ts.jit(torch.sin)(dual)
         assert torch.equal(ts.device_get(ts.jit(torch.sin)(ts.device_put(x))), x.sin())
+
+
+def test_a_hook_that_a_jitted_function_registers_changes_the_gradient_as_in_torch():
+    def loss(x):
+        y = x * 2
+        y.requires_grad_()
+        y.register_hook(lambda gradient: gradient * 10)
+        return y.sum()
+
+    w = ts.device_put(torch.ones(4)).requires_grad_()
+    ts.jit(loss)(w).backward()
+    assert w.grad.tolist() == [20.0] * 4

@@ -65,6 +65,11 @@ def _detach_in_place(input: torch.Tensor) -> torch.Tensor:
     return input.detach_()
 
 
+def _register_hook(x: torch.Tensor, hook: Callable[..., Any]) -> Any:
+    _note("Tensor.register_hook")
+    return x.register_hook(hook)
+
+
 def _one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes < 0:
         raise DtypeError(
@@ -223,6 +228,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.Tensor.tolist: _of_values("tolist"),
     torch.Tensor.numpy: _of_values("numpy"),
     torch.Tensor.untyped_storage: _storage,
+    torch.Tensor.register_hook: _register_hook,
     torch.Tensor.detach: _detach,
     torch.detach: _detach,
     torch.Tensor.detach_: _detach_in_place,
