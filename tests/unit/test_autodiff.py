@@ -375,6 +375,18 @@ def test_a_tangent_of_zero_that_a_traced_function_writes_into_is_none_any_more()
     same(ts.jit(written)(x), 2 * x)
 
 
+@pytest.mark.parametrize("transform", [ts.jacrev, ts.hessian])
+def test_a_jacobian_of_complex_results_is_not_the_one_of_their_real_parts(transform):
+    def turned(x):
+        return torch.exp(1j * x)
+
+    x = torch.tensor([1.0, 2.0])
+    for function in (turned, ts.jit(turned)):
+        with pytest.raises(TypeError, match=r"(?s)real results.*complex64.*jacfwd"):
+            transform(function)(x)
+        same(ts.jacfwd(function)(x), torch.diag(1j * turned(x)))
+
+
 def test_the_name_and_docstring_of_the_function_are_kept():
     def loss(x):
         """How bad."""

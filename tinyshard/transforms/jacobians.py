@@ -13,6 +13,7 @@ from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import one_transform
+from tinyshard.core.errors import DtypeError
 from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
 
 
@@ -30,8 +31,8 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         (Jacobian, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, or an argnums that names one twice.
-        RuntimeError: a result that is no tensor, or not floating-point or complex.
+        DtypeError: an argument that is not real floating-point, an argnums that names one twice, or a complex result.
+        RuntimeError: a result that is no tensor, or one of integers.
 
     Communication: that of the function and its transpose.
 
@@ -51,6 +52,7 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         alone, chosen = by_chosen(tensors, args, kwargs, argnums)
         with one_transform():
             found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
+        _check_real(found[0])
         basis, join = _basis(found[0])
         with one_transform():
             (columns,) = torch.func.vmap(found[1])(basis)
@@ -133,6 +135,17 @@ def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
                 [ 0., 12.]])
     """
     return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+
+
+def _check_real(tree: Any) -> None:
+    """Refuse complex results: a gradient by a real number has no room for the derivative of the imaginary part."""
+    for x in tree_flatten(tree)[0]:
+        if x.is_complex():
+            raise DtypeError(
+                "jacrev needs a function with real results",
+                got=f"a result of {x.dtype}",
+                try_="jacfwd; or jacrev of torch.view_as_real(...) of the result",
+            )
 
 
 def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
