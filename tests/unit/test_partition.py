@@ -16,6 +16,7 @@ from tinyshard import P
 from tinyshard.compile.text import program_text
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Program
+from tinyshard.core.types import default_dtype
 from tinyshard.dispatch import eager
 from tinyshard.partition import strategy
 from tinyshard.partition.dtensor import planning_axes
@@ -300,6 +301,15 @@ def test_no_dims_are_all_dims_in_a_reduction(name: str, spec: P) -> None:
     cut = ts.device_put(x, ts.NamedSharding(mesh, spec))
     for function in (REDUCTIONS[name], ts.jit(REDUCTIONS[name])):
         torch.testing.assert_close(ts.device_get(function(cut)), REDUCTIONS[name](x))
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, ts.jit])
+def test_floats_made_of_integers_are_of_the_default_dtype_of_each_call(wrap: Callable[..., Any]) -> None:
+    x, total = torch.arange(16).reshape(8, 2), wrap(lambda x: torch.logsumexp(x, 0))
+    cut = put(x, 8, 1)
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        with default_dtype(dtype):
+            torch.testing.assert_close(ts.device_get(total(cut)), torch.logsumexp(x, 0))
 
 
 def test_factorizations_are_repeated_for_several_right_sides_each() -> None:

@@ -124,7 +124,7 @@ def _apply_function(builder: Builder, op: Any, function: Function, args: Any, kw
     operands = [x for x in leaves if isinstance(x, ShardedVar)]
     described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
     kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
-    graph = _graph(function, described, kinds, form)
+    graph = _graph(function, described, kinds, form, torch.get_default_dtype())
     check_takes(op, args, kwargs)
     made = evaluate(graph, _Decomposed(builder), operands)
     return tree_flatten(made)[0]
@@ -143,9 +143,9 @@ class _Decomposed(Interpreter):
 
 @lru_cache(maxsize=1024)
 def _graph(
-    function: Function, described: tuple[Any, ...], kinds: tuple[Any, ...], form: TreeSpec
+    function: Function, described: tuple[Any, ...], kinds: tuple[Any, ...], form: TreeSpec, default: torch.dtype
 ) -> torch.fx.GraphModule:
-    """The graph of a function on tensors of these shapes."""
+    """The graph of a function on tensors of these shapes; torch's default dtype is that of floats made of integers."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     metas = [x for x in described if isinstance(x, ShapedType)]
