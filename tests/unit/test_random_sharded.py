@@ -185,3 +185,13 @@ def test_four_thousand_devices_draw_without_communication():
     compiled = f.lower(ts.random.key(0)).compile()
     assert compiled.cost_analysis().nbytes == 0
     assert compiled.program.metas[-1].shape == (1024, 1024)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, ts.jit])
+def test_numbers_are_folded_into_keys_that_are_cut(wrap):
+    keys, mesh = ts.random.split(ts.random.key(0), 8), ts.make_mesh((4, 2), ("a", "b"))
+    cut = ts.device_put(keys, ts.NamedSharding(mesh, ts.P("a")))
+    for numbers in (lambda key: 7, lambda key: key.data[0]):
+        fold = wrap(ts.vmap(lambda key, numbers=numbers: ts.random.fold_in(key, numbers(key))))
+        wanted = [ts.random.key_data(ts.random.fold_in(key, numbers(key))).tolist() for key in keys]
+        assert ts.random.key_data(fold(cut)).tolist() == wanted

@@ -29,7 +29,8 @@ def batched(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...
     def has_batch(x: ShardedVar) -> bool:
         if chosen is not None:
             return x.number in chosen
-        has_prefix = lead > 0 and len(x.shape) > count and x.shape[:count] == batch  # of the batch and part of an item
+        # of the batch and part of an item; or a number for each item, as what is folded into each key
+        has_prefix = (len(x.shape) > count if lead > 0 else len(x.shape) == count) and x.shape[:count] == batch
         return len(x.shape) == len(first.shape) or has_prefix
 
     cuts = next((x.dims[:count] for x in operands if has_batch(x) and any(x.dims[:count])), ())
