@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.hidden_effects import call_profiler, runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.compile.modes import Mode, mode_of
-from tinyshard.compile.zero_tangents import ZeroTangents
+from tinyshard.compile.zero_tangents import followed
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
@@ -57,7 +57,7 @@ class Recorder:
         self.rescales_weights = False  # whether an embedding with max_norm was met
         self.is_stopping = False  # whether the user asks for `detach` now
         self.detached = WeakIdKeyDictionary()  # what it gave, and of what: torch does not tell as `_base`
-        self.zeros = ZeroTangents()
+        self.zeros = WeakIdKeyDictionary()  # tangents of zero
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
         self._made: list[weakref.ref[torch.Tensor]] = []
         self._lines: dict[int, Where] = {}  # by the number of a node of autograd: the user's line of its op
@@ -177,8 +177,7 @@ class Watch(TorchDispatchMode):
         check_makes_holdable(op)
         if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient
             op = aten.alias.default
-        # a tangent of zero has no memory, which aten.mul.Scalar reads
-        asked, op = op, aten.zeros.default if op is aten._efficientzerotensor.default else op
+        asked, op = op, aten.zeros.default if op is aten._efficientzerotensor.default else op  # it has no memory
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
             raise traced_value_error(where)
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
@@ -210,7 +209,8 @@ class Watch(TorchDispatchMode):
             args = (*args[:3], _SUM, *args[4:])
         try:
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
-                made = recorder.zeros.followed(asked, args, op(*args, **kwargs))
+                made = op(*args, **kwargs)
+                made = followed(recorder.zeros, asked, args, made) if recorder.zeros or asked is not op else made
                 if op is aten._linalg_svd.default:  # torch's derivative of det asks for theirs: as in `intercept`
                     made = tuple(x.contiguous() for x in made)
                 recorder.note_detached(op, args, kwargs, made)

@@ -20,28 +20,22 @@ from tinyshard.partition.op_table import op_traits
 aten = torch.ops.aten
 
 
-class ZeroTangents:
-    """The stand-ins of a trace that are such tensors, their views, and their products with others."""
+def followed(known: WeakIdKeyDictionary, op: Any, args: Any, made: Any) -> Any:
+    """What an op makes, or zeros in its place; called for each op in order, from the first tangent of zero on.
 
-    def __init__(self) -> None:
-        self._known = WeakIdKeyDictionary()
-
-    def followed(self, op: Any, args: Any, made: Any) -> Any:
-        """What an op makes, or zeros in its place; called for each op, in order."""
-        if op is aten._efficientzerotensor.default:
-            return self._noted(made)
-        if not self._known:
-            return made
-        operands = [isinstance(x, torch.Tensor) and x in self._known for x in args]
-        if (op is aten.mul.Tensor and any(operands)) or (op is aten.div.Tensor and operands[0]):
-            return self._noted(aten.zeros.default(list(made.shape), dtype=made.dtype))
-        if any(operands) and op._schema.is_mutable:
-            self._known.clear()  # it, or what it is a view of, may be no zero any more
-        elif operands and operands[0] and op_traits(op).is_view:
-            return self._noted(made)
+    Args:
+        known: the stand-ins of the trace that are such tensors, their views, and their products with others.
+        op, args: the op, as torch asked for it.
+        made: what it gave.
+    """
+    zero = [isinstance(x, torch.Tensor) and x in known for x in args]
+    if (op is aten.mul.Tensor and any(zero)) or (op is aten.div.Tensor and zero[0]):
+        made = aten.zeros.default(list(made.shape), dtype=made.dtype)
+    elif any(zero) and op._schema.is_mutable:
+        known.clear()  # it, or what it is a view of, may be no zero any more
         return made
-
-    def _noted(self, made: Any) -> Any:
-        for x in tree_leaves(made):
-            self._known[x] = True
+    elif op is not aten._efficientzerotensor.default and not (zero and zero[0] and op_traits(op).is_view):
         return made
+    for x in tree_leaves(made):
+        known[x] = True
+    return made
