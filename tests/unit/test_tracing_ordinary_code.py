@@ -295,6 +295,8 @@ def test_a_mask_beside_a_number_that_differs_between_examples_is_for_as_many_dim
     x = torch.arange(27.0).reshape(3, 3, 3)
     wanted = torch.stack([x[MASKS[mask], k] for k in range(3)])
     assert torch.equal(ts.vmap(lambda k: x[MASKS[mask], k])(torch.arange(3)), wanted)
+
+
 def test_a_value_of_a_trace_that_failed_says_that_its_trace_is_over():
     kept = []
 
