@@ -1,5 +1,7 @@
 """What torch keeps for a whole process decides what ops make: default dtype, autocast, inference_mode."""
 
+import contextlib
+
 import pytest
 import torch
 
@@ -117,3 +119,13 @@ def test_no_gradient_passes_by_what_a_traced_function_computes_in_inference_mode
         v = ts.device_put(w).requires_grad_()
         of(v).backward()
         assert torch.equal(ts.device_get(v.grad), plain.grad)
+
+
+def test_an_error_within_torch_leaves_its_dispatcher_as_it_was():
+    """torch 2.13 fails with an internal assertion here, and the error holds a guard of its dispatcher."""
+    x = torch.arange(6.0).reshape(2, 3)
+    before = str(torch._C._dispatch_tls_local_exclude_set())
+    with contextlib.suppress(RuntimeError):
+        ts.jit(lambda x: ts.jvp(lambda v: (v * 2).lerp_(v, torch.full((2, 3), 0.5)).sum(), (x,), (x,)))(x)
+    assert str(torch._C._dispatch_tls_local_exclude_set()) == before
+    assert torch.equal(torch.func.jvp(torch.sin, (x,), (x,))[1], x.cos() * x)

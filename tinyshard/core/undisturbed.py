@@ -8,8 +8,10 @@ with default_keys():   outside of an op, for torch's dispatcher
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +28,7 @@ from tinyshard.core.current_trace import this_thread
 _INCLUDED = torch._C._dispatch_tls_local_include_set()
 _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _SIGNALS: list[int] = sorted(signal.valid_signals())
 _INTERRUPTS = signal.default_int_handler  # Ctrl-C's: it raises KeyboardInterrupt, and uses no tensor
 
@@ -41,8 +44,30 @@ def undisturbed() -> Iterator[None]:
 
     A handler still runs at once: it may raise an error, as for a limit of time.
     """
-    with collector.paused(), _handlers_apart():
+    with collector.paused(), _handlers_apart(), _keys_kept():
         yield
+
+
+@contextlib.contextmanager
+def _keys_kept() -> Iterator[None]:
+    """A block after which torch's dispatcher is as it was before, after an error too.
+
+    A frame of torch's may hold a guard of the dispatcher, and an error that came through it the frame: when the error
+    is dropped, the guard would put the dispatcher into the state in which the guard was made. So it ends here.
+    """
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded):
+        try:
+            yield
+        except BaseException as error:
+            cause: BaseException | None = error
+            while cause is not None:
+                for frame, _ in traceback.walk_tb(cause.__traceback__):
+                    if frame.f_code.co_filename.startswith(_TORCH):
+                        with contextlib.suppress(RuntimeError):  # it still runs
+                            frame.clear()
+                cause = cause.__cause__ or cause.__context__
+            raise
 
 
 @contextlib.contextmanager
