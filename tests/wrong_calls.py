@@ -154,6 +154,7 @@ CALLS: list[tuple[str, type[Exception], tuple[str, ...]]] = [
     ("ts.jit(lambda v: v if v.sum() > 0 else -v)(x)", TracedValueError, TRACED),
     ("ts.jit(lambda v: float(v.sum()))(x)", TracedValueError, TRACED),
     ("ts.jit(lambda v: v.numpy())(x)", TracedValueError, TRACED),
+    ("ts.jit(lambda v: v + np.ones(4))(x)", TracedValueError, ("NumPy asks for", "torch.as_tensor")),
     ("ts.jit(lambda v: v.add_(1))(x)", ts.ImmutableError, ("changes its argument in place", "argument v")),
     ("ts.jit(lambda v: torch.rand(4) + v)(x)", ts.StatefulRandomError, ("in a traced function", "aten.rand")),
     ("ts.jit(lambda v: v + y)(x)", ts.ShardingError, ELSEWHERE),

@@ -183,8 +183,11 @@ def trace(
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
                 graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
-        # torch says these for want of a better message: for `numpy()`, and where its own functions read a tensor
-        if ".numpy() is not supported" in str(error) or "its data is not allocated yet" in str(error):
+        # torch says these for want of a better message: where NumPy takes a tensor, or its own functions read one
+        if ".numpy() is not supported" in str(error):
+            cure = "torch.as_tensor(a), where a is a NumPy array beside it; functions of torch in place of NumPy's"
+            raise traced_value_error(_line_of(error), "NumPy asks for a traced tensor's value", try_=cure) from error
+        if "its data is not allocated yet" in str(error):
             raise traced_value_error(_line_of(error)) from error
         if "a leaf Variable that requires grad is being used in an in-place operation" in str(error):
             raise closed_over_changed(f"a tensor that requires a gradient, in {_line_of(error)}") from error
