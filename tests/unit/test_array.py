@@ -221,3 +221,11 @@ def test_the_html_picture_tells_shape_and_sharding(x):
     html = x._repr_html_()
     assert "<svg" in html
     assert "float32" in html
+
+
+def test_a_deep_copy_has_copies_of_what_the_user_has_put_on_an_array():
+    x = ts.array([1.0, 2.0])
+    x.info = {"seen": [1]}
+    twin = copy.deepcopy(x)
+    assert twin.info == {"seen": [1]} and twin.info is not x.info and twin.info["seen"] is not x.info["seen"]
+    assert copy.copy(x).info is x.info

@@ -1,5 +1,6 @@
 """Tensors that a jitted function closes over where they cannot be found again; and caches that end."""
 
+import copy
 import functools
 import gc
 
@@ -264,7 +265,7 @@ def test_a_compiled_program_refuses_a_module_in_another_mode():
     compiled = ts.jit(lambda x: module(x)).lower(torch.ones(4)).compile()
     assert compiled(torch.ones(4)).tolist() == [2.0] * 4
     module.eval()
-    with pytest.raises(ts.DtypeError, match="Twice, which it calls: training was True, now False"):
+    with pytest.raises(ts.DtypeError, match="Twice, which it uses: training was True, now False"):
         compiled(torch.ones(4))
 
 
@@ -281,3 +282,38 @@ def test_a_graph_with_another_derivative_is_not_taken_for_the_same_where_a_tenso
     assert f(w).requires_grad
     stops[0] = True
     assert not f(w).requires_grad
+
+
+def test_a_module_that_is_only_within_reach_changes_no_trace():
+    class Trainer:
+        def __init__(self):
+            self.model = torch.nn.Linear(3, 3).requires_grad_(False)
+            self.best = copy.deepcopy(self.model)
+
+        def step(self, x):
+            traces.append(1)
+            return self.model(x)
+
+    traces, trainer, x = [], Trainer(), torch.ones(2, 3)
+    step = ts.jit(trainer.step)
+    compiled = step.lower(x).compile()
+    wanted = trainer.model(x)
+    for _ in range(3):
+        torch.testing.assert_close(ts.device_get(step(x)), wanted)
+        torch.testing.assert_close(ts.device_get(compiled(x)), wanted)
+        trainer.best = copy.deepcopy(trainer.model).eval()
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("other", [lambda w: w.data, copy.copy, copy.deepcopy], ids=["data", "copy", "deepcopy"])
+def test_another_handle_on_a_closed_over_array_is_found_again(other):
+    weight, traces = ts.array([1.0, 2.0]), []
+
+    def scaled(x):
+        traces.append(1)
+        return x * other(weight)
+
+    jitted = ts.jit(scaled)
+    for _ in range(3):
+        assert jitted(torch.ones(2)).tolist() == [1, 2]
+    assert len(traces) == 1

@@ -321,3 +321,18 @@ def test_a_function_that_two_jitted_ones_have_called_is_called_and_differentiate
         assert torch.equal(ts.device_get(ts.jit(lambda v, f=doubled: f(v) - 1)(x)), x * 2 - 1)
         assert torch.equal(ts.device_get(doubled(x)), x * 2)
         assert torch.equal(ts.device_get(ts.grad(lambda v, f=doubled: f(v).sum())(x)), torch.full((8, 3), 2.0))
+
+
+def test_a_mapped_function_without_operands_is_traced_once_and_explained(capsys):
+    weight, traces = ts.array(torch.tensor(2.0)), []
+    mapped = ts.shard_map(
+        lambda: (traces.append(1), weight * 3)[1], mesh=ts.make_mesh((8,), ("i",)), in_specs=(), out_specs=ts.P()
+    )
+    ts.config.update("explain_cache_misses", True)
+    try:
+        assert ts.jit(lambda: mapped() * 2)().item() == 12
+        assert len(traces) == 1
+        assert mapped().item() == 6
+    finally:
+        ts.config.update("explain_cache_misses", False)
+    assert "is traced" in capsys.readouterr().err

@@ -224,3 +224,14 @@ def test_the_collector_starts_again_when_the_last_of_several_threads_is_done():
     leave.set()
     thread.join()
     assert gc.isenabled()
+
+
+def test_an_error_that_is_its_own_cause_ends_a_trace():
+    def circular(x):
+        try:
+            raise ValueError("of the user's")
+        except ValueError as error:
+            raise error from error
+
+    with pytest.raises(ValueError, match="of the user's"):
+        ts.jit(circular)(torch.ones(2))

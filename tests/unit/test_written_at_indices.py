@@ -1,5 +1,6 @@
 """`y[:, i] = v` under vmap, as a loop over the examples has it: torch.func's own rule writes to other places."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -95,3 +96,53 @@ def test_the_gradient_of_what_is_written_is_that_of_a_loop():
     placed = ts.device_put((X, AT, V), ts.NamedSharding(ts.make_mesh((8,), "a"), P("a")))
     for f in (ts.vmap(ts.grad(loss, argnums=2)), ts.jit(ts.vmap(ts.grad(loss, argnums=2)))):
         torch.testing.assert_close(ts.device_get(f(*placed)), wanted)
+
+
+LISTS = {
+    "lists in a list": [[0, 2], [1, 0]],
+    "tensors in a list": [torch.tensor([0, 2]), torch.tensor([1, 0])],
+    "a slice in a list": [slice(0, 2), 1],
+    "one list": [0, 1],
+}
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-tuple sequence")
+@pytest.mark.parametrize("index", LISTS)
+def test_a_list_is_the_index_that_torch_takes_it_for(index):
+    def written(y):
+        y = y.clone()
+        y[LISTS[index]] = 5.0
+        return y
+
+    y = torch.arange(24.0).reshape(2, 3, 4).permute(1, 0, 2).contiguous()
+    stack = torch.stack([y, -y])
+    assert torch.equal(ts.device_get(ts.jit(written)(y)), written(y))
+    wanted = torch.stack([written(y), written(-y)])
+    assert torch.equal(ts.vmap(written)(stack), wanted)
+    assert torch.equal(ts.device_get(ts.jit(ts.vmap(written))(stack)), wanted)
+
+
+@pytest.mark.parametrize("mask", [[True, False, True], np.array([True, False, True])], ids=["a list", "of NumPy's"])
+def test_a_mask_that_is_the_same_for_all_examples_is_written_at_in_a_trace(mask):
+    def written(y):
+        y = y.clone()
+        y[mask] = torch.tensor([7.0, 8.0])
+        return y
+
+    stack = torch.arange(6.0).reshape(2, 3)
+    wanted = torch.stack([written(row) for row in stack])
+    assert torch.equal(ts.vmap(written)(stack), wanted)
+    assert torch.equal(ts.device_get(ts.jit(ts.vmap(written))(stack)), wanted)
+
+
+def test_values_of_another_dtype_are_refused_as_torch_refuses_them():
+    def written(y, i, v):
+        y = y.clone()
+        y[:, i] = v
+        return y
+
+    y, i, v = torch.zeros(2, 3, 4), torch.tensor([[0, 1], [2, 0]]), torch.ones(2, 3, 2, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+        written(y[0], i[0], v[0])
+    with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+        ts.vmap(written)(y, i, v)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import math
 import threading
@@ -310,20 +309,6 @@ class Array(Immutable):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Array._from_values, (self._gather(), self.requires_grad, getattr(self, "_is_param", False))
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        if id(self) not in memo:
-            made = memo[id(self)] = self.__copy__()
-            made.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
-        return memo[id(self)]
-
-    def __copy__(self) -> torch.Tensor:
-        """Another handle on the same values: it is asked for its own gradient. What torch's tape made is cloned."""
-        if not self.is_leaf:
-            return self.clone()
-        made = self._another()
-        made.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in (*made.__dict__, "_view", "_views"))
-        return made.requires_grad_() if self.requires_grad else made
 
     def _another(self) -> Array:
         """Another handle on the same values, that no tape and no tangent knows."""

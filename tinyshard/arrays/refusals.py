@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any, NoReturn, Self
 
 import torch
 
+from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ImmutableError
 
 
@@ -86,14 +88,33 @@ class Immutable(torch.Tensor):
         """Refused: torch would write into memory that is not there. Raises ImmutableError."""
         refuse("x.apply_(f)", "ops of torch, or ts.device_get(x).apply_(f)")
 
-    @property  # type: ignore[override]
-    def data(self) -> Self:
+    @property
+    def data(self) -> torch.Tensor:
         """The same values, of which no gradient is taken, as in torch. It cannot be assigned."""
-        return self._another()
+        return self.detach() if is_tracing() else self._another()
 
     @data.setter
     def data(self, value: Any) -> None:
         refuse("x.data = value", "x = value")
+
+    def __copy__(self) -> torch.Tensor:
+        """Another handle on the same values: it is asked for its own gradient. What torch's tape made is cloned."""
+        if is_tracing():  # found again, as the value that the function closes over
+            return self.detach().clone()
+        if not self.is_leaf:
+            return self.clone()
+        made = self._another()
+        made.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in (*made.__dict__, "_view", "_views"))
+        return made.requires_grad_() if self.requires_grad else made
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        if id(self) not in memo:
+            made = memo[id(self)] = self.__copy__()
+            if isinstance(made, Immutable):
+                made.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
+                users = {k: v for k, v in vars(made).items() if k not in type(self).__annotations__}
+                made.__dict__.update(copy.deepcopy(users, memo))
+        return memo[id(self)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not self._is_own():

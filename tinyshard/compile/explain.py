@@ -49,7 +49,7 @@ def explanation(
 
 
 def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -> Iterator[str]:
-    if before.tree != now.tree or before.nones != now.nones:
+    if (before.tree, before.nones, len(before.metas)) != (now.tree, now.nones, len(now.metas)):
         yield f"the arguments are put together otherwise: {_spelled(before)}, now {_spelled(now)}"
     else:
         for label, a, b in zip(leaf_names, before.metas, now.metas, strict=True):

@@ -66,13 +66,23 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         value = value.reshape(value.shape[max(value.dim() - rest, 0) :])
         x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
         return
+    if not _traced_dims(x, entries):
+        chosen = [e if isinstance(e, torch.Tensor) else torch.as_tensor(e) for e in entries if _is_indices(e)]
+        # a mask alone torch.func puts where torch does, and a trace does not know how many it chooses
+        has_indices = any(e.dtype not in _MASKS for e in chosen)
+        if not any(map(is_of_examples, (*chosen, x, value) if has_indices else chosen)):
+            x[index] = value
+            return
+        if isinstance(value, torch.Tensor) and value.dtype != x.dtype:
+            what = f"got {x.dtype} for the destination and {value.dtype} for the source"
+            raise RuntimeError(f"Index put requires the source and destination dtypes match, {what}.")  # torch's words
     entries = [torch.as_tensor(e) if isinstance(e, list | range | np.ndarray) else e for e in entries]
-    has_tensors = any(isinstance(e, torch.Tensor) for e in entries)
-    if not _traced_dims(x, entries) and not (has_tensors and any(map(is_of_examples, (x, value, *entries)))):
-        x[index] = value
-        return
     part, dims, at = _part(x, entries)
     _put_at(part, dims, at, value)
+
+
+def _is_indices(entry: Any) -> bool:
+    return isinstance(entry, torch.Tensor | list | range | np.ndarray)
 
 
 def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:
@@ -176,6 +186,9 @@ def _from_front(index: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def _entries(index: Any) -> Sequence[Any]:
+    of_a_tuple = (slice, list, tuple, torch.Tensor, np.ndarray, type(None), type(...))
+    if isinstance(index, list) and len(index) < 32 and any(isinstance(e, of_a_tuple) for e in index):
+        return tuple(index)  # torch takes such a list for a tuple
     return index if isinstance(index, tuple) else (index,)
 
 

@@ -4,6 +4,7 @@ hooks, and what it is made of."""
 from __future__ import annotations
 
 import weakref
+from collections.abc import Container
 from typing import Any, NamedTuple
 
 import torch
@@ -42,7 +43,7 @@ class Mode(NamedTuple):
         """What has become of it, for a learner."""
         module: Any = self.module()
         if module is None:
-            return ["a module that it calls is gone"]
+            return ["a module that it uses is gone"]
         said = []
         if module.training is not self.training:
             said.append(f"training was {self.training}, now {module.training}")
@@ -50,12 +51,18 @@ class Mode(NamedTuple):
             said.append("it has other hooks than before")
         if _parts(module) != self.parts:
             said.append("it has other parameters, buffers or modules than before")
-        return [f"{type(module).__name__}, which it calls: {words}" for words in said]
+        return [f"{type(module).__name__}, which it uses: {words}" for words in said]
 
 
 def mode_of(module: torch.nn.Module) -> Mode:
     """How a module is now."""
     return Mode(weakref.ref(module), module.training, _hooks(module), _parts(module))
+
+
+def is_met(module: torch.nn.Module, met: Container[int]) -> bool:
+    """Whether a module has no tensors, or if one of them, or of the modules in it, is among these, by their ids."""
+    held = [*module.parameters(), *module.buffers()]
+    return not held or any(id(x) in met for x in (*held, *module.modules()))
 
 
 def _hooks(module: torch.nn.Module) -> tuple[tuple[int, ...], ...]:

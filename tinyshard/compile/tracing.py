@@ -30,7 +30,7 @@ from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
-from tinyshard.compile.modes import Mode, mode_of
+from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import EndedTraceError, ImmutableError
 from tinyshard.core.primitive import primitive_of
@@ -89,7 +89,7 @@ class Traced:
         out_tree: how the output leaves are put together.
         kept: objects that the numbers of its ops stand for.
         own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
-        modes: of the modules that it calls, or can reach; with others the graph may be another one.
+        modes: of the modules that it uses; with others the graph may be another one.
         default_dtype: torch's, when it was traced.
     """
 
@@ -197,7 +197,9 @@ def trace(
             _end_value(x, name)
     _inputs_first(graph)
     paths, modules = reachable(roots)
-    recorder.note_modes(map(mode_of, modules))  # it may use one without calling it, as `model.forward` does
+    met = {*(id(x) for x, _ in recorder.captured.values()), *recorder.modes}
+    # it may use one without calling it, as `model.forward` does; another one's tensors it would have met
+    recorder.note_modes(mode_of(m) for m in modules if is_met(m, met))
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree = result
     count = iter(range(len(leaves)))

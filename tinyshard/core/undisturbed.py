@@ -61,7 +61,9 @@ def _keys_kept() -> Iterator[None]:
             yield
         except BaseException as error:
             cause: BaseException | None = error
-            while cause is not None:
+            seen: set[int] = set()  # `raise e from e` makes a circle
+            while cause is not None and id(cause) not in seen:
+                seen.add(id(cause))
                 for frame, _ in traceback.walk_tb(cause.__traceback__):
                     if frame.f_code.co_filename.startswith(_TORCH):
                         with contextlib.suppress(RuntimeError):  # it still runs

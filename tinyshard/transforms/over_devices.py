@@ -93,6 +93,7 @@ class OverDevices(Jitted):
 
     def _inlined(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         bound = self._bind(args, kwargs)
+        bound = bound if bound.operands else _with_an_operand(bound)
         return self._applied(bound, *self._everything(bound, bound.operands))
 
     def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
