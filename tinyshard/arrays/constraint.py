@@ -98,9 +98,11 @@ def is_transformed(x: torch.Tensor) -> bool:
 
 def is_on_tape(values: Sequence[Any]) -> bool:
     """Whether torch's tape, or its forward mode, watches what is done with one of the values."""
-    with torch._C.DisableTorchFunctionSubclass():  # else each question would be a call of `Array.__torch_function__`
-        has_tape = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in values)
-    return has_tape or has_tangent(values)
+    if torch.is_grad_enabled():
+        with torch._C.DisableTorchFunctionSubclass():  # else each would be a call of `Array.__torch_function__`
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in values):
+                return True
+    return has_tangent(values)
 
 
 def has_tangent(values: Sequence[Any]) -> bool:

@@ -3,7 +3,7 @@
 one_hot, cross_entropy, nll_loss   torch's own check nothing on a subclass, or take other dtypes without values
 tensor_split                       torch reads the memory of its second operand
 gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
-to_dlpack                          of the values: torch's asks nobody, reads memory that is not there, and crashes
+to_dlpack                          of the values: torch's own reads memory that an Array does not have, and crashes
 backward                           an error that says what to do, where torch would add to a gradient in place
 ==, !=, <, <=, >, >=               Python takes a TypeError for `not comparable`, of which it makes False for ==
 """
@@ -88,7 +88,7 @@ _to_dlpack_of_torch = torch.utils.dlpack.to_dlpack
 
 
 def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """`torch.utils.dlpack.to_dlpack`, which takes Arrays too: this function stands in its place."""
+    """`torch.utils.dlpack.to_dlpack`, which takes Arrays too: this function takes its place."""
     return _to_dlpack_of_torch(tensor._gather() if isinstance(tensor, Array) else tensor, *args, **kwargs)
 
 

@@ -66,8 +66,10 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         value = value.reshape(value.shape[max(value.dim() - rest, 0) :])
         x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
         return
-    if not _traced_dims(x, entries):
-        chosen = [e if isinstance(e, torch.Tensor) else torch.as_tensor(e) for e in entries if _is_indices(e)]
+    has_traced = bool(_traced_dims(x, entries))
+    entries = [torch.as_tensor(e) if isinstance(e, list | range | np.ndarray) else e for e in entries]
+    if not has_traced:
+        chosen = [e for e in entries if isinstance(e, torch.Tensor)]
         # a mask alone torch.func puts where torch does, and a trace does not know how many it chooses
         has_indices = any(e.dtype not in _MASKS for e in chosen)
         if not any(map(is_of_examples, (*chosen, x, value) if has_indices else chosen)):
@@ -76,13 +78,8 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         if isinstance(value, torch.Tensor) and value.dtype != x.dtype:
             what = f"got {x.dtype} for the destination and {value.dtype} for the source"
             raise RuntimeError(f"Index put requires the source and destination dtypes match, {what}.")  # torch's words
-    entries = [torch.as_tensor(e) if isinstance(e, list | range | np.ndarray) else e for e in entries]
     part, dims, at = _part(x, entries)
     _put_at(part, dims, at, value)
-
-
-def _is_indices(entry: Any) -> bool:
-    return isinstance(entry, torch.Tensor | list | range | np.ndarray)
 
 
 def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:
@@ -119,8 +116,8 @@ def _put_at(part: torch.Tensor, dims: Sequence[int], at: Sequence[torch.Tensor],
     """Write to `part` at indices along some of its dims, which are put first: torch.func's rule for `index_put_` takes
     other orders for the same, and writes to other places.
 
-    As in torch the dims of the value are in the order of `part[indices]`: what indices beside each other make stands in
-    their place; if there are other dims between them it stands in front.
+    As in torch the dims of the value are in the order of `part[indices]`: what indices beside each other make takes
+    their place; if there are other dims between them it comes first.
     """
     others = [n for d, n in enumerate(part.shape) if d not in dims]
     of_at = torch.broadcast_shapes(*(i.shape for i in at))

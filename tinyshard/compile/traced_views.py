@@ -75,8 +75,7 @@ class TracedViews:
             if func is torch.Tensor.__setitem__ and self._is_written(*args):
                 return None
         made = instead(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        if self._views and name.startswith("_foreach_") and name.endswith("_"):  # torch counts no writes of its own
+        if self._views and _writes_each(func):  # torch counts no writes of its own
             torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
         self._write_back()
         if func in _READERS and instead is not func and made is not (args[0] if args else kwargs.get("input")):
@@ -150,6 +149,12 @@ class TracedViews:
     def _is_written(self, x: torch.Tensor, index: Any, value: Any) -> bool:
         """Whether this is the end of `x[i] += 1`: what was added to the copy is in `x` by now."""
         return any(view.copy is value and view.base is x and view.index is index for view in self._views)
+
+
+def _writes_each(func: Any) -> bool:
+    """Whether it is one of `torch._foreach_add_` and its like."""
+    name = getattr(func, "__name__", "")
+    return name.startswith("_foreach_") and name.endswith("_")
 
 
 def _version(x: torch.Tensor) -> int:

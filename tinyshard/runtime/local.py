@@ -112,7 +112,7 @@ class LocalRuntime:
                 row[slot] = out
             return
         does = COLLECTIVES[request.name]
-        params = {k: v for k, v in request.params.items() if k != "groups"}
+        params = request.arguments
         done: set[int] = set()
         for position in range(len(shards)):
             if position in done:

@@ -71,6 +71,11 @@ class Request:
     made: ShapedType | None
     step: int
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Its parameters without its groups."""
+        return {k: v for k, v in self.params.items() if k != "groups"}
+
     def positions(self, position: int) -> tuple[int, ...]:
         """Those among its devices with which the one at a position exchanges data, itself among them."""
         if self.name == "transfer":
@@ -100,7 +105,7 @@ class Communicator:
         """A collective, or a transfer, as a function. It raises PeerLostError if a device of the group is lost."""
         if request.name == "transfer":
             return self._ready_transfer(request)
-        params = {k: v for k, v in request.params.items() if k != "groups"}
+        params = request.arguments
         positions = request.positions(request.devices.index(self._device))
         group = group_of(tuple(request.devices[p] for p in positions), self._device)
         own = COLLECTIVES[request.name].own

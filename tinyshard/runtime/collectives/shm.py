@@ -1,8 +1,7 @@
 """The collectives between worker processes of one host, through memory that all of them map.
 
-Each method does between processes what the function of its name in `tinyshard.core.collectives` does on
-stacked shards.
-There are two protocols, with MPI's names for them:
+Each method does between processes what the function of its name in `tinyshard.core.collectives` does on stacked
+shards. There are two protocols, with MPI's names for them:
 
     eager        small operands: see `collectives.eager`
     rendezvous   1. each member publishes the offset of its operand (copied into the arena only if it is elsewhere)

@@ -92,11 +92,16 @@ class Deliveries:
             sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]
         placement, by_socket = None, sends
         if self._log is not None:
-            most_nbytes = _most_nbytes(sends)
-            by_socket = [send for send in sends if _nbytes(send) > most_nbytes]
+            sizes = [sum(map(len, pieces)) for _, pieces in sends]  # an item is one byte
+            # there must be room in the log for all of them at once
+            most_nbytes = LARGEST_RECORD_NBYTES if sum(sizes) <= LOG_NBYTES // 4 else LARGEST_OF_MANY_NBYTES
+            by_socket = [send for send, nbytes in zip(sends, sizes, strict=True) if nbytes > most_nbytes]
             if by_socket and not is_receiver:
                 return None
-            records = [(s[0], _BY_SOCKET if _nbytes(s) > most_nbytes else b"".join(s[1])) for s in sends]
+            records = [
+                (devices, _BY_SOCKET if nbytes > most_nbytes else b"".join(pieces))
+                for (devices, pieces), nbytes in zip(sends, sizes, strict=True)
+            ]
             placement = self._log.place(records)
             if placement is None:
                 return None
@@ -166,12 +171,3 @@ class Deliveries:
             self._programs.watch(item.program, item.program.number, item.run.devices)
         self._buffers.drop(delivery.released)
         self._programs.drop(delivery.unused)
-
-
-def _nbytes(send: tuple[Sequence[int], list[memoryview]]) -> int:
-    return sum(map(len, send[1]))  # an item is one byte
-
-
-def _most_nbytes(sends: Sends) -> int:
-    """Up to which size a message of an item goes by the log: there must be room for all of them at once."""
-    return LARGEST_RECORD_NBYTES if sum(map(_nbytes, sends)) <= LOG_NBYTES // 4 else LARGEST_OF_MANY_NBYTES

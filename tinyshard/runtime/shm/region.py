@@ -67,7 +67,7 @@ def _stride(count: int) -> int:
 
 
 class Holders:
-    """One member's end of all tables, which stand in `memory` at `starts`, by member."""
+    """One member's end of all tables: of each member, the one that begins at its offset in `starts`."""
 
     def __init__(self, memory: np.ndarray, control: ControlBlock, starts: Sequence[int], member: int) -> None:
         count = len(starts) - 1
