@@ -72,7 +72,7 @@ def primitive_of(op: Any) -> Rules | None:
     return _by_op.get(op)
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, eq=False)  # no slots: Python 3.12.3 leaves out weakref_slot in a generic class
 class Handle(Generic[T]):
     """An object and its number, which stands for it in a graph."""
 
