@@ -28,6 +28,7 @@ class Verdict:
 
 
 PASSED = Verdict(is_passed=True)
+_JUMPS = {*dis.hasjrel, *dis.hasjabs}
 
 
 def differs(difference: str, hint: str = "") -> Verdict:
@@ -113,13 +114,14 @@ def _is_empty(code: CodeType) -> bool:
 def _steps(code: CodeType) -> list[tuple[str, str]]:
     """What the function does, step by step: not where it stands, nor what its docstring and hints of types say.
 
-    `time.sleep` is compiled in two ways: which one depends on whether `import time` stands in the same file or cell.
+    `time.sleep` is compiled in two ways, of two lengths: which one depends on whether `import time` stands in the same
+    file or cell. So where a jump leads does not count.
     """
     found = (step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "PUSH_NULL"))
     return [
         (
             "LOAD_ATTR" if step.opname == "LOAD_METHOD" else step.opname,
-            str(_steps(step.argval)) if _is_code(step.argval) else str(step.argval),
+            str(_steps(step.argval)) if _is_code(step.argval) else "" if step.opcode in _JUMPS else str(step.argval),
         )
         for step in found
     ]

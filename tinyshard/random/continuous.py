@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,23 +36,25 @@ def _of_floats(formula: Callable[[Tensor, list[int], torch.dtype], Tensor]) -> C
         return formula(*checked(draw.__name__, key, shape), dtype)
 
     draw.__name__ = draw.__qualname__ = formula.__name__
-    first, _, rest = (formula.__doc__ or "").partition("\n\n")
+    first, _, rest = inspect.cleandoc(formula.__doc__ or "").partition(
+        "\n\n"
+    )  # Python 3.13 takes the indent off itself
     draw.__doc__ = f"{first}\n\n{_ARGUMENTS}{rest}"
     return draw
 
 
-_ARGUMENTS = """    Args:
-        key: one Key.
-        shape: of the result.
-        dtype: float32 (default), float64, float16 or bfloat16.
+_ARGUMENTS = """Args:
+    key: one Key.
+    shape: of the result.
+    dtype: float32 (default), float64, float16 or bfloat16.
 
-    Returns:
-        As `uniform`.
+Returns:
+    As `uniform`.
 
-    Raises:
-        DtypeError, DrawError: as `uniform`.
+Raises:
+    DtypeError, DrawError: as `uniform`.
 
-    Communication: as `uniform`.
+Communication: as `uniform`.
 
 """
 
