@@ -4,7 +4,6 @@ torch's "meta" device stands for a GPU: an op that mixes it with the CPU, or mak
 """
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +13,8 @@ import tinyshard as ts
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives import nccl
-from tinyshard.runtime.collectives.base import Request
+from tinyshard.runtime.collectives.base import Perform, Request
+from tinyshard.runtime.collectives.gloo import GlooCommunicator
 from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
 from tinyshard.runtime.local import LocalRuntime
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
@@ -64,32 +64,29 @@ def test_a_program_on_another_device_makes_nothing_on_the_cpu(way: str, monkeypa
                     values[slot] = value
 
 
-class Inner:
-    """A communicator that notes where operands are when they reach it."""
+def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[str] = []
 
-    def __init__(self) -> None:
-        self.handed: deque[Any] = deque()
-        self.places: list[str] = []
-
-    def abort(self) -> None:
-        """Nothing to end."""
-
-    def ready(self, request: Request) -> Callable[[torch.Tensor, int], torch.Tensor]:
+    def ready(self: GlooCommunicator, request: Request, *rest: Any) -> Perform:
         def perform(x: torch.Tensor, call: int) -> torch.Tensor:
-            self.places.append(x.device.type)
+            places.append(x.device.type)
             return torch.zeros(3, device=x.device)
 
         return perform
 
-
-def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> None:
-    inner = Inner()
-    staged = StagedCommunicator(inner, ELSEWHERE)  # type: ignore[arg-type]
-    own = torch.ones(3, device=ELSEWHERE)
-    for name, x in (("own_index", own), ("all_reduce", torch.ones(3))):
-        asked = Request(name, (0,), (1,), (0,), {}, None, None, 0)
+    monkeypatch.setattr(GlooCommunicator, "_ready_collective", ready)
+    monkeypatch.setattr(GlooCommunicator, "_ready_transfer", ready)
+    staged = StagedCommunicator.__new__(StagedCommunicator)
+    staged._device, staged._gpu, staged.handed = 0, ELSEWHERE, deque()
+    meta = ShapedType((3,), torch.float32)
+    for name, x in (
+        ("own_index", torch.ones(3, device=ELSEWHERE)),
+        ("all_reduce", torch.ones(3)),
+        ("transfer", torch.ones(3)),
+    ):
+        asked = Request(name, (0, 1), (2,), (0,), {}, meta, meta, 0)
         assert staged.ready(asked)(x, 1).device == ELSEWHERE
-    assert inner.places == ["meta", "cpu"]
+    assert places == ["cpu", "cpu"]
 
 
 def test_what_a_device_sends_and_receives_in_a_permutation_is_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ worker/               a device: one process
     loop              handles messages in order
     executor          prepares a Program to run
     kernels           faster functions for some ops
+    gpu               what is done otherwise on a GPU
     control           the control thread: freeze, cancel, look, lost
 shm/                  memory shared by the processes of one host
     segment           the file that all of them map, and its mapping in one process

@@ -16,6 +16,8 @@ from tinyshard.core.types import ShapedType
 
 # exit code of a device that has no memory for its part of a collective
 NO_MEMORY = errno.ENOMEM
+# exit code of a device whose GPU computes nothing any more, as after an index out of range
+GPU_FAILED = errno.EIO
 _MAX_FRAMES = 4
 _OWN_LOOP = ("loop.py", "local.py", "executor.py")
 _RUNTIME = str(Path(__file__).resolve().parent) + os.sep

@@ -10,54 +10,35 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.runtime.collectives.base import Communicator, PeerLostError, Perform, Request
+from tinyshard.core.types import ShapedType
+from tinyshard.runtime.collectives.base import Group, PeerLostError, Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message, T
 
 
-def communicator_on(
-    place: torch.device, collectives: str, store: dist.Store, device: int, count: int, host: str
-) -> Communicator:
-    """The communicator of a GPU.
+class StagedCommunicator(GlooCommunicator):
+    """Collectives of GPUs over gloo: operands are copied to the host, and results back.
 
     Args:
-        place: the GPU.
-        collectives: "nccl" or "gloo".
-        store, device, count, host: those of `gloo.GlooCommunicator`.
-    """
-    if collectives == "nccl":
-        return NcclCommunicator(store, device, count, host, place)
-    return StagedCommunicator(GlooCommunicator(store, device, count, host), place)
-
-
-class StagedCommunicator(Communicator):
-    """Copies operands from the GPU to the host, and results back.
-
-    Args:
-        inner: runs the collectives on the host.
-        place: the GPU.
+        store, device, count, host: those of `GlooCommunicator`.
+        gpu: where this device's values are.
     """
 
-    def __init__(self, inner: GlooCommunicator, place: torch.device) -> None:
-        self._inner = inner
-        self._place = place
-        self.handed = inner.handed
+    def __init__(self, store: dist.Store, device: int, count: int, host: str, gpu: torch.device) -> None:
+        super().__init__(store, device, count, host)
+        self._gpu = gpu
 
-    def abort(self) -> None:
-        """Abort all collectives, from another thread."""
-        self._inner.abort()
+    def _ready_transfer(self, request: Request) -> Perform:
+        return self._through_the_host(super()._ready_transfer(request))
 
-    def ready(self, request: Request) -> Perform:
-        """A collective, or a transfer, as a function; without communication it stays on the GPU."""
-        perform = self._inner.ready(request)
-        if request.name in COLLECTIVES and COLLECTIVES[request.name].own is not None:
-            return perform
+    def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
+        return self._through_the_host(super()._ready_collective(request, group, meta, params))
 
-        def through_the_host(x: Tensor | None, call: int) -> Tensor | None:
+    def _through_the_host(self, perform: Perform) -> Perform:
+        def staged(x: Tensor | None, call: int) -> Tensor | None:
             out: Tensor | None = perform(None if x is None else x.cpu(), call)
-            return None if out is None else out.to(self._place)
+            return None if out is None else out.to(self._gpu)
 
-        return through_the_host
+        return staged
 
 
 class NcclCommunicator(GlooCommunicator):

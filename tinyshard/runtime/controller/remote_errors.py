@@ -14,7 +14,7 @@ from tinyshard.core.errors import (
     RuntimeStateError,
 )
 from tinyshard.runtime.controller.refs import Buffers, alive_text
-from tinyshard.runtime.failure import NO_MEMORY, Failure, is_out_of_memory
+from tinyshard.runtime.failure import GPU_FAILED, NO_MEMORY, Failure, is_out_of_memory
 
 
 def ending(status: int | None) -> str:
@@ -28,6 +28,10 @@ def ending(status: int | None) -> str:
     code = os.WEXITSTATUS(status)
     if code == NO_MEMORY:
         return f"it had no memory for its part of an exchange, and ended with exit code {code}"
+    if code == GPU_FAILED:
+        return (
+            f"its GPU computes nothing after such an error as an index out of range, and it ended with exit code {code}"
+        )
     if code == 0:  # so a worker ends when its sockets do, as at the end of its controller
         return "its connection to the controller ended, and so it did, with exit code 0"
     return f"its process ended with exit code {code}"

@@ -14,6 +14,7 @@ from tinyshard.core.program import Eqn, Program, Value, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
+from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
@@ -155,7 +156,9 @@ def _caller(
     nested_kwargs = [(k, a) for k, a in kwargs.items() if any(values_in(a))]
     if is_shortened:
         op = short_name(op, template, kwargs)
-    if place is None:
+    if place is not None:
+        op = GPU_KERNELS.get(step.op, op)
+    else:
         kernel = kernel_for(step, metas, op)
         op = kernel if is_shortened else unless_seen(kernel, op)
 

@@ -18,17 +18,17 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
 from tinyshard.runtime.collectives.base import Communicator, PeerLostError
-from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory, short
+from tinyshard.runtime.failure import GPU_FAILED, NO_MEMORY, Failure, failure_of, is_out_of_memory, short
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready, zeros_for
+from tinyshard.runtime.worker.gpu import is_broken
 
 _LIBC = ctypes.CDLL(None)
 # after so long without a message (as allocators that decay do) a device gives back memory that it keeps for reuse
@@ -117,6 +117,8 @@ class Worker:
             self._arena.trim()
         if hasattr(_LIBC, "malloc_trim"):
             _LIBC.malloc_trim(0)
+        if self._place is not None:
+            torch.cuda.empty_cache()
 
     def _call(
         self, number: int, program: int, inputs: Sequence[int], outputs: tuple[int, ...], free: Sequence[int]
@@ -194,6 +196,8 @@ class Worker:
 
     def _fail(self, number: int, failure: Failure) -> Failure:
         wire.send(self._sock, ("failed", number, failure))
+        if self._place is not None and is_broken(self._place):
+            _leave(GPU_FAILED)
         return failure
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
@@ -225,11 +229,7 @@ class Worker:
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
         """Run a program. After a step raises, or the call is cancelled, the collectives get zeros: others wait in them.
 
-        Args:
-            number: the call's number.
-            ready: the program.
-            values: its operands; each is dropped after its last use.
-            outputs: numbers for its results.
+        Each of the operands in `values` is dropped after its last use; `outputs` are numbers for the results.
         """
         call_control = self._call_control
         if ready.may_print:
@@ -255,8 +255,9 @@ class Worker:
                             values[slot] = result
             except Exception as error:
                 failure = failure_of(self._device, step.describe(values), error)
+                # with shared memory it arrives at the barrier all the same, and shows there that it has no memory
                 if step.request is not None and is_out_of_memory(failure) and self._arena is None:
-                    _leave()
+                    _leave(NO_MEMORY)
                 if not failed:
                     lost = call_control.why_broken(error) if step.request is not None else None
                     failed = self._fail(number, lost or failure)
@@ -264,33 +265,31 @@ class Worker:
             for slot in step.dead:
                 values[slot] = None
         if self._place is not None and not failed:
-            failed = self._failed_on_gpu(number, ready.program)
+            failed = self._failed_on_gpu(number, ready)
         for value, slot in zip(outputs, ready.program.outputs, strict=True):
             if failed:
                 self._values[value] = failed
             elif values[slot] is not None:
                 self._values[value] = values[slot]
 
-    def _failed_on_gpu(self, number: int, program: Program) -> Failure | None:
+    def _failed_on_gpu(self, number: int, ready: ReadyProgram) -> Failure | None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""
         try:
             torch.cuda.synchronize(self._place)
         except Exception as error:
-            return self._fail(number, failure_of(self._device, f"{len(program.steps)} steps on {self._place}", error))
-        return None
+            return self._fail(number, failure_of(self._device, f"{len(ready.steps)} steps on {self._place}", error))
+        lost = self._call_control.lost  # an abort ends NCCL's waits without an error
+        return self._fail(number, lost) if lost and any(step.request for step in ready.steps) else None
 
 
 def _meta(value: Any) -> ShapedType | None:
     return ShapedType(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
 
 
-def _leave() -> None:
-    """End this process: it has no memory to take part in a collective, and its end wakes the devices that wait in it.
-
-    (With shared memory a device arrives at the barrier all the same, and shows there that it has no memory.)
-    """
+def _leave(code: int) -> None:
+    """End this process, which cannot take part in a collective: its end wakes the devices that wait in it."""
     _flush()
-    os._exit(NO_MEMORY)
+    os._exit(code)
 
 
 def _flush() -> None:

@@ -141,7 +141,8 @@ def _join(
 ) -> Communicator:
     if place is None:
         return GlooCommunicator(store, device, count, host)
-    from tinyshard.runtime.collectives.nccl import communicator_on
+    from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
 
     torch.cuda.set_device(place)
-    return communicator_on(place, collectives, store, device, count, host)
+    kind = NcclCommunicator if collectives == "nccl" else StagedCommunicator
+    return kind(store, device, count, host, place)

@@ -1,0 +1,118 @@
+"""What is done otherwise on a GPU.
+
+A trace is made of tensors on the CPU, for which torch has ops that it does not have for GPUs: GPUs call the kernels
+here in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def is_broken(gpu: torch.device) -> bool:
+    """Whether this process computes nothing on the GPU any more: CUDA raises its first error at every later call.
+
+    It blocks until the GPU has finished what it was given.
+    """
+    try:
+        torch.cuda.synchronize(gpu)
+    except Exception:
+        return True
+    return False
+
+
+def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float) -> Tensor:
+    """Of attention: query @ key.T * scale, -inf where nothing is to be attended to."""
+    scores = query @ key.mT * scale
+    if mask is not None:
+        scores = scores + mask
+    if is_causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    return scores
+
+
+def _widened(*xs: Tensor) -> list[Tensor]:
+    """In float32, if they are of 16 bits: torch's op computes in that."""
+    return [x if x.dtype == torch.float64 else x.float() for x in xs]
+
+
+def attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`aten._scaled_dot_product_flash_attention_for_cpu`, which refuses dropout.
+
+    Returns:
+        As that op: the result, and for the gradient the logarithms of the sums of the exponentiated scores.
+    """
+    heads = query.size(1) // key.size(1)  # several heads of queries may share one of keys
+    q, k, v = _widened(query, key.repeat_interleave(heads, 1), value.repeat_interleave(heads, 1))
+    scores = _scores(q, k, is_causal, attn_mask, query.size(-1) ** -0.5 if scale is None else scale)
+    sums = scores.logsumexp(-1)
+    sums = torch.where(sums == -torch.inf, 0, sums)  # a query that attends to nothing gets zeros
+    return ((scores - sums[..., None]).exp() @ v).to(query.dtype), sums
+
+
+def attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`aten._scaled_dot_product_flash_attention_for_cpu_backward`: the gradients of query, key and value."""
+    heads = query.size(1) // key.size(1)
+    wide = _widened(grad_out, query, key.repeat_interleave(heads, 1), value.repeat_interleave(heads, 1), out)
+    g, q, k, v, made = wide
+    factor = query.size(-1) ** -0.5 if scale is None else scale
+    weights = (_scores(q, k, is_causal, attn_mask, factor) - logsumexp[..., None]).exp()
+    of_scores = weights * (g @ v.mT - (g * made).sum(-1, keepdim=True)) * factor
+
+    def shared(x: Tensor) -> Tensor:
+        return x.unflatten(1, (-1, heads)).sum(2)
+
+    found = of_scores @ k, shared(of_scores.mT @ q), shared(weights.mT @ g)
+    return tuple(x.to(query.dtype) for x in found)  # type: ignore[return-value]
+
+
+def lstm_layer(x: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`aten.mkldnn_rnn_layer`, which torch calls for one direction of one layer of an LSTM.
+
+    Args:
+        x: (steps, batch, features).
+        operands: four weights, the state, the cell, whether it runs backwards, and seven more, of which the fifth is
+            whether there are biases.
+
+    Returns:
+        As that op: the results, the last state, the last cell, and a workspace, which is empty.
+    """
+    (*weights, state, cell, is_reversed), has_biases = operands[:7], operands[11]
+    x = x.flip(0) if is_reversed else x
+    start = [state[None], cell[None]]
+    out, *last = torch.lstm(x, start, weights[: 4 if has_biases else 2], has_biases, 1, 0.0, False, False, False)
+    workspace = torch.empty(0, dtype=torch.uint8, device=x.device)
+    return out.flip(0) if is_reversed else out, last[0][0], last[1][0], workspace
+
+
+GPU_KERNELS: dict[str, Callable[..., Any]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": attention_backward,
+    "aten.mkldnn_rnn_layer.default": lstm_layer,
+}
