@@ -6,6 +6,7 @@ here in their place.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -106,7 +107,9 @@ def lstm_layer(x: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
     (*weights, state, cell, is_reversed), has_biases = operands[:7], operands[11]
     x = x.flip(0) if is_reversed else x
     start = [state[None], cell[None]]
-    out, *last = torch.lstm(x, start, weights[: 4 if has_biases else 2], has_biases, 1, 0.0, False, False, False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of weights that are no part of a module's one block of memory
+        out, *last = torch.lstm(x, start, weights[: 4 if has_biases else 2], has_biases, 1, 0.0, False, False, False)
     workspace = torch.empty(0, dtype=torch.uint8, device=x.device)
     return out.flip(0) if is_reversed else out, last[0][0], last[1][0], workspace
 

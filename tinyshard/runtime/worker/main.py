@@ -144,5 +144,6 @@ def _join(
     from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
 
     torch.cuda.set_device(place)
+    torch.backends.cudnn.allow_tf32 = False  # else convolutions of float32 keep 10 bits of each operand
     kind = NcclCommunicator if collectives == "nccl" else StagedCommunicator
     return kind(store, device, count, host, place)
