@@ -36,9 +36,10 @@ class Node:
 
 def test_what_was_made_meanwhile_is_collected_later_like_anything_else():
     gc.collect()
+    frozen = gc.get_freeze_count()  # Python 3.12 freezes some objects at its start
     with collector.paused_for_imports():
         Node()
-    assert gc.get_freeze_count() == 0
+    assert gc.get_freeze_count() == frozen
     assert any(type(x) is Node for x in gc.get_objects())
     gc.collect()
     assert not any(type(x) is Node for x in gc.get_objects())
