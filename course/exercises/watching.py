@@ -1,15 +1,20 @@
-"""What a learner's function does while a judge runs it: where it waits, and which names it uses."""
+"""What a learner's function does while a judge runs it: where it waits, by which clock, and which names it uses."""
 
 import inspect
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import CodeType
+from contextlib import ExitStack, contextmanager
+from types import CodeType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
 from tinyshard.runtime import lifecycle
 
-__all__ = ["names_in", "watched_waits"]
+__all__ = ["clock_of", "names_in", "watched_waits"]
+
+CLOCKS = ("perf_counter", "time", "monotonic")
+# replaced for the whole process as well; other threads of the kernel wait by `monotonic`
+HARMLESS = ("perf_counter", "perf_counter_ns", "time", "time_ns")
 
 
 @contextmanager
@@ -39,6 +44,29 @@ def watched_waits(on_wait: Callable[[Any], None]) -> Iterator[None]:
         mock.patch.object(runtime, "wait", noting(runtime.wait)),
         mock.patch.object(runtime, "fetch", noting(runtime.fetch)),
     ):
+        yield
+
+
+@contextmanager
+def clock_of(function: Any, now_s: Callable[[], float]) -> Iterator[None]:
+    """Inside, every clock of `time` by which the function can measure shows `now_s()`.
+
+    Args:
+        function: it may know the module by another name, or a clock by a name of its own, as after
+            `from time import perf_counter`.
+        now_s: the time in seconds.
+    """
+    shown: dict[str, Callable[[], float]] = dict.fromkeys(CLOCKS, now_s)
+    shown |= {f"{name}_ns": lambda: round(now_s() * 1e9) for name in CLOCKS}
+    stands_for: dict[int, object] = {id(getattr(time, name)): shows for name, shows in shown.items()}
+    stands_for[id(time)] = SimpleNamespace(**{**vars(time), **shown})
+    names: dict[str, Any] = getattr(inspect.unwrap(function), "__globals__", {}) if callable(function) else {}
+    real = {name: value for name, value in names.items() if id(value) in stands_for}
+    with ExitStack() as stack:
+        for name in HARMLESS:
+            stack.enter_context(mock.patch.object(time, name, shown[name]))
+        stack.callback(names.update, real)
+        names.update({name: stands_for[id(value)] for name, value in real.items()})
         yield
 
 

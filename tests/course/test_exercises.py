@@ -1,8 +1,10 @@
 """Each exercise: its stub is not accepted, its solution is, and wrong answers are refused with the hint they need."""
 
 import importlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,3 +88,46 @@ def test_exercises_are_numbered_in_the_order_of_their_lesson(lesson: str) -> Non
     ids = list(exercises_of(lesson))
     assert ids == [f"{lesson}.{number}" for number in range(1, len(ids) + 1)]
     assert list(importlib.import_module(f"course.solutions.lesson_{lesson}").ANSWERS) == ids
+
+
+def benchmark_by(clock: Callable[[], float], second: float = 1) -> Callable[[Any], float]:
+    """The right answer to 01.2, by another clock, which its cell knows by a name of its own."""
+    cell = {"clock": clock, "second": second}
+    exec(
+        "def benchmark(matrix):\n"
+        "    matrix.block_until_ready()\n"
+        "    start = clock()\n"
+        "    (matrix @ matrix).block_until_ready()\n"
+        "    return (clock() - start) / second\n",
+        cell,
+    )
+    benchmark: Callable[[Any], float] = cell["benchmark"]  # type: ignore[assignment]
+    return benchmark
+
+
+def benchmark_by_monotonic(matrix: Any) -> float:
+    matrix.block_until_ready()
+    start = time.monotonic()
+    (matrix @ matrix).block_until_ready()
+    return time.monotonic() - start
+
+
+OTHER_RIGHT_ANSWERS = [
+    ("01.2", benchmark_by(time.perf_counter)),
+    ("01.2", benchmark_by(time.perf_counter_ns, 1e9)),
+    ("01.2", benchmark_by(time.monotonic)),
+    ("01.2", benchmark_by_monotonic),
+]
+
+
+@pytest.mark.parametrize("id, answer", OTHER_RIGHT_ANSWERS)
+def test_a_right_answer_that_is_written_in_another_way_is_passed(
+    id: str, answer: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(id, answer)
+    assert capsys.readouterr().out.splitlines()[0] == f"{id}: passed"
+
+
+def test_one_second_without_a_product_is_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
+    check("01.2", lambda matrix: 1.0)
+    assert "it does not wait for the product" in capsys.readouterr().out
