@@ -8,6 +8,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
+from course.exercises.watching import watched_waits
 
 __all__ = ["EXERCISES"]
 
@@ -43,37 +44,33 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
     return PASSED
 
 
-class WatchedShard:
-    """A shard that counts how often its data are asked for."""
+class KnownShard:
+    """What an answer may know of a shard; its data have a buffer of their own, so that it shows who is fetched."""
 
     def __init__(self, shard: Any) -> None:
         self.device, self.index, self.replica_id = shard.device, shard.index, shard.replica_id
-        self.asked = 0
-        self._shard = shard
-
-    @property
-    def data(self) -> Any:
-        """The block."""
-        self.asked += 1
-        return self._shard.data
+        self.data = ts.device_put(ts.device_get(shard.data), shard.device)
 
 
-class WatchedArray:
-    """What an answer may know of an array: its shape and dtype, and shards that are watched."""
+class KnownArray:
+    """What an answer may know of an array: its shape and dtype, and its shards."""
 
     def __init__(self, array: Any) -> None:
         self.shape, self.dtype, self.ndim, self.sharding = array.shape, array.dtype, array.ndim, array.sharding
-        self.addressable_shards = [WatchedShard(shard) for shard in array.addressable_shards]
+        self.size, self.dim, self.numel = array.size, array.dim, array.numel
+        self.addressable_shards = [KnownShard(shard) for shard in array.addressable_shards]
 
 
 def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
-    """The whole tensor, from watched shards: each block once."""
+    """The whole tensor, from shards: each block is fetched once. To name its data, or to ask their shape, is free."""
     numbers = torch.arange(32.0).reshape(8, 4)
     for entries, blocks in (("a",), 4), (("b", "a"), 8), ((None, "b"), 2), ((), 1):
-        watched = WatchedArray(_board(*entries))
-        got = fetch(watched)
+        waits: list[Any] = []
+        array = KnownArray(_board(*entries))
+        with watched_waits(waits.append):
+            got = fetch(array)
         spec = P(*entries)
-        if isinstance(got, WatchedArray):
+        if isinstance(got, KnownArray):
             return differs(
                 "`fetch` asked for the whole array", "Take `addressable_shards`, and fetch the `data` of some."
             )
@@ -81,15 +78,15 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
         if told:
             hint = "Blocks need not lie below each other. `index` says where in the whole tensor a block belongs."
             return differs(told, "" if entries == ("a",) else hint)
-        asked = [shard.asked for shard in watched.addressable_shards]
-        if sum(asked) < blocks:
+        fetched = len({id(buffer) for buffer in waits})
+        if fetched < blocks:
             return differs(
-                f"right, but of `array` only {sum(asked)} shards were fetched, and it has {blocks} blocks",
+                f"right, but of `array` only {fetched} shards were fetched, and it has {blocks} blocks",
                 "Take what you fetch from the shards of the argument, `array`.",
             )
-        if sum(asked) > blocks:
+        if fetched > blocks:
             return differs(
-                f"right, but for {spec} the data of {sum(asked)} shards were fetched, and {blocks} do",
+                f"right, but for {spec} the data of {fetched} shards were fetched, and {blocks} do",
                 "Copies of a block are fetched, too. Which number of a shard tells the first copy from the other ones?",
             )
     return PASSED
