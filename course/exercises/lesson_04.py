@@ -1,5 +1,7 @@
 """Lesson 04: one function on many examples, and on many devices."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -36,9 +38,11 @@ def _watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
     """The function, and a list to which each of its calls adds the shapes of its arguments."""
     seen: Shapes = []
 
-    def call(*args: Any) -> Any:
-        seen.append(tuple(tuple(x.shape) for x in args))
-        return function(*args)
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        given = inspect.signature(function).bind(*args, **named)
+        seen.append(tuple(tuple(x.shape) for x in given.args))
+        return function(*given.args)
 
     return call, seen
 

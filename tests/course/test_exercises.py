@@ -123,12 +123,30 @@ def fetch_of_named_data(array: Any) -> torch.Tensor:
     return whole
 
 
+def table_by_names(distance: Any, points: Any) -> Any:
+    return ts.vmap(lambda one: ts.vmap(lambda other: distance(b=other, a=one))(points))(points)
+
+
+def pulls_by_names(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
+    def on_block(w: Any, examples: Any, targets: Any) -> Any:
+        def length(x: Any, target: Any) -> Any:
+            return ts.grad(lambda w: loss(w=w, x=x, target=target))(w).norm()
+
+        return ts.vmap(length)(examples, targets)
+
+    line = ts.make_mesh((8,), ("d",))
+    specs = ts.P(), ts.P("d"), ts.P("d")
+    return ts.shard_map(on_block, mesh=line, in_specs=specs, out_specs=ts.P("d"))(w, examples, targets)
+
+
 OTHER_RIGHT_ANSWERS = [
     ("01.2", benchmark_by(time.perf_counter)),
     ("01.2", benchmark_by(time.perf_counter_ns, 1e9)),
     ("01.2", benchmark_by(time.monotonic)),
     ("01.2", benchmark_by_monotonic),
     ("03.2", fetch_of_named_data),
+    ("04.1", table_by_names),
+    ("04.3", pulls_by_names),
 ]
 
 
