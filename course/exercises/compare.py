@@ -1,5 +1,6 @@
 """How far a value is from the wanted one, in words; values may be Arrays, tensors, NumPy's, lists or numbers."""
 
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import torch
 
 import tinyshard as ts
 
-__all__ = ["difference", "plain"]
+__all__ = ["difference", "number_in", "plain"]
 
 SHOWN = 16  # values up to this many elements are shown whole
 
@@ -26,6 +27,23 @@ def plain(value: Any) -> torch.Tensor:
     if isinstance(value, list | tuple) and any(isinstance(each, torch.Tensor | list | tuple) for each in value):
         return torch.stack([plain(each) for each in value])
     return torch.as_tensor(np.asarray(value))
+
+
+def number_in(value: Any) -> int | float | None:
+    """The number that a value is, an int where it is whole, of whatever type; None for what is not one real number.
+
+    Example:
+        >>> number_in(8), number_in(8.0), number_in(torch.tensor(8)), number_in(np.float64(0.5)), number_in(True)
+        (8, 8, 8, 0.5, None)
+    """
+    if isinstance(value, torch.Tensor) and value.dim() == 0 and not value.is_complex():
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    if isinstance(value, Integral):
+        return int(value)
+    number = float(value)
+    return int(number) if number.is_integer() else number
 
 
 def difference(got: Any, want: Any, what: str = "it", tolerance: float = 1e-5) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference, plain
+from course.exercises.compare import difference, number_in, plain
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 
 __all__ = ["EXERCISES"]
@@ -98,10 +98,12 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor]) -> Verdict:
 
 def judge_kept(answer: object) -> Verdict:
     """00.3: one sum on CPU 2; what CPU 4 was sent."""
-    if not isinstance(answer, list | tuple) or len(answer) != 2 or not all(isinstance(each, int) for each in answer):
+    numbers = [number_in(each) for each in answer] if isinstance(answer, list | tuple) else []
+    if len(numbers) != 2 or not all(isinstance(each, int) for each in numbers):
         return differs("it is not a list of two whole numbers of bytes")
-    on_2, on_4 = answer
-    right = sum(each == want for each, want in zip(answer, KEPT, strict=True))
+    on_2, on_4 = numbers
+    assert on_2 is not None
+    right = sum(each == want for each, want in zip(numbers, KEPT, strict=True))
     if right == 2:
         return PASSED
     told = f"{right} of 2 {'is' if right == 1 else 'are'} right"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 import tinyshard as ts
-from course.exercises.compare import difference
+from course.exercises.compare import difference, number_in
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
 from course.exercises.watching import watched_waits
 from course.network import step_on
@@ -92,17 +92,18 @@ def _fewest(is_enough: Callable[[int], bool]) -> int:
 
 def judge_rows(answer: object) -> Verdict:
     """12.2: the row from which an H100 does not wait for its memory."""
-    if not isinstance(answer, int) or isinstance(answer, bool):
-        return differs(f"it is of type {type(answer).__name__}, not a whole number")
+    rows = number_in(answer)
+    if not isinstance(rows, int):
+        return differs(f"{answer!r} is not a whole number")
     best = _fewest(arithmetic_decides)
-    if answer == best:
+    if rows == best:
         return PASSED
-    told = f"{answer:,} is {'more' if answer > best else 'less'} than the smallest number"
-    if answer in (295, 296):
+    told = f"{rows:,} is {'more' if rows > best else 'less'} than the smallest number"
+    if rows in (295, 296):
         return differs(told, "That is the approximation: the matrix alone. Also x is read, and the result is written.")
-    if answer == _fewest(lambda rows: arithmetic_decides(rows, counted=2)):
+    if rows == _fewest(lambda each: arithmetic_decides(each, counted=2)):
         return differs(told, "x is counted, the result is not: B rows of 28,672 numbers are written.")
-    if answer == best - 1:
+    if rows == best - 1:
         return differs(told, "The times are not equal yet: at least as long means the next whole number.")
     return differs(told)
 
@@ -115,15 +116,16 @@ def is_computing_longer(each: int) -> bool:
 
 def judge_examples(answer: object) -> Verdict:
     """12.3: the batch of a device from which computing decides."""
-    if not isinstance(answer, int) or isinstance(answer, bool) or not 0 < answer < 10**6:
+    examples = number_in(answer)
+    if not isinstance(examples, int) or not 0 < examples < 10**6:
         return differs(f"{answer!r} is no number of examples")
-    if is_computing_longer(answer) and not (answer > 1 and is_computing_longer(answer - 1)):
+    if is_computing_longer(examples) and not (examples > 1 and is_computing_longer(examples - 1)):
         return PASSED
-    if is_computing_longer(answer):
+    if is_computing_longer(examples):
         hint = "Enough, but not the smallest. Both times are known for 1,024 examples: which of them grows?"
-        return differs(f"with {answer:,} examples computing is the longer part; so it is with fewer", hint)
-    told = f"with {answer:,} examples a device communicating is still the longer part"
-    if answer == 1024:
+        return differs(f"with {examples:,} examples computing is the longer part; so it is with fewer", hint)
+    told = f"with {examples:,} examples a device communicating is still the longer part"
+    if examples == 1024:
         return differs(told, "That is the batch of the tables: 7.6 ms of computing against 14.7 ms.")
     return differs(told)
 

@@ -3,9 +3,11 @@
 import importlib
 import time
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -140,13 +142,21 @@ def pulls_by_names(loss: Any, w: Any, examples: Any, targets: Any) -> Any:
 
 
 OTHER_RIGHT_ANSWERS = [
+    ("00.3", (torch.tensor(4), 512 * 1024 * 32 / 8)),
     ("01.2", benchmark_by(time.perf_counter)),
     ("01.2", benchmark_by(time.perf_counter_ns, 1e9)),
     ("01.2", benchmark_by(time.monotonic)),
     ("01.2", benchmark_by_monotonic),
+    ("03.1", lambda array, row, column: tuple(answers_of("03.1").solution(array, row, column))),  # type: ignore[operator]
     ("03.2", fetch_of_named_data),
     ("04.1", table_by_names),
     ("04.3", pulls_by_names),
+    ("06.3", Fraction(110) * 100_000 / Fraction(5, 4)),
+    ("11.2", lambda devices: tuple(answers_of("11.2").solution(devices))),  # type: ignore[operator]
+    ("11.5", [ts.P(None, "d"), ts.P(None, "d")]),
+    ("12.2", np.int64(310)),
+    ("12.3", torch.tensor(1997)),
+    ("12.3", 1997.0),
 ]
 
 
