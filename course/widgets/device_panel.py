@@ -91,10 +91,11 @@ def device_panel() -> Explorer[PoolNow]:
     pressed: dict[str, int] = {}
 
     def act(name: str, presses: int, what: Callable[[], None]) -> None:
-        """Do once what a button stands for, when it has been pressed since the last look."""
-        if presses > pressed.get(name, 0):
-            what()
+        """Do once what a button stands for, also where it fails, when it has been pressed since the last look."""
+        is_new = presses > pressed.get(name, 0)
         pressed[name] = presses
+        if is_new:
+            what()
 
     def look(looks: int, device: int, stops: int, continues: int, kills: int, starts: int) -> PoolNow:
         act("starts", starts, ts.init)
@@ -105,7 +106,7 @@ def device_panel() -> Explorer[PoolNow]:
 
     controls: list[Control] = [
         Press("looks", "refresh"),
-        Choice("device", "device", [(repr(device), device.id) for device in ts.devices()]),
+        Choice("device", "device", lambda _: [(repr(device), device.id) for device in ts.devices()]),
         Press("stops", "stop"),
         Press("continues", "resume"),
         Press("kills", "kill"),

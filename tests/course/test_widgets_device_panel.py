@@ -71,3 +71,28 @@ def test_without_processes_the_bytes_are_told_and_the_buttons_leave_the_devices_
     assert "CPU 2   no process 64 B of Arrays" in panel.text
     assert x.sum().item() == 0
     assert "64 B" not in panel.choose(starts=1).text
+
+
+def test_the_panel_offers_the_devices_that_there_are_when_others_have_been_started(local: None) -> None:
+    panel = device_panel().choose(device=3)
+    ts.init(devices=2, runtime="local")
+    panel.choose(stops=1)
+    assert panel.choices["device"] == 0
+    assert "CPU 1" in panel.text and "CPU 2" not in panel.text
+    ts.init(devices=8, runtime="local")
+    assert "CPU 7" in panel.choose(looks=1, device=7).text
+
+
+def test_a_press_that_fails_is_not_made_good_by_the_next_one(local: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def fail() -> None:
+        started.append(1)
+        raise ts.errors.RuntimeStateError("no device", got="none", rule="there are some", try_="again")
+
+    monkeypatch.setattr(ts, "init", fail)
+    panel = device_panel().choose(starts=1)
+    assert "no device" in panel.text
+    panel.choose(looks=1)
+    assert len(started) == 1
+    assert "CPU 3" in panel.text
