@@ -61,12 +61,13 @@ def note_choice(folder: Path, id: str, choice: str) -> bool:
     Raises:
         OSError: the file cannot be written.
     """
-    kept = jsonfile.read_dict(folder / PREDICTED)
-    known = guesses_in(kept)
-    if id in _explained or (id in known and known[id].is_explained):
-        return False
-    _write(folder, learner_in(kept), {**known, id: Guess(choice)})
-    return True
+    with jsonfile.alone_in(folder):
+        kept = jsonfile.read_dict(folder / PREDICTED)
+        known = guesses_in(kept)
+        if id in _explained or (id in known and known[id].is_explained):
+            return False
+        _write(folder, learner_in(kept), {**known, id: Guess(choice)})
+        return True
 
 
 def note_explained(folder: Path, id: str) -> Guess | None:
@@ -78,14 +79,15 @@ def note_explained(folder: Path, id: str) -> Guess | None:
     Raises:
         OSError: the file cannot be written.
     """
-    kept = jsonfile.read_dict(folder / PREDICTED)
-    known = guesses_in(kept)
-    if id not in known:
-        _explained.add(id)
-        return None
-    if not known[id].is_explained:
-        _write(folder, learner_in(kept), {**known, id: Guess(known[id].choice, is_explained=True)})
-    return known[id]
+    with jsonfile.alone_in(folder):
+        kept = jsonfile.read_dict(folder / PREDICTED)
+        known = guesses_in(kept)
+        if id not in known:
+            _explained.add(id)
+            return None
+        if not known[id].is_explained:
+            _write(folder, learner_in(kept), {**known, id: Guess(known[id].choice, is_explained=True)})
+        return known[id]
 
 
 def _write(folder: Path, learner: str | None, guesses: dict[str, Guess]) -> None:

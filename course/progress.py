@@ -41,9 +41,10 @@ def note(folder: Path, id: str, is_passed: bool) -> Record:
     Raises:
         OSError: the file cannot be written.
     """
-    known = read_progress(folder)
-    before = known.get(id, Record())
-    known[id] = Record(before.wrong + (not is_passed), before.is_passed or is_passed)
-    lines = {each: {"wrong": record.wrong, "passed": record.is_passed} for each, record in sorted(known.items())}
-    jsonfile.write(folder / PROGRESS, lines)
+    with jsonfile.alone_in(folder):
+        known = read_progress(folder)
+        before = known.get(id, Record())
+        known[id] = Record(before.wrong + (not is_passed), before.is_passed or is_passed)
+        lines = {each: {"wrong": record.wrong, "passed": record.is_passed} for each, record in sorted(known.items())}
+        jsonfile.write(folder / PROGRESS, lines)
     return known[id]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from course import check, checking, deadline, exercises
+from course import check, checking, deadline, exercises, progress
 from course.exercises import UnknownExerciseError
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs, is_untouched
-from course.progress import PROGRESS, Record, read_progress
+from course.progress import PROGRESS, Record, note, read_progress
 
 
 def judge_three(answer: object) -> Verdict:
@@ -161,6 +161,35 @@ def test_a_damaged_progress_file_counts_as_empty(
     (tmp_path / PROGRESS).write_text(damaged)
     assert said(capsys, 3) == ["99.1: passed"]
     assert json.loads((tmp_path / PROGRESS).read_text()) == {"99.1": {"wrong": 0, "passed": True}}
+
+
+def test_what_two_kernels_write_at_once_is_both_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    is_at_the_lock_or_done = threading.Event()
+    lock = fcntl.flock
+
+    def flock(*arguments: object) -> None:
+        if threading.current_thread() is other:
+            is_at_the_lock_or_done.set()
+        lock(*arguments)
+
+    def note_another() -> None:
+        note(tmp_path, "99.2", True)
+        is_at_the_lock_or_done.set()
+
+    def read(folder: Path) -> dict[str, Record]:
+        known = read_progress(folder)
+        if threading.current_thread() is not other:
+            other.start()
+            assert is_at_the_lock_or_done.wait(60)
+        return known
+
+    other = threading.Thread(target=note_another)
+    monkeypatch.setattr(fcntl, "flock", flock)
+    monkeypatch.setattr(progress, "read_progress", read)
+    note(tmp_path, "99.1", True)
+    other.join()
+    assert set(read_progress(tmp_path)) == {"99.1", "99.2"}
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_answer_is_checked_all_the_same(
