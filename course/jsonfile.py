@@ -42,5 +42,9 @@ def write(path: Path, value: dict[str, Any]) -> None:
         OSError: the file cannot be written.
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+        os.replace(partial, path)
+    except BaseException:  # a full disk, or Ctrl-C
+        partial.unlink(missing_ok=True)
+        raise

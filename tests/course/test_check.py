@@ -1,6 +1,8 @@
 """`check` says how an answer does, raises for none, comes back from all, and keeps the learner's progress."""
 
+import errno
 import json
+import os
 import signal
 import threading
 import time
@@ -190,6 +192,19 @@ def test_what_two_kernels_write_at_once_is_both_kept(monkeypatch: pytest.MonkeyP
     note(tmp_path, "99.1", True)
     other.join()
     assert set(read_progress(tmp_path)) == {"99.1", "99.2"}
+
+
+def test_of_a_write_that_fails_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    note(tmp_path, "99.1", True)
+
+    def fill_the_disk(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fill_the_disk)
+    with pytest.raises(OSError, match="No space"):
+        note(tmp_path, "99.2", True)
+    assert [each.name for each in tmp_path.iterdir()] == [PROGRESS]
+    assert set(read_progress(tmp_path)) == {"99.1"}
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_answer_is_checked_all_the_same(
