@@ -3,6 +3,7 @@
 import sys
 import textwrap
 import traceback
+from collections import Counter
 from pathlib import Path
 
 from course.deadline import OverdueError, deadline
@@ -15,6 +16,9 @@ __all__ = ["check"]
 
 LIMIT_S = 30.0  # the slowest right answer of the course takes two, where nothing else runs
 LIBRARIES = ("course", "tinyshard", "torch")
+
+# wrong answers that could not be written down: the ladder is climbed in this kernel all the same
+_unkept: Counter[str] = Counter()
 
 
 def check(id: str, answer: object) -> None:
@@ -47,7 +51,8 @@ def check(id: str, answer: object) -> None:
     try:
         record, unkept = note(Path.cwd(), id, verdict.is_passed), ""
     except OSError as error:
-        record, unkept = Record(wrong=1), f"progress is not kept: {error.strerror}"
+        _unkept[id] += not verdict.is_passed
+        record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"
     if verdict.is_passed:
         print(f"{id}: passed")
         if exercise.why:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -208,13 +209,19 @@ def test_of_a_write_that_fails_nothing_is_left(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_answer_is_checked_all_the_same(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checking, "_unkept", Counter())
     (tmp_path / PROGRESS).mkdir()  # a folder in its place: also for root, who may write everywhere
     assert said(capsys, 4) == [
         "99.1: it is 4, not 3",
         "  hint 1 of 3: How many are there?",
         "  progress is not kept: Is a directory",
+    ]
+    assert [said(capsys, number)[1] for number in (5, 6, 7)] == [
+        "  hint 2 of 3: More than two.",
+        "  hint 3 of 3: Write 3.",
+        "  hint 3 of 3: Write 3.",
     ]
 
 
