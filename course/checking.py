@@ -11,6 +11,7 @@ from course.exercises import exercise_of
 from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
 from course.progress import Record, note
 from course.wrapping import WIDTH, filled
+from tinyshard.core.errors import TinyshardError
 
 __all__ = ["check"]
 
@@ -75,23 +76,33 @@ def judge(exercise: Exercise, answer: object) -> Verdict | None:
     except OverdueError:
         return differs(f"it was still running after {LIMIT_S:g} seconds, and was stopped")
     except (Exception, SystemExit) as error:
-        return differs(_crash(error))
+        return differs(_crash(error, answer))
 
 
-def _crash(error: BaseException) -> str:
-    """One line of the error, and under it the last line of the learner's own."""
+def _crash(error: BaseException, answer: object) -> str:
+    """One line of the error, and under it the last line of the learner's own.
+
+    Where no line of theirs was running, the judge has stumbled over what the answer is, or returned.
+    """
     first = (str(error).strip().splitlines() or ["no message"])[0]
-    told = f"it raised {type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
+    told = f"{type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
     theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     if theirs and theirs[-1].line:
-        told += f"\n  at:   {theirs[-1].line}"
-    return told
+        return f"it raised {told}\n  at:   {theirs[-1].line}"
+    if theirs or isinstance(error, TinyshardError):
+        return f"it raised {told}"
+    if callable(answer) and "NoneType" in first:
+        return f"what it returns is None, or has a None in it, and cannot be checked: {told}"
+    return f"what it {'returns' if callable(answer) else 'is'} cannot be checked: {told}"
 
 
 def _is_ours(filename: str) -> bool:
-    """Whether a frame is the kit's or a library's: a learner's cell lies in a file that the kernel makes for it."""
+    """Whether a frame is the kit's or a library's: a learner's cell lies in a file that the kernel makes for it.
+
+    torch runs what it has generated as `<string>`.
+    """
     homes = [Path(str(sys.modules[name].__file__)).parent for name in LIBRARIES if name in sys.modules]
-    return filename.startswith("<frozen") or any(Path(filename).is_relative_to(home) for home in homes)
+    return filename.startswith(("<frozen", "<string>")) or any(Path(filename).is_relative_to(home) for home in homes)
 
 
 def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> str:

@@ -171,3 +171,21 @@ def test_a_right_answer_that_is_written_in_another_way_is_passed(
 def test_one_second_without_a_product_is_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     check("01.2", lambda matrix: 1.0)
     assert "it does not wait for the product" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("id", ["02.2", "05.1", "05.3", "05.4", "06.4", "07.4", "10.1"])
+def test_of_a_function_without_return_it_is_said_that_it_returns_none(
+    id: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forgetful(*operands: Any) -> None:
+        torch.zeros(2)
+
+    check(id, forgetful)
+    told = capsys.readouterr().out
+    assert "None" in told.splitlines()[0]
+    assert "it raised" not in told
+
+
+def test_a_value_of_the_wrong_form_has_raised_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    check("02.3", ((2, 4),))
+    assert capsys.readouterr().out.startswith("02.3: what it is cannot be checked: ValueError: ")
