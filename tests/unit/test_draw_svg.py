@@ -97,6 +97,28 @@ def test_a_mesh_of_three_axes_has_a_panel_for_each_place_on_the_first():
     assert len(cells(svg)) == 8
 
 
+@pytest.mark.parametrize("shape", [(1,), (2, 2), (2, 2, 2), (1, 8, 1)])
+def test_long_axis_names_are_inside_the_picture_and_not_on_one_another(shape):
+    names = ("pipeline_stages_of_the_model", "data_parallel_replicas_of_it", "tensor_parallel_columns_of_it")[
+        -len(shape) :
+    ]
+    root = ElementTree.fromstring(mesh_svg(shape, range(math.prod(shape)), names, "cpu"))
+    width, height = float(root.get("width")), float(root.get("height"))
+    boxes = []
+    for text in root.iter(f"{SVG}text"):
+        if "parallel" in text.text:
+            x, y, half = float(text.get("x")), float(text.get("y")), len(text.text) * CHARACTER_WIDTH * 11 / 2
+            if text.get("transform"):
+                boxes.append((x - 8, y - half - 4, x, y + half - 4))
+            else:
+                boxes.append((x - half, y - 8, x + half, y))
+    assert len(boxes) == (8 // 4 if len(shape) == 3 and shape[0] == 2 else 1) * min(len(shape), 2)
+    for left, top, right, bottom in boxes:
+        assert left >= 0 and top >= 0 and right <= width and bottom <= height
+    for (a, b, c, d), (e, f, g, h) in itertools.combinations(boxes, 2):
+        assert c <= e or g <= a or d <= f or h <= b
+
+
 def test_neighbouring_devices_differ_in_colour_up_to_32():
     assert len({device_colour(d) for d in range(32)}) == 32
     assert [device_colour(d) for d in range(8)] == list(OKABE_ITO)

@@ -95,22 +95,30 @@ def _panel(
             box = (x + inset, y + inset, width - 2 * inset, height - 2 * inset)
             elements.append(cell(box, ids, labels.lines[ids], labels.size, style.tip(block, ids), radius=2 * inset))
     below, beside = style.sides
-    middle = (left + right) / 2, (top + bottom) / 2
+    # in the middle, but where words are longer than the cells they begin with them
+    x = max((left + right) / 2, left + _length(below) / 2)
+    y = max((top + bottom) / 2, top + _length(beside) / 2)
+    bottom = max(bottom, top + _length(beside))
     if below:
         bottom += CAPTION + 5
-        elements.append(text(below, middle[0], bottom - CAPTION / 2, CAPTION))
+        elements.append(text(below, x, bottom - CAPTION / 2, CAPTION))
     if beside:
         right += CAPTION + 5
-        turned = f' transform="rotate(-90 {number(right - CAPTION / 2)} {number(middle[1])})"'
-        elements.append(text(beside, right - CAPTION / 2, middle[1], CAPTION, rest=turned))
+        turned = f' transform="rotate(-90 {number(right - CAPTION / 2)} {number(y)})"'
+        elements.append(text(beside, right - CAPTION / 2, y, CAPTION, rest=turned))
     return elements, left + whole_width, bottom
 
 
 def _width(panel: Panel, style: Style) -> float:
-    """The width of a panel with its caption and the words beside it."""
+    """The width of a panel with its caption, the words beside it, and those below it."""
     beside = CAPTION + 5 if style.sides[1] else 0
-    caption = CHARACTER_WIDTH * CAPTION * len(style.caption(panel.leading))
-    return max(_ticks(panel.columns, style.cell[0], 0)[1] + beside, caption)
+    cells = _ticks(panel.columns, style.cell[0], 0)[1]
+    return max(cells + beside, _length(style.caption(panel.leading)), _length(style.sides[0]))
+
+
+def _length(words: str) -> float:
+    """Of a caption or of the words at a side, in px."""
+    return CHARACTER_WIDTH * CAPTION * len(words)
 
 
 def _ticks(numbers: tuple[int | None, ...], size: float, start: float) -> tuple[list[tuple[float, float]], float]:
