@@ -3,18 +3,23 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 __all__ = ["alone_in", "read_dict", "write"]
+
+_WAITS_S = 1.0
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
     """Inside, no other process is inside for the same folder: what two kernels read, change and write is not lost.
 
-    Where the system or the file system has no such locks, nothing is locked.
+    It waits a second at most: a kernel that is stopped inside holds up no other. Where the system or the file system
+    has no such locks, nothing is locked.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError, OSError):
@@ -22,8 +27,20 @@ def alone_in(folder: Path) -> Iterator[None]:
 
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)  # which unlocks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            end_s = time.monotonic() + _WAITS_S
+            while not _has_locked(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
+                if time.monotonic() > end_s:
+                    break
+                time.sleep(0.01)
         yield
+
+
+def _has_locked(lock: Callable[[], None]) -> bool:
+    try:
+        lock()
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_dict(path: Path) -> dict[str, Any]:
@@ -41,10 +58,10 @@ def write(path: Path, value: dict[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    part = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-        os.replace(partial, path)
+        part.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+        os.replace(part, path)
     except BaseException:  # a full disk, or Ctrl-C
-        partial.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
         raise

@@ -195,6 +195,17 @@ def test_what_two_kernels_write_at_once_is_both_kept(monkeypatch: pytest.MonkeyP
     assert set(read_progress(tmp_path)) == {"99.1", "99.2"}
 
 
+def test_a_kernel_that_is_stopped_while_it_writes_holds_up_no_other(tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    others = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(others, fcntl.LOCK_EX)
+        assert note(tmp_path, "99.1", True).is_passed
+    finally:
+        os.close(others)
+    assert set(read_progress(tmp_path)) == {"99.1"}
+
+
 def test_of_a_write_that_fails_nothing_is_left(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     note(tmp_path, "99.1", True)
 

@@ -192,11 +192,11 @@ def no_attribute(x: Any, name: str) -> NoReturn:
         AttributeError: 'Tensor' object has no attribute 'astype'
           try:  x.to(dtype)
     """
-    raise AttributeError(
-        message(f"{type(x).__name__!r} object has no attribute {name!r}", try_=OF_ARRAYS.get(name, "")),
-        name=name,
-        obj=x,
-    )
+    instead = OF_ARRAYS.get(name, "")
+    error = AttributeError(message(f"{type(x).__name__!r} object has no attribute {name!r}", try_=instead))
+    if not instead:  # else Python would print a similar name beside what to use
+        error.name, error.obj = name, x
+    raise error
 
 
 def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
