@@ -23,8 +23,19 @@ def _nbytes(mapped: Any, *args: torch.Tensor) -> int:
 
 
 def judge_mean(mean_of_all: Callable[..., Any]) -> Verdict:
-    """The mean of the real losses on each device; device 6 has two of them and device 7 none."""
-    is_real = torch.arange(64) < 50
+    """The mean of the real losses on each device, of 50, as the task says, and of 41."""
+    verdict = _judge_mean(mean_of_all, 50)
+    if not verdict.is_passed or _judge_mean(mean_of_all, 41).is_passed:
+        return verdict
+    return differs(
+        "right for 50 real losses, but not for 41",
+        "The next batch has another number of real losses. `is_real` says how many a device has.",
+    )
+
+
+def _judge_mean(mean_of_all: Callable[..., Any], count: int) -> Verdict:
+    """Of 50 real ones, device 6 has two and device 7 none."""
+    is_real = torch.arange(64) < count
     losses = torch.where(is_real, torch.arange(64.0) ** 2, 900.0)
     parts, masks = losses.reshape(8, 8), is_real.reshape(8, 8)
 

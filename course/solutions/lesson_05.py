@@ -88,6 +88,9 @@ ANSWERS = {
             Wrong(lambda losses, is_real: ts.lax.pmean(losses.mean(), "i"), "The padding is counted too"),
             Wrong(lambda losses, is_real: (losses * is_real).sum() / is_real.sum(), "mean of its own losses"),
             Wrong(lambda losses, is_real: ts.lax.psum((losses * is_real).sum(), "i") / 64, "How many losses are real"),
+            Wrong(
+                lambda losses, is_real: ts.lax.psum((losses * is_real).sum(), "i") / 50, "another number of real losses"
+            ),
             Wrong(mean_by_gathering, "Which two numbers of each device"),
         ),
     ),
