@@ -90,6 +90,9 @@ def judge_dropout(dropout: Callable[..., Any]) -> Verdict:
     if (kept == kept[0]).all():
         hint = "The mask has one row. Draw one number for each element of `h`."
         return differs("all rows lose the same elements", hint)
+    if (kept == kept[:, :1]).all():
+        hint = "The mask has one column. Draw one number for each element of `h`."
+        return differs("whole rows are lost, and whole rows are kept", hint)
     if not 0.4 < share < 0.6:
         return differs(told)
     if torch.equal(plain(jitted(ts.random.key(4), x)) != 0, kept):

@@ -113,6 +113,7 @@ ANSWERS = {
             Wrong(lambda key, h: torch.nn.functional.dropout(h, 0.5), "have a hidden state"),
             Wrong(lambda key, h: torch.where(random.bernoulli(key, 0.5, h.shape), h, 0.0), "count twice"),
             Wrong(lambda key, h: 2 * h * random.bernoulli(key, 0.5, h.shape[1:]), "one number for each element"),
+            Wrong(lambda key, h: 2 * h * random.bernoulli(key, 0.5, (len(h), 1)), "one number for each element"),
             Wrong(lambda key, h: dropout(random.key(0), h), "the key that the caller gives"),
             Wrong(lambda key, h: torch.where(random.bernoulli(key, 0.9, h.shape), 2 * h, 0.0), "What decides"),
         ),
