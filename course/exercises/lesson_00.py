@@ -72,6 +72,8 @@ def _judge_placed(placed: object, tensors: Sequence[torch.Tensor]) -> Verdict:
         told = difference(array, tensor, f"number {number}")
         if told:
             return differs(told)
+        if array.dtype != tensor.dtype:
+            return differs(f"number {number} is of type {array.dtype}, not {tensor.dtype}")
         if len(array.devices()) > 1:
             return differs(f"number {number} is on {len(array.devices())} devices, not on one")
         (device,) = array.devices()

@@ -82,6 +82,11 @@ def place_by_numel(tensors: Sequence[Tensor], room: int) -> list[Any]:
     return placed
 
 
+def place_halved(tensors: Any, room: int) -> Any:
+    """Wrong: makes them fit by other numbers of half the size."""
+    return place([tensor.half() for tensor in tensors], room)
+
+
 def place_nowhere(tensors: Sequence[Tensor], room: int) -> list[Tensor]:
     """No device is involved."""
     return list(tensors)
@@ -105,6 +110,7 @@ ANSWERS = {
             Wrong(place_in_turn, "counts tensors"),
             Wrong(place_by_numel, "`numel` counts numbers"),
             Wrong(place_nowhere, "Which function sends it"),
+            Wrong(place_halved, "a count of the bytes"),
         ),
     ),
     "00.3": Answers(
