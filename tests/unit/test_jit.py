@@ -712,6 +712,15 @@ def test_explanations_name_the_argument_and_show_old_and_new(explained):
     assert "test_jit.py:" in text
 
 
+def test_explanations_compare_with_a_call_of_the_same_containers_where_there_was_one(explained):
+    f = ts.jit(lambda pair: pair[0] + pair[1])
+    explained(f, [torch.ones(2), torch.ones(2)])
+    assert "put together otherwise: ([*, *]), now ((*, *))" in explained(f, (torch.ones(2), torch.ones(2)))
+    told = explained(f, [torch.ones(2), torch.ones(2).double()])
+    assert "\n  pair[1]: f32[2], now f64[2]\n" in told
+    assert "otherwise" not in told
+
+
 def test_explanations_tell_of_closed_over_tensors(explained):
     w = torch.ones(2)
     f = ts.jit(lambda x: x + w)

@@ -38,9 +38,12 @@ def explanation(
         f is traced: it was not called before
           at notebook.py:3
     """
-    apart = [list(_differences(leaf_names, before, new)) for before in old]
-    if not apart:
+    known = list(old)
+    if not known:
         return f"{name} is traced: it was not called before\n  at {where}"
+    # other containers, or another number of arguments, are farther away than any leaf
+    alike = [before for before in known if _containers(before) == _containers(new)] or known
+    apart = [list(_differences(leaf_names, before, new)) for before in alike]
     nearest = min(reversed(apart), key=len)  # of equally near ones the latest
     lines = nearest[:MOST_LINES] or [*closed]
     if len(nearest) > MOST_LINES:
@@ -48,8 +51,13 @@ def explanation(
     return "\n  ".join([f"{name} is traced again", *lines, f"at {where}"])
 
 
+def _containers(signature: Signature) -> tuple[object, ...]:
+    """How the arguments are put together, whatever the leaves are."""
+    return signature.tree, signature.nones, len(signature.metas)
+
+
 def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -> Iterator[str]:
-    if (before.tree, before.nones, len(before.metas)) != (now.tree, now.nones, len(now.metas)):
+    if _containers(before) != _containers(now):
         yield f"the arguments are put together otherwise: {_spelled(before)}, now {_spelled(now)}"
     else:
         for label, a, b in zip(leaf_names, before.metas, now.metas, strict=True):
