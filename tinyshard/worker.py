@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--secret-file", metavar="PATH", help="default: TINYSHARD_SECRET_FILE or ~/.tinyshard/secret")
     parser.add_argument(
         "--wait",
-        type=float,
+        type=_seconds,
         default=WAIT_S,
         metavar="SECONDS",
         help="how long to be without a controller (%(default)s)",
@@ -71,6 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
         return agent.serve(address, secret, slot, given.wait)
     except KeyboardInterrupt:
         return 130
+
+
+def _seconds(word: str) -> float:
+    seconds = float(word)
+    if not seconds >= 0:  # nan is neither more nor less: no time would ever be up
+        raise argparse.ArgumentTypeError(f"{word} is no number of seconds to wait")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.workers.processes import wait_until
+from tinyshard import worker
 from tinyshard.core.errors import DeviceLostError, RuntimeStateError
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link, Stream
@@ -192,3 +193,10 @@ def test_strangers_who_say_nothing_hold_nothing_up(hosts: Hosts, come: Callable[
             opened.enter_context(socket.create_connection(connect.parse(hosts.address)))
         come("agent", 0, {**FACTS, "count": 1})
         assert len(gathered(hosts)) == 1
+
+
+@pytest.mark.parametrize("word", ["nan", "-3", "soon"])
+def test_what_is_no_number_of_seconds_is_refused_by_a_worker(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        worker.main(["--controller", "127.0.0.1:1", "--wait", word])
+    assert "argument --wait" in capsys.readouterr().err
