@@ -11,7 +11,6 @@ from course.exercises import exercise_of
 from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
 from course.progress import Record, note
 from course.wrapping import WIDTH, filled
-from tinyshard.core.errors import TinyshardError
 
 __all__ = ["check"]
 
@@ -84,6 +83,8 @@ def _crash(error: BaseException, answer: object) -> str:
 
     Where no line of theirs was running, the judge has stumbled over what the answer is, or returned.
     """
+    from tinyshard.core.errors import TinyshardError  # not at the top: the commands of the kit start without it
+
     first = (str(error).strip().splitlines() or ["no message"])[0]
     told = f"{type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
     theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
