@@ -44,6 +44,31 @@ def test_a_transformed_jitted_function_computes_as_it_says_itself_in_autocast():
     torch.testing.assert_close(ts.device_get((value, tangent)), wanted)
 
 
+def _mapped_by_shard_map(function):
+    return ts.shard_map(function, mesh=ts.make_mesh((2,), ("i",)), in_specs=ts.P(), out_specs=ts.P())
+
+
+def _mapped_by_pmap(function):
+    mapped = ts.pmap(function, in_axes=None, out_axes=None, axis_name="i", axis_size=2)
+    return lambda w: mapped(w)
+
+
+@pytest.mark.parametrize("mapped", [ts.jit, _mapped_by_shard_map, _mapped_by_pmap])
+@pytest.mark.parametrize("order", [(False, True, False), (True, False, True)])
+def test_the_gradient_of_a_mapped_function_is_of_one_autocast(mapped, order):
+    def product(w):
+        return w @ w
+
+    w = torch.randn(8, 8)
+    f = mapped(product)
+    for is_cast in order:
+        value, pull = ts.vjp(f, ts.device_put(w))
+        _, wanted = torch.func.vjp(product, w)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_cast):
+            g, expected = pull(torch.ones_like(value))[0], wanted(torch.ones(8, 8))[0]
+        torch.testing.assert_close(ts.device_get(g), expected)
+
+
 def test_an_op_and_a_trace_are_of_one_default_dtype():
     x = ts.device_put(torch.arange(8))
     f = ts.jit(lambda v: v / 3)

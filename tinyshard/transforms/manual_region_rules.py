@@ -23,7 +23,7 @@ from tinyshard.compile.executable import Elsewhere
 from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import trace
-from tinyshard.core import axis_names
+from tinyshard.core import axis_names, config
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
@@ -239,7 +239,10 @@ def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
 def _derived(
     region: ManualRegion, key: Any, function: Function, metas: Any, ins: Sequence[Layout], outs: Sequence[Layout]
 ) -> ManualRegion:
-    """A function of shards, made of a region's, traced; it closes over constants at most, as conj(1j) in a gradient."""
+    """A function of shards, made of a region's, traced for what changes programs now (`config.key`), as autocast does.
+
+    It closes over constants at most, as conj(1j) in a gradient.
+    """
 
     def make() -> ManualRegion:
         with axis_names.mapped_to_devices(region.mesh.shape):
@@ -248,7 +251,7 @@ def _derived(
             )
         return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
 
-    return _kept(region, key, make)
+    return _kept(region, (key, config.key()), make)
 
 
 def _summed(g: torch.Tensor, copies: tuple[str, ...]) -> torch.Tensor:
