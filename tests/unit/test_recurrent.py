@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.func import functional_call
+from torch.nn.utils import rnn
 from torch.utils._pytree import tree_leaves
 
 import tinyshard as ts
@@ -58,3 +59,47 @@ def test_a_packed_sequence_and_a_state_of_the_users():
     expected, last_expected = module(packed)
     torch.testing.assert_close(ts.device_get(made.data).detach(), expected.data.detach())
     torch.testing.assert_close(ts.device_get(last).detach(), last_expected.detach())
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("lengths", [[6, 5, 2, 1], [2, 6, 1, 5]])
+def test_padded_sequences_are_packed_and_padded_again(batch_first, lengths):
+    torch.manual_seed(0)
+    module, host = torch.nn.LSTM(3, 4, batch_first=batch_first), torch.randn(6, 4, 3)
+    host = host.transpose(0, 1).contiguous() if batch_first else host
+    mesh = ts.make_mesh((2, 2), ("a", "b"))
+
+    def through(x):
+        packed = rnn.pack_padded_sequence(x, lengths, batch_first, enforce_sorted=False)
+        made, sizes = rnn.pad_packed_sequence(module(packed)[0], batch_first, padding_value=-2.0, total_length=7)
+        return made, sizes, packed
+
+    x = ts.device_put(host, ts.NamedSharding(mesh, ts.P("a", "b"))).requires_grad_()
+    host.requires_grad_()
+    (made, sizes, packed), (expected, expected_sizes, expected_packed) = through(x), through(host)
+    assert isinstance(made, ts.Array)
+    assert torch.equal(sizes, expected_sizes)
+    assert torch.equal(packed.batch_sizes, expected_packed.batch_sizes)
+    assert torch.equal(ts.device_get(packed.data.detach()), expected_packed.data.detach())
+    torch.testing.assert_close(ts.device_get(made.detach()), expected.detach())
+    weights = list(module.parameters())
+    gradients = torch.autograd.grad(made.pow(2).sum(), [x, *weights])
+    for made, wanted in zip(gradients, torch.autograd.grad(expected.pow(2).sum(), [host, *weights]), strict=True):
+        torch.testing.assert_close(ts.device_get(made), wanted)
+
+
+def test_lengths_that_cannot_be_packed_are_refused_as_by_torch():
+    for lengths, words in (([3, 5], "sorted"), ([5, 0], "greater than 0"), ([5], "batch_size")):
+        for x in (torch.ones(5, 2, 3), ts.array(torch.ones(5, 2, 3))):
+            with pytest.raises(RuntimeError, match=words):
+                rnn.pack_padded_sequence(x, lengths)
+
+
+def test_packed_steps_without_features_and_of_integers():
+    host = torch.tensor([[4, 5, 6], [7, 8, 0]])
+    packed = rnn.pack_padded_sequence(ts.array(host), [3, 2], batch_first=True)
+    assert ts.device_get(packed.data).tolist() == [4, 7, 5, 8, 6]
+    made, lengths = rnn.pad_packed_sequence(packed, batch_first=True, padding_value=-1.0)
+    assert made.dtype == torch.int64
+    assert ts.device_get(made).tolist() == [[4, 5, 6], [7, 8, -1]]
+    assert lengths.tolist() == [3, 2]

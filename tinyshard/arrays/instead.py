@@ -3,6 +3,7 @@
 one_hot, cross_entropy, nll_loss   torch's own check nothing on a subclass, or take other dtypes without values
 tensor_split                       torch reads the memory of its second operand
 gru, lstm, rnn, and cells          torch adds in place to what it makes of the state, which modules make a plain tensor
+pack_padded_sequence, and back     torch reads the lengths, and the sizes of batches that it makes stay on the host
 to_dlpack                          of the values: torch's own reads memory that an Array does not have, and crashes
 backward                           an error that says what to do, where torch would add to a gradient in place
 ==, !=, <, <=, >, >=               Python takes a TypeError for `not comparable`, of which it makes False for ==
@@ -49,6 +50,39 @@ def _recurrent(func: Any, *args: Any) -> Any:
         torch._C._set_mkldnn_enabled(before)
 
 
+def _packed(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `pack_padded_sequence` calls: torch packs the numbers of the steps, and by those x's steps are taken.
+
+    Args:
+        x: [time, batch, ...], or [batch, time, ...] with batch_first.
+        lengths: [batch], not increasing.
+
+    Returns:
+        The steps, [sum of lengths, ...], and how many examples there are at each time, [time], as a plain tensor.
+    """
+    numbers = torch.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], 1)
+    taken, sizes = _pack(numbers, lengths._gather() if isinstance(lengths, Array) else lengths, batch_first)
+    return x.flatten(0, 1).index_select(0, taken.flatten()), sizes
+
+
+def _padded(x: torch.Tensor, sizes: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What `pad_packed_sequence` calls: likewise the way back.
+
+    Args:
+        x: the steps, [sum of lengths, ...].
+        sizes: [time], how many examples there are at each time.
+        rest: batch_first, the value at the end of the shorter sequences, how long all become.
+
+    Returns:
+        What was packed, with that value, and its lengths, [batch], as a plain tensor.
+    """
+    batch_first, padding, length = rest
+    numbers = torch.arange(len(x)).reshape(-1, *[1] * (x.dim() - 1))
+    taken, lengths = _pad(numbers, sizes._gather() if isinstance(sizes, Array) else sizes, batch_first, -1, length)
+    made = x.index_select(0, taken.flatten().clamp(min=0)).unflatten(0, taken.shape[:2])
+    return made.masked_fill(taken < 0, padding), lengths
+
+
 def _backward(*args: Any, **kwargs: Any) -> None:
     """`Tensor.backward`: torch adds to the `.grad` of an earlier call in place, which an Array does not allow."""
     try:
@@ -80,6 +114,9 @@ INSTEAD[torch.nn.functional.one_hot] = one_hot
 INSTEAD[torch.Tensor.backward] = _backward
 for _split in (torch.tensor_split, torch.Tensor.tensor_split):
     INSTEAD[_split] = partial(_second_on_host, _split)
+_of_torch: Any = torch  # its stubs do not have these two
+_pack, _pad = _of_torch._pack_padded_sequence, _of_torch._pad_packed_sequence
+INSTEAD.update({_pack: _packed, _pad: _padded})
 for _name in ("gru", "lstm", "rnn_tanh", "rnn_relu"):
     for _func in (getattr(torch, _name), getattr(torch, f"{_name}_cell")):
         INSTEAD[_func] = partial(_recurrent, _func)
