@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.optim import adam, sgd
 
 import tinyshard as ts
 from tinyshard import P
@@ -205,3 +206,34 @@ def test_a_variance_is_of_a_shape_that_torch_takes_and_nan_where_it_is_negative(
         made = ts.jit(lambda x, var: F.gaussian_nll_loss(x, x + 1, var, reduction="none"))(x, var)
         torch.testing.assert_close(ts.device_get(made), wanted)
     assert ts.jit(lambda x: F.gaussian_nll_loss(x, x + 1, -x))(x).isnan()
+
+
+def _adam(x):
+    state = [torch.zeros_like(x)], [torch.zeros_like(x)], [], [torch.tensor(1.0)]
+    rates = {"beta1": 0.9, "beta2": 0.99, "lr": 0.1, "weight_decay": 0.0, "eps": 1e-8}
+    adam.adam([x * 1], [x * 2], *state, fused=True, amsgrad=False, maximize=False, **rates)
+
+
+def _sgd(x):
+    rates = {"momentum": 0.9, "lr": 0.1, "weight_decay": 0.0, "dampening": 0.0, "nesterov": False}
+    sgd.sgd([x * 1], [x * 2], [torch.zeros_like(x)], fused=True, maximize=False, **rates)
+
+
+def _unscale(x):
+    torch._amp_foreach_non_finite_check_and_unscale_([x * 1], torch.zeros(()), torch.ones(()))
+
+
+@pytest.mark.parametrize("step", [_adam, _sgd, _unscale])
+def test_a_fused_step_of_an_optimizer_says_what_to_write(step):
+    def stepped(x):
+        step(x)
+        return x
+
+    step(torch.ones(4))
+    x = ts.array(torch.ones(4))
+    for call in (ts.jit(stepped), ts.pmap(stepped)):
+        with pytest.raises(ts.DtypeError, match="a list of tensors, and more") as caught:
+            call(x)
+        assert "p - rate * g" in str(caught.value)
+    with pytest.raises(ts.ImmutableError, match=r"ops that return new tensors|params = ts\.tree\.map"):
+        step(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -68,18 +69,34 @@ def _trouble(x: torch.Tensor) -> tuple[str, str] | None:
 
 
 def check_makes_holdable(op: Any) -> None:
-    """Refuse an op whose result no device can hold, as its name says.
+    """Refuse an op whose result no device can hold, as its name says, or no program, as its schema says.
 
     Args:
         op: an OpOverload.
 
     Raises:
-        DtypeError: it makes a quantized, sparse, mkldnn or nested tensor.
+        DtypeError: it makes a quantized, sparse, mkldnn or nested tensor; or, as the fused optimizers do, several
+            results of which one is a list.
     """
+    if _makes_lists_and_more(op):
+        raise DtypeError(
+            "an op makes a list of tensors, and more beside it",
+            got=str(op),
+            rule="an op of a program makes tensors, or one list of them",
+            try_="p - rate * g for each parameter, in place of an optimizer with fused=True;\n"
+            "g / scale and torch.isfinite(g).all(), in place of a GradScaler's unscale_",
+        )
     name = op._schema.name.removeprefix("aten::")
     for beginnings, made in _MAKES.items():
         if name.startswith(beginnings):
             raise _cannot_be_made(op, made)
+
+
+@cache
+def _makes_lists_and_more(op: Any) -> bool:
+    written = [a for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    results = op._schema.returns, written
+    return any(len(made) > 1 and any("List" in str(x.type) for x in made) for made in results)
 
 
 def check_result(op: Any, x: torch.Tensor) -> None:

@@ -73,7 +73,8 @@ def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if op.namespace != "aten":
         raise custom_op_writes(op, str(op))
     if isinstance(args[0], list | tuple):
-        refuse(f"torch.{name}([x, ...], ...)", f"y, ... = torch.{plain}([x, ...], ...)")
+        listed = f"y, ... = torch.{plain}([x, ...], ...)" if hasattr(torch, plain) else "ops that return new tensors"
+        refuse(f"torch.{name}([x, ...], ...)", listed)
     if not isinstance(args[0], Array):
         instead = f"torch.{plain}(t, x), which gives an Array, or ts.device_get(x)"
         refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")
