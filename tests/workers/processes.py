@@ -63,7 +63,11 @@ class Controller:
         before: Sequence[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        start = "import tinyshard as ts, torch, os, signal, sys\ndef tell(*words): print(*words, flush=True)\n"
+        start = (
+            "import tinyshard as ts, torch, os, signal, sys, warnings\ndef tell(*words): print(*words, flush=True)\n"
+        )
+        # Python 3.12 warns of every fork beside threads
+        start += "warnings.filterwarnings('ignore', 'This process .* is multi-threaded', DeprecationWarning)\n"
         self.folder = tmp_path
         self.process = subprocess.Popen(
             [*before, sys.executable, "-c", start + textwrap.dedent(code)],
