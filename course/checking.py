@@ -81,7 +81,8 @@ def judge(exercise: Exercise, answer: object) -> Verdict | None:
 def _crash(error: BaseException, answer: object) -> str:
     """One line of the error, and under it the last line of the learner's own.
 
-    Where no line of theirs was running, the judge has stumbled over what the answer is, or returned.
+    Where no line of theirs was running, it takes other arguments, or the judge has stumbled over what it is, or
+    returned.
     """
     from tinyshard.core.errors import TinyshardError  # not at the top: the commands of the kit start without it
 
@@ -92,6 +93,8 @@ def _crash(error: BaseException, answer: object) -> str:
         return f"it raised {told}\n  at:   {theirs[-1].line}"
     if theirs or isinstance(error, TinyshardError):
         return f"it raised {told}"
+    if isinstance(error, TypeError) and callable(answer) and f"{getattr(answer, '__name__', '')}()" in first:
+        return f"it cannot be called as the task calls it: {told}"
     if callable(answer) and "NoneType" in first:
         return f"what it returns is None, or has a None in it, and cannot be checked: {told}"
     return f"what it {'returns' if callable(answer) else 'is'} cannot be checked: {told}"

@@ -16,10 +16,10 @@ _WAITS_S = 1.0
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Inside, no other process is inside for the same folder: what two kernels read, change and write is not lost.
+    """Wait until no other process is inside for the same folder: what two kernels read, change and write is not lost.
 
-    It waits a second at most: a kernel that is stopped inside holds up no other. Where the system or the file system
-    has no such locks, nothing is locked.
+    It waits a second at most, as a kernel may be stopped inside. Where the system or the file system has no such locks,
+    it does not wait.
     """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError, OSError):

@@ -74,9 +74,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _seconds(word: str) -> float:
-    seconds = float(word)
+    try:
+        seconds = float(word)
+    except ValueError:
+        seconds = -1.0
     if not seconds >= 0:  # nan is neither more nor less: no time would ever be up
-        raise argparse.ArgumentTypeError(f"{word} is no number of seconds to wait")
+        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds to wait")
     return seconds
 
 

@@ -8,7 +8,7 @@ import torch
 import tinyshard as ts
 from course.exercises.compare import difference
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs
-from course.exercises.watching import watched_waits
+from course.exercises.watching import watched_fetches, watched_waits
 
 __all__ = ["EXERCISES"]
 
@@ -50,7 +50,7 @@ def judge_holders(holders: Callable[..., Any]) -> Verdict:
 
 
 class KnownShard:
-    """What an answer may know of a shard; its data have a buffer of their own, so that it shows who is fetched."""
+    """What an answer may know of a shard; its data have a buffer of their own, so that it shows which are fetched."""
 
     def __init__(self, shard: Any) -> None:
         self.device, self.index, self.replica_id = shard.device, shard.index, shard.replica_id
@@ -70,9 +70,12 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
     """The whole tensor, from shards: each block is fetched once. To name its data, or to ask their shape, is free."""
     numbers = torch.arange(32.0).reshape(8, 4)
     for entries, blocks in (("a",), 4), (("b", "a"), 8), ((None, "b"), 2), ((), 1):
-        waits: list[Any] = []
+        of_shards, fetches = list[Any](), list[Any]()
         array = KnownArray(_board(*entries))
-        with watched_waits(waits.append):
+        with watched_waits(of_shards.append):
+            for shard in array.addressable_shards:
+                shard.data.block_until_ready()
+        with watched_fetches(fetches.append):
             got = fetch(array)
         spec = P(*entries)
         if isinstance(got, KnownArray):
@@ -83,7 +86,12 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
         if told:
             hint = "Blocks need not lie below each other. `index` says where in the whole tensor a block belongs."
             return differs(told, "" if entries == ("a",) else hint)
-        fetched = len({id(buffer) for buffer in waits})
+        fetched = len({id(buffer) for buffer in fetches})
+        if any(all(buffer is not whole for whole in of_shards) for buffer in fetches):
+            return differs(
+                f"right, but it fetches {fetched} arrays for {blocks} blocks, and not all are the `data` of shards",
+                "Fetch the `data` of a shard as a whole, and cut what you have got.",
+            )
         if fetched < blocks:
             return differs(
                 f"right, but of `array` only {fetched} shards were fetched, and it has {blocks} blocks",

@@ -40,7 +40,10 @@ def _watched(function: Callable[..., Any]) -> tuple[Callable[..., Any], Shapes]:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        given = inspect.signature(function).bind(*args, **named)
+        try:
+            given = inspect.signature(function).bind(*args, **named)
+        except TypeError as error:  # without the lines of `inspect`
+            raise TypeError(f"{function.__name__}(): {error}") from None
         seen.append(tuple(tuple(x.shape) for x in given.args))
         return function(*given.args)
 

@@ -10,7 +10,7 @@ from unittest import mock
 
 from tinyshard.runtime import lifecycle
 
-__all__ = ["clock_of", "names_in", "watched_waits"]
+__all__ = ["clock_of", "names_in", "watched_fetches", "watched_waits"]
 
 CLOCKS = ("perf_counter", "time", "monotonic")
 # replaced for the whole process as well; other threads of the kernel wait by `monotonic`
@@ -48,12 +48,26 @@ def watched_waits(on_wait: Callable[[Any], None]) -> Iterator[None]:
 
 
 @contextmanager
+def watched_fetches(on_fetch: Callable[[Any], None]) -> Iterator[None]:
+    """Inside, `on_fetch(buffer)` is called whenever this process fetches an Array's values."""
+    runtime = lifecycle.current()
+    fetch = runtime.fetch
+
+    def noting(buffer: Any, *args: Any) -> Any:
+        on_fetch(buffer)
+        return fetch(buffer, *args)
+
+    with mock.patch.object(runtime, "fetch", noting):
+        yield
+
+
+@contextmanager
 def clock_of(function: Any, now_s: Callable[[], float]) -> Iterator[None]:
-    """Inside, every clock of `time` by which the function can measure shows `now_s()`.
+    """Inside, the clocks of `time` that the function knows by names of its cell show `now_s()`.
 
     Args:
         function: it may know the module by another name, or a clock by a name of its own, as after
-            `from time import perf_counter`.
+            `from time import perf_counter`. After an `import time` within it, `monotonic` shows the real time.
         now_s: the time in seconds.
     """
     shown: dict[str, Callable[[], float]] = dict.fromkeys(CLOCKS, now_s)

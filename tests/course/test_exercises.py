@@ -125,6 +125,30 @@ def fetch_of_named_data(array: Any) -> torch.Tensor:
     return whole
 
 
+def fetch_after_waiting(array: Any) -> torch.Tensor:
+    """To wait for a copy is not to fetch it."""
+    for shard in array.addressable_shards:
+        shard.data.block_until_ready()
+    return fetch_of_named_data(array)
+
+
+def fetch_by_rows(array: Any) -> torch.Tensor:
+    whole = torch.empty(array.shape)
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            whole[shard.index] = torch.stack([ts.device_get(row) for row in shard.data])
+    return whole
+
+
+def measured_as_tensor(matrix: Any) -> torch.Tensor:
+    return torch.tensor(benchmark_by(time.perf_counter)(matrix))
+
+
+def waits_and_knows(matrix: Any) -> float:
+    (matrix @ matrix).block_until_ready()
+    return 1.0
+
+
 def table_by_names(distance: Any, points: Any) -> Any:
     return ts.vmap(lambda one: ts.vmap(lambda other: distance(b=other, a=one))(points))(points)
 
@@ -147,8 +171,10 @@ OTHER_RIGHT_ANSWERS = [
     ("01.2", benchmark_by(time.perf_counter_ns, 1e9)),
     ("01.2", benchmark_by(time.monotonic)),
     ("01.2", benchmark_by_monotonic),
+    ("01.2", measured_as_tensor),
     ("03.1", lambda array, row, column: tuple(answers_of("03.1").solution(array, row, column))),  # type: ignore[operator]
     ("03.2", fetch_of_named_data),
+    ("03.2", fetch_after_waiting),
     ("04.1", table_by_names),
     ("04.3", pulls_by_names),
     ("06.3", Fraction(110) * 100_000 / Fraction(5, 4)),
@@ -168,9 +194,28 @@ def test_a_right_answer_that_is_written_in_another_way_is_passed(
     assert capsys.readouterr().out.splitlines()[0] == f"{id}: passed"
 
 
-def test_one_second_without_a_product_is_no_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    check("01.2", lambda matrix: 1.0)
-    assert "it does not wait for the product" in capsys.readouterr().out
+WRONG_ANSWERS: list[tuple[str, object, str]] = [
+    ("01.2", lambda matrix: 1.0, "it does not wait for the product"),
+    ("01.2", waits_and_knows, "where one product takes 3 seconds, by `time.perf_counter`, it says 1"),
+    ("03.1", lambda board: [0], "it cannot be called as the task calls it: TypeError: <lambda>() takes 1 positional"),
+    ("03.2", fetch_by_rows, "right, but it fetches 8 arrays for 4 blocks, and not all are the `data` of shards"),
+    ("04.1", torch.add, "it cannot be called as the task calls it: TypeError: add(): argument 'input'"),
+    (
+        "04.1",
+        lambda distance, points: ts.vmap(lambda a: distance(a))(points),
+        "distance(): missing a required argument",
+    ),
+]
+
+
+@pytest.mark.parametrize("id, answer, told", WRONG_ANSWERS)
+def test_of_a_wrong_answer_it_is_said_what_is_wrong_with_it(
+    id: str, answer: object, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(id, answer)
+    printed = capsys.readouterr().out
+    assert told in printed
+    assert "raise TypeError" not in printed
 
 
 @pytest.mark.parametrize("id", ["02.2", "05.1", "05.3", "05.4", "06.4", "07.4", "10.1"])

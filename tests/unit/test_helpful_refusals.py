@@ -237,3 +237,24 @@ def test_a_fused_step_of_an_optimizer_says_what_to_write(step):
         assert "p - rate * g" in str(caught.value)
     with pytest.raises(ts.ImmutableError, match=r"ops that return new tensors|params = ts\.tree\.map"):
         step(x)
+
+
+def test_a_custom_op_of_a_list_and_more_is_told_nothing_of_optimizers():
+    @torch.library.custom_op("tests_of_refusals::both", mutates_args=())
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        return x + 1, [x + 2]
+
+    both.register_fake(lambda x: (torch.empty_like(x), [torch.empty_like(x)]))
+    for call in (both, ts.jit(both)):
+        with pytest.raises(ts.DtypeError, match="an op for the list, and one for the rest") as caught:
+            call(ts.array(torch.ones(2)))
+        assert "optimizer" not in str(caught.value)
+
+
+def test_python_adds_no_similar_name_to_what_is_used_in_place_of_an_attribute():
+    """Python looks for one by the error's `name`, which it fills in itself where it was not given."""
+    x = ts.array(1.0)
+    for name, looked_for in (("astype", None), ("dtyp", "dtyp")):
+        with pytest.raises(AttributeError) as caught:
+            getattr(x, name)
+        assert caught.value.name == looked_for

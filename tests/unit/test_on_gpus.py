@@ -9,7 +9,7 @@ from tinyshard.runtime.worker.executor import find_op
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 
 FORWARD, BACKWARD, LSTM = GPU_KERNELS
-DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -41,7 +41,7 @@ def test_attention_and_its_gradient_are_torchs(name: str, dtype: torch.dtype) ->
         drawn(2, heads, length, 8, dtype=dtype),
     )
     # torch's rounds the weights of attention to 16 bits
-    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {}
+    tolerance = {"rtol": 2e-2, "atol": 2e-2} if dtype.itemsize == 2 else {}
     want = find_op(FORWARD)(q, k, v, 0.0, is_causal, **named)
     torch.testing.assert_close(GPU_KERNELS[FORWARD](q, k, v, 0.0, is_causal, **named), want, **tolerance)
     if heads == 4:  # torch's op for the gradient has no shared heads

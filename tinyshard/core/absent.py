@@ -193,10 +193,11 @@ def no_attribute(x: Any, name: str) -> NoReturn:
           try:  x.to(dtype)
     """
     instead = OF_ARRAYS.get(name, "")
-    error = AttributeError(message(f"{type(x).__name__!r} object has no attribute {name!r}", try_=instead))
-    if not instead:  # else Python would print a similar name beside what to use
-        error.name, error.obj = name, x
-    raise error
+    raise AttributeError(
+        message(f"{type(x).__name__!r} object has no attribute {name!r}", try_=instead),
+        name=None if instead else name,  # by it Python prints a similar name, beside what to use
+        obj=None if instead else x,
+    )
 
 
 def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:

@@ -13,6 +13,10 @@ QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, 
 # torch has these names and no op on them, not even a copy
 NARROW = frozenset(getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8))
 # the ops of aten that make another kind of tensor, by how their names begin
+_IN_PLACE_OF_FUSED = (
+    "p - rate * g for each parameter, in place of an optimizer with fused=True;\n"
+    "g / scale and torch.isfinite(g).all(), in place of a GradScaler's unscale_"
+)
 _MAKES = {
     ("quantize_per_", "quantized_", "_make_per_"): "a quantized tensor",
     ("to_sparse", "_to_sparse", "sparse_", "_sparse_"): "a sparse tensor",
@@ -78,15 +82,15 @@ def check_makes_holdable(op: Any) -> None:
         DtypeError: it makes a quantized, sparse, mkldnn or nested tensor; or, as the fused optimizers do, several
             results of which one is a list.
     """
+    name = op._schema.name.removeprefix("aten::")
     if _makes_lists_and_more(op):
+        is_fused = name.startswith(("_fused_", "_amp_"))
         raise DtypeError(
             "an op makes a list of tensors, and more beside it",
             got=str(op),
             rule="an op of a program makes tensors, or one list of them",
-            try_="p - rate * g for each parameter, in place of an optimizer with fused=True;\n"
-            "g / scale and torch.isfinite(g).all(), in place of a GradScaler's unscale_",
+            try_=_IN_PLACE_OF_FUSED if is_fused else "an op for the list, and one for the rest",
         )
-    name = op._schema.name.removeprefix("aten::")
     for beginnings, made in _MAKES.items():
         if name.startswith(beginnings):
             raise _cannot_be_made(op, made)

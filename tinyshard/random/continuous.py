@@ -36,9 +36,8 @@ def _of_floats(formula: Callable[[Tensor, list[int], torch.dtype], Tensor]) -> C
         return formula(*checked(draw.__name__, key, shape), dtype)
 
     draw.__name__ = draw.__qualname__ = formula.__name__
-    first, _, rest = inspect.cleandoc(formula.__doc__ or "").partition(
-        "\n\n"
-    )  # Python 3.13 takes the indent off itself
+    doc = inspect.cleandoc(formula.__doc__ or "")  # Python 3.13 takes the indent off itself
+    first, _, rest = doc.partition("\n\n")
     draw.__doc__ = f"{first}\n\n{_ARGUMENTS}{rest}"
     return draw
 

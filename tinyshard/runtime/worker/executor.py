@@ -109,10 +109,10 @@ def _ready_step(
         request = Request(step.op, program.devices, program.axes, axes, params, meta, made, number)
         perform = communicator.ready(request) if communicator is not None else None
         return ReadyStep(None, step, request, operand, perform, step.results, dead)
-    if step.op == "literal":
-        literal = (step.args[0].values.to(place),)
-        return ReadyStep(lambda values: literal, step, None, -1, None, step.results, dead)
     try:
+        if step.op == "literal":
+            literal = (step.args[0].values.to(place),)
+            return ReadyStep(lambda values: literal, step, None, -1, None, step.results, dead)
         call = _caller(step, program.metas, place, is_shortened=communicator is not None)
     except Exception as error:  # as of an op that is not there: an error of each call of the program
         call = functools.partial(_raise, error)

@@ -57,6 +57,8 @@ def attention(
     Returns:
         As that op: the result, and for the gradient the logarithms of the sums of the exponentiated scores.
     """
+    if dropout_p:
+        raise NotImplementedError("this op has no dropout, on a GPU as on a CPU")
     heads = query.size(1) // key.size(1)  # several heads of queries may share one of keys
     q, k, v = _widened(query, key.repeat_interleave(heads, 1), value.repeat_interleave(heads, 1))
     scores = _scores(q, k, is_causal, attn_mask, query.size(-1) ** -0.5 if scale is None else scale)
@@ -98,7 +100,7 @@ def lstm_layer(x: Tensor, *operands: Any) -> tuple[Tensor, Tensor, Tensor, Tenso
 
     Args:
         x: (steps, batch, features).
-        operands: four weights, the state, the cell, whether it runs backwards, and seven more, of which the fifth is
+        operands: four weights, the state, the cell, whether it runs backwards, and eight more, of which the fifth is
             whether there are biases.
 
     Returns:

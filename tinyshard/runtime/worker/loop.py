@@ -184,15 +184,17 @@ class Worker:
     def _put(
         self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
     ) -> None:
-        nbytes = math.prod(shape) * dtype.itemsize
         if block is not None:
             assert self._arena is not None
             self._values[value] = self._arena.hold(block, shape, dtype)
-        elif nbytes and payload is None:  # the reader had no memory for it
-            what, error = f"device_put({ShapedType(shape, dtype)})", MemoryError(f"no room for {nbytes} bytes")
-            self._values[value] = self._fail(number, failure_of(self._device, what, error))
-        else:
+            return
+        try:
+            if payload is None and (nbytes := math.prod(shape) * dtype.itemsize):  # the reader had no memory for it
+                raise MemoryError(f"no room for {nbytes} bytes")
             self._values[value] = wire.tensor_of(payload, shape, dtype).to(self._place)
+        except Exception as error:
+            failure = failure_of(self._device, f"device_put({ShapedType(shape, dtype)})", error)
+            self._values[value] = self._fail(number, failure)
 
     def _fail(self, number: int, failure: Failure) -> Failure:
         wire.send(self._sock, ("failed", number, failure))
