@@ -93,7 +93,8 @@ def _crash(error: BaseException, answer: object) -> str:
         return f"it raised {told}\n  at:   {theirs[-1].line}"
     if theirs or isinstance(error, TinyshardError):
         return f"it raised {told}"
-    if isinstance(error, TypeError) and callable(answer) and f"{getattr(answer, '__name__', '')}()" in first:
+    name = getattr(answer, "__name__", "")
+    if isinstance(error, TypeError) and callable(answer) and name and f"{name}()" in first:
         return f"it cannot be called as the task calls it: {told}"
     if callable(answer) and "NoneType" in first:
         return f"what it returns is None, or has a None in it, and cannot be checked: {told}"

@@ -4,8 +4,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,15 @@ def alone_in(folder: Path) -> Iterator[None]:
             descriptor = os.open(folder, os.O_RDONLY)
             stack.callback(os.close, descriptor)  # which unlocks
             end_s = time.monotonic() + _WAITS_S
-            while not _has_locked(partial(fcntl.flock, descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)):
-                if time.monotonic() > end_s:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
+                except BlockingIOError:
+                    if time.monotonic() > end_s:
+                        break
                 time.sleep(0.01)
         yield
-
-
-def _has_locked(lock: Callable[[], None]) -> bool:
-    try:
-        lock()
-    except BlockingIOError:
-        return False
-    return True
 
 
 def read_dict(path: Path) -> dict[str, Any]:
@@ -58,10 +53,10 @@ def write(path: Path, value: dict[str, Any]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    part = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        part.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-        os.replace(part, path)
+        partial.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+        os.replace(partial, path)
     except BaseException:  # a full disk, or Ctrl-C
-        part.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise

@@ -114,7 +114,7 @@ def _is_empty(code: CodeType) -> bool:
 def _steps(code: CodeType) -> list[tuple[str, str]]:
     """What the function does, step by step: not where it stands, nor what its docstring and hints of types say.
 
-    `time.sleep` is compiled in two ways, of two lengths: which one depends on whether `import time` stands in the same
+    `time.sleep` is compiled in two ways, of two lengths: which one depends on whether `import time` is in the same
     file or cell. So where a jump leads does not count.
     """
     found = (step for step in dis.get_instructions(code) if step.opname not in ("RESUME", "NOP", "PUSH_NULL"))

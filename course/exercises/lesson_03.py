@@ -86,8 +86,8 @@ def judge_fetch(fetch: Callable[..., Any]) -> Verdict:
         if told:
             hint = "Blocks need not lie below each other. `index` says where in the whole tensor a block belongs."
             return differs(told, "" if entries == ("a",) else hint)
-        fetched = len({id(buffer) for buffer in fetches})
-        if any(all(buffer is not whole for whole in of_shards) for buffer in fetches):
+        fetched = len(set(map(id, fetches)))
+        if not set(map(id, fetches)) <= set(map(id, of_shards)):
             return differs(
                 f"right, but it fetches {fetched} arrays for {blocks} blocks, and not all are the `data` of shards",
                 "Fetch the `data` of a shard as a whole, and cut what you have got.",
