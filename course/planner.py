@@ -263,4 +263,4 @@ def _leaving(op: str, hosts: np.ndarray, sent: int, params: dict[str, Any]) -> i
             found = np.unique(group)
             if len(found) > 1:
                 leaves[found] += sent
-    return round(float(leaves.max()))
+    return round(float(np.max(leaves)))
