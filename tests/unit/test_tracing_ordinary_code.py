@@ -133,6 +133,36 @@ def test_fresh_tensors_are_written_at_static_and_traced_places():
         mixed(x, torch.tensor(1))
 
 
+WRITES = {
+    "all": lambda y: y.add_(1),
+    "a place": lambda y: y[1].fill_(3),
+    "a slice": lambda y: y[1:3].add_(1),
+    "a sum": lambda y: y[1].copy_((y + 1).sum()),
+}
+
+
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_what_is_made_and_written_without_an_argument_is_a_result(write):
+    def made(x):
+        y = torch.zeros(4)
+        write(y)
+        return y, x
+
+    wanted = made(None)[0]
+    assert torch.equal(ts.device_get(ts.jit(made)(torch.ones(8)))[0], wanted)
+    assert torch.equal(ts.device_get(ts.pmap(made)(torch.ones(8)))[0], wanted.expand(8, 4))
+    mapped = ts.shard_map(made, mesh=ts.make_mesh((8,), "a"), in_specs=P("a"), out_specs=(P(), P("a")))
+    assert torch.equal(ts.device_get(mapped(torch.ones(8)))[0], wanted)
+
+
+def test_what_a_traced_function_makes_has_no_memory():
+    def f(x):
+        table = torch.ones(1 << 24, 1 << 24)  # a petabyte
+        return x + (table @ table.T)[0, :4]
+
+    assert ts.jit(f).lower(torch.ones(4)).as_text()
+
+
 def test_writing_into_an_argument_at_a_traced_place_names_the_cure():
     def write(x, i):
         x[i] = 3.0

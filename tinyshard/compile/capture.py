@@ -39,6 +39,7 @@ aten = torch.ops.aten
 # which fails for a size of 0. The gradient of a mean of nothing is as empty as that of a sum.
 _DIVIDED_BY_SIZE = {getattr(aten, f"{name}_loss_backward").default for name in ("mse", "smooth_l1", "huber")}
 _MEAN, _SUM = 1, 2  # torch's numbers for reduction="mean" and reduction="sum"
+_WRAPPED = {complex: torch.complex128, float: torch.float64, int: torch.int64, bool: torch.bool}  # in a tensor
 
 
 class Recorder:
@@ -209,6 +210,8 @@ class Watch(TorchDispatchMode):
             args = (*args[:3], _SUM, *args[4:])
         try:
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
+                if _is_number_alone(op, args):
+                    args = (torch.scalar_tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
                 made = op(*args, **kwargs)
                 made = followed(recorder.zeros, asked, args, made) if recorder.zeros or asked is not op else made
                 if op is aten._linalg_svd.default:  # torch's derivative of det asks for theirs: as in `intercept`
@@ -221,6 +224,13 @@ class Watch(TorchDispatchMode):
         except (AssertionError, KeyError):  # torch's functions for tensors without values meet dtypes so
             check_takes(op, args, kwargs)
             raise
+
+
+def _is_number_alone(op: Any, args: Sequence[Any]) -> bool:
+    """Whether a number is all that an op of a tensor is given: torch says so a 0-d tensor that it made of one."""
+    if not args or type(args[0]) not in _WRAPPED or any(isinstance(x, torch.Tensor) for x in args):
+        return False
+    return isinstance(op._schema.arguments[0].type, torch.TensorType)
 
 
 def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:

@@ -67,7 +67,7 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
         return
     has_traced = bool(_traced_dims(x, entries))
-    entries = [torch.as_tensor(e) if isinstance(e, list | range | np.ndarray) else e for e in entries]
+    entries = [tensor for e in entries for tensor in _as_tensors(e)]
     if not has_traced:
         chosen = [e for e in entries if isinstance(e, torch.Tensor)]
         # a mask alone torch.func puts where torch does, and a trace does not know how many it chooses
@@ -80,6 +80,14 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
             raise RuntimeError(f"Index put requires the source and destination dtypes match, {what}.")  # torch's words
     part, dims, at = _part(x, entries)
     _put_at(part, dims, at, value)
+
+
+def _as_tensors(entry: Any) -> list[Any]:
+    """A list or an array of NumPy's as a tensor; a mask as the indices that it chooses, which no trace knows later."""
+    if not isinstance(entry, list | range | np.ndarray):
+        return [entry]
+    tensor = torch.as_tensor(entry)
+    return [torch.as_tensor(i) for i in np.nonzero(np.asarray(entry))] if tensor.dtype in _MASKS else [tensor]
 
 
 def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:

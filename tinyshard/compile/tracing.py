@@ -181,7 +181,8 @@ def trace(
             # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
             with called, recording(recorder), torch.enable_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
                 functional = dispatch_functionalize(flat, FunctionalTensorMode())
-                graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
+                with fake:  # what the function makes by itself, as torch.zeros(n), has no memory either
+                    graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
         # torch says these for want of a better message: where NumPy takes a tensor, or its own functions read one
         if ".numpy() is not supported" in str(error):
