@@ -52,7 +52,8 @@ def test_a_worker_refuses_a_controller_that_does_not_know_the_secret() -> None:
         lambda s: auth.prove_worker(s, SECRET, 20), lambda s: auth.prove_controller(s, b"another", 20)
     )
     assert isinstance(worker, auth.RefusedError) and "controller does not know" in str(worker)
-    assert isinstance(controller, ConnectionError)
+    # in the notebook, where it ends the wait: which of the two has the wrong secret cannot be known
+    assert isinstance(controller, auth.RefusedError) and "know the same secret" in str(controller)
 
 
 def test_a_controller_refuses_a_worker_that_does_not_know_the_secret() -> None:

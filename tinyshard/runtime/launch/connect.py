@@ -109,7 +109,11 @@ def prove_controller(sock: socket.socket, secret: bytes, within_s: float) -> Non
         raise RefusedError("it does not speak this language")
     theirs, mine = asked[len(MAGIC) :], secrets.token_bytes(NONCE_NBYTES)
     sock.sendall(mine + proof(secret, "controller", theirs, mine))
-    if not hmac.compare_digest(wire.exactly(sock, _PROOF_NBYTES, end_s), proof(secret, "worker", theirs, mine)):
+    try:
+        shown = wire.exactly(sock, _PROOF_NBYTES, end_s)
+    except ConnectionError:  # as a worker does that does not believe this side's proof
+        raise RefusedError("it and the controller do not know the same secret") from None
+    if not hmac.compare_digest(shown, proof(secret, "worker", theirs, mine)):
         raise RefusedError("it does not know the secret")
     sock.settimeout(within_s)
 
