@@ -1,6 +1,7 @@
 """Who is let in by a controller that listens for other machines, and what it says where they do not come."""
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.launch import connect, remote_workers
+from tinyshard.runtime.launch.agent import _obey
 from tinyshard.runtime.launch.connect import versions
 from tinyshard.runtime.launch.hosts import Hosts
 from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
@@ -122,6 +124,28 @@ def test_a_start_that_is_called_off_kills_what_it_had_started(hosts: Hosts, come
     facts = {"device": 0, "gpu": None, "count": 1, "collectives": "gloo", "store": None}
     assert wire.receive(agent)[1:] == ("start", facts)
     assert wire.receive(agent)[1:] == ("kill all", None)
+
+
+def test_an_agent_that_may_fork_no_more_says_so(hosts: Hosts, come: Callable[..., socket.socket]) -> None:
+    agent = come("agent", 0, {**FACTS, "count": 1})
+    links = RemoteWorkers(gathered(hosts), "cpu", "gloo").links()
+    assert next(links) is None
+
+    def line(role: str) -> socket.socket:
+        return come(role, 0, {})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fork", no_more)
+        obeying = threading.Thread(target=_obey, args=(agent, line))
+        obeying.start()
+        with pytest.raises(DeviceLostError, match=r"could not be forked on 127.0.0.1 \(alpha\): .* unavailable"):
+            list(links)
+        hosts.close()
+        obeying.join()
+
+
+def no_more() -> int:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
 
 
 def test_an_agent_that_says_nothing_to_a_start_is_lost_in_time(

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.workers.processes import is_gone, stop, wait_until
+from tests.workers.processes import ROOT, is_gone, stop, wait_until
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.launch import forkserver
 
@@ -172,6 +172,50 @@ def test_after_the_helper_is_killed_init_gives_a_fresh_pool(pool):
         (x + 1).block_until_ready()
     ts.init(devices=8, runtime="process")
     assert (ts.array([1.0]) + 1).tolist() == [2]
+
+
+REFUSED = """
+try:
+    print(ts.array(1.0).item())
+except ts.RuntimeStateError as error:
+    print(str(error).replace("\\n", " "))
+os.chdir("/")  # torch itself needs a folder that exists
+ts.init(devices=2, runtime="local")
+print(ts.array(1.0).item())
+"""
+
+
+@pytest.mark.parametrize(
+    "before, words",
+    [
+        (
+            "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.path.insert(0, '')",
+            "starts in the current folder",
+        ),
+        ("resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/dev/fd')) + 9,) * 2)", "Too many open files"),
+        ("sys.executable = '/there/is/none'", "'/there/is/none'"),
+    ],
+    ids=["no folder", "few descriptors", "no Python"],
+)
+def test_where_the_system_refuses_what_workers_need_the_error_says_what_it_was(controller, before, words):
+    out, errors = controller(f"ts.shutdown(); import resource; {before}\n{REFUSED}").finish()
+    told, value = out.splitlines()
+    assert told.startswith("no worker process could be started") and words in told
+    assert (value, errors) == ("1.0", "")
+
+
+def test_a_helper_process_that_may_fork_no_more_says_so(controller, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        """
+import os
+def fork(): raise BlockingIOError(11, "Resource temporarily unavailable")
+if os.environ.get("TINYSHARD_ROLE") == "worker": os.fork = fork
+"""
+    )
+    out, errors = controller(REFUSED, path=f"{tmp_path}{os.pathsep}{ROOT}").finish()
+    told, value = out.splitlines()
+    assert told.startswith("no worker process could be started") and "Resource temporarily unavailable" in told
+    assert (value, errors) == ("1.0", "")
 
 
 def test_a_fault_in_the_io_thread_reaches_who_waits(pool, monkeypatch):

@@ -42,6 +42,7 @@ collectives/          between devices
 launch/               starts the workers
     local             on this machine
     forkserver        the process from which they are forked
+    children          what it, or an agent, has forked
     hosts             the controller's listener for other machines
     agent             the process on another machine that forks a worker
     remote_workers    a pool on other machines

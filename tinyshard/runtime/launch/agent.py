@@ -20,7 +20,7 @@ import torch
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime import wire
 from tinyshard.runtime.launch import connect
-from tinyshard.runtime.launch.forkserver import Children
+from tinyshard.runtime.launch.children import Children
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 from tinyshard.runtime.worker import main as worker
 
@@ -117,8 +117,8 @@ def _obey(sock: socket.socket, line: Callable[[str], socket.socket]) -> bool:
 
 def _start(
     children: Children, sock: socket.socket, line: Callable[[str], socket.socket], given: dict[str, Any]
-) -> tuple[int, tuple[str, int]]:
-    """Fork a worker that has its connections; its pid, and where the workers' store is."""
+) -> tuple[int | str, tuple[str, int]]:
+    """Fork a worker that has its connections; its pid, or why there is none, and where the workers' store is."""
     agent = os.getpid()
     with contextlib.ExitStack() as ours:  # the child has its copies
         channel, control, output = (ours.enter_context(line(role)) for role in connect.WORKER_LINES)

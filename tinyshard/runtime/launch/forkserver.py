@@ -19,13 +19,13 @@ import socket
 import subprocess
 import sys
 import threading
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.forks import abandon_in_child, held_off
+from tinyshard.runtime.launch.children import Children
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 
 _LINE_NBYTES = 4096
@@ -120,9 +120,12 @@ class ForkServer:
                 one.
 
         Raises:
-            RuntimeStateError: it is gone.
+            RuntimeStateError: it is gone, or the system lets it fork no more.
         """
-        return int(self._ask("fork", request, fds, within_s=_FORKS_WITHIN_S))
+        pid = self._ask("fork", request, fds, within_s=_FORKS_WITHIN_S)
+        if isinstance(pid, str):  # why it has none
+            raise _not_started(pid)
+        return int(pid)
 
     def kill(self, pid: int) -> int | None:
         """Kill a worker, stopped or not, and wait until it is gone.
@@ -151,12 +154,7 @@ class ForkServer:
                     answered, answer = json.loads(self._line())
                 return answer
         except (OSError, ValueError) as error:
-            raise RuntimeStateError(
-                "no worker process could be started",
-                got=f"{type(error).__name__}: {error}",
-                rule="workers are forked from a helper process that imports torch",
-                try_='ts.init() again, or ts.init(runtime="local")',
-            ) from error
+            raise _not_started(f"{type(error).__name__}: {error}") from error
 
     def _line(self) -> bytes:
         while b"\n" not in self._received:  # no buffered file, whose lock a child would inherit
@@ -185,13 +183,36 @@ class ForkServer:
         atexit.unregister(self.close)
 
 
+def _not_started(got: str) -> RuntimeStateError:
+    return RuntimeStateError(
+        "no worker process could be started",
+        got=got,
+        rule="workers are forked from a helper process, which starts in the current folder and imports torch; each "
+        "counts among the user's processes, and takes three descriptors of this one",
+        try_='ts.init() again, in a folder that exists, or with fewer devices; or ts.init(runtime="local")',
+    )
+
+
+@contextlib.contextmanager
+def refusals_explained() -> Iterator[None]:
+    """Raise RuntimeStateError where the system refuses what workers need: processes, descriptors, the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise _not_started(f"{type(error).__name__}: {error}") from error
+
+
 _fork_server: ForkServer | None = None
 
 
 def start() -> ForkServer:
-    """The one fork server of this process; started if it is not there."""
+    """The one fork server of this process; started if it is not there.
+
+    Raises:
+        RuntimeStateError: the system refuses.
+    """
     global _fork_server
-    with held_off():  # a child that finds it half made would have its socket
+    with refusals_explained(), held_off():  # a child that finds it half made would have its socket
         if _fork_server is None or not _fork_server.is_alive:
             stop()
             _fork_server = ForkServer()
@@ -212,7 +233,7 @@ def prestart() -> None:
     # a child of multiprocessing, such as a DataLoader's, imports it with the user's script and seldom uses it
     if sys.platform != "win32" and not is_worker and multiprocessing.parent_process() is None:
         if os.environ.get("TINYSHARD_RUNTIME", "") in ("", "process") and not os.environ.get("TINYSHARD_HOSTS"):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(RuntimeStateError):
                 start()
 
 
@@ -248,7 +269,7 @@ def serve(fd: int) -> None:
             *lines, received = (received + part).split(b"\n")
             for line in lines:
                 number, word, what, count = json.loads(line)
-                answer: int | None = None
+                answer: int | str | None = None
                 if word == "kill":
                     answer = children.end(what)
                 elif word == "fork":
@@ -260,41 +281,3 @@ def serve(fd: int) -> None:
     finally:
         children.end_all()
         os._exit(0)
-
-
-class Children:
-    """The workers that this process has forked and not reaped."""
-
-    def __init__(self) -> None:
-        self._pids: set[int] = set()
-
-    def fork(self, work: Callable[[], object]) -> int:
-        """Fork a process that does this work and ends; returns its pid."""
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                work()
-                code = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                with contextlib.suppress(AttributeError):  # None, where one was closed when this process was started
-                    sys.stdout.flush()
-                    sys.stderr.flush()
-                os._exit(code)
-        self._pids.add(pid)
-        return pid
-
-    def end(self, pid: int) -> int | None:
-        """Kill one, and wait until it is gone; its wait status: what ended it first counts. None if it is unknown."""
-        if pid not in self._pids:
-            return None
-        self._pids.discard(pid)
-        os.kill(pid, signal.SIGKILL)
-        return os.waitpid(pid, 0)[1]
-
-    def end_all(self) -> None:
-        """Kill all."""
-        for pid in list(self._pids):
-            self.end(pid)

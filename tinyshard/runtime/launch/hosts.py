@@ -3,7 +3,7 @@
     controller                           agent of a slot
                                     ←    ("agent", rank, facts)           as the hello of its connection
     (number, "start", arguments)    →    ends the worker that it has; opens the connections of a new one and forks it
-                                    ←    (number, (pid, address of the workers' store))
+                                    ←    (number, (pid or why there is none, address of the workers' store))
     (number, "kill", pid)           →    ends it
                                     ←    (number, wait status)            of what ended it first
     (number, "kill all", None)      →    the same, where the start was called off

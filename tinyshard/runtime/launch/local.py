@@ -15,7 +15,7 @@ from tinyshard.runtime.controller.remote_errors import ending
 from tinyshard.runtime.controller.watchdog import STOPPED
 from tinyshard.runtime.forks import held_off
 from tinyshard.runtime.launch import processors
-from tinyshard.runtime.launch.forkserver import ForkServer
+from tinyshard.runtime.launch.forkserver import ForkServer, refusals_explained
 
 
 class Starter(Protocol):
@@ -64,17 +64,24 @@ class Forked:
         self._path = ""  # of the file in which the workers meet, where its descriptor does not do
 
     def links(self) -> Iterator[Link]:
-        """Fork one after the other."""
+        """Fork one after the other.
+
+        Raises:
+            RuntimeStateError: the system refuses.
+        """
         cores: tuple[int, ...] = ()
         if self._facts["collectives"] == "shared" and sys.platform == "linux":
             cores = processors.cores_of(len(self._gpus), os.sched_getaffinity(0))
-        store = self._store()
+        with refusals_explained():
+            store = self._store()
         try:
             for device, gpu in enumerate(self._gpus):
                 core = cores[device] if cores else None
                 given = {"device": device, "gpu": gpu, "store": self._path, "core": core, **self._facts}
                 self._fork_server.wait_until_ready()
-                yield self._fork(given, store)
+                with refusals_explained():
+                    link = self._fork(given, store)
+                yield link
         finally:
             if store != self._arena:
                 os.close(store)

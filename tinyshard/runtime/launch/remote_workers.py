@@ -109,7 +109,7 @@ class RemoteWorkers:
         """Start the workers, all at a time but the first, which has their store; a Link to each, and None meanwhile.
 
         Raises:
-            DeviceLostError: an agent, or its machine, goes before, or says nothing for a minute.
+            DeviceLostError: an agent, or its machine, goes before, cannot fork, or says nothing for a minute.
         """
         started = 0
         orders = [self._order(0, None)]
@@ -123,6 +123,8 @@ class RemoteWorkers:
                         raise lost_error(device, self._loss(device), self._platform)
                     yield None
                 pid, store = answer
+                if isinstance(pid, str):
+                    raise lost_error(device, f"it could not be forked on {agent.place}: {pid}", self._platform)
                 if device == 0:
                     orders += [self._order(other, store) for other in range(1, len(self._agents))]
                 channel, control, output = agent.take_lines()
