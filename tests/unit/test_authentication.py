@@ -141,6 +141,15 @@ def test_a_secret_in_the_environment_comes_first(tmp_path: Path, monkeypatch: py
     assert auth.read_secret() == b"x" * 20
 
 
+def test_a_secret_may_be_any_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, words = tmp_path / "secret", b"\xff\x00as openssl rand writes it"
+    path.touch(0o600)
+    path.write_bytes(words)
+    assert auth.read_secret(str(path)) == words
+    monkeypatch.setenv(auth.SECRET, os.fsdecode(b"\xff" * 20))
+    assert auth.read_secret() == b"\xff" * 20
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [("x" * 40, 0o644, "others can read"), ("k3y5", 0o600, "too short"), (None, 0, "there is no secret")],

@@ -135,7 +135,7 @@ def read_secret(path: str | None = None, *, may_make: bool = False) -> bytes:
         RuntimeStateError: there is no secret, it is too short, or other users can read its file.
     """
     place = f"the environment variable {SECRET}"
-    secret = os.environ.get(SECRET, "").strip() if path is None else ""
+    secret = os.fsencode(os.environ.get(SECRET, "")).strip() if path is None else b""
     if not secret:
         file = Path(path or os.environ.get(SECRET_FILE) or Path.home() / ".tinyshard" / "secret")
         place = str(file)
@@ -145,7 +145,7 @@ def read_secret(path: str | None = None, *, may_make: bool = False) -> bytes:
                     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
                         made.write(secrets.token_hex(32) + "\n")
-            with file.open() as opened:
+            with file.open("rb") as opened:
                 mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
                 secret = opened.read().strip()
         except OSError as error:
@@ -156,13 +156,13 @@ def read_secret(path: str | None = None, *, may_make: bool = False) -> bytes:
             raise _no_secret("others can read the file of the secret", f"{file}, mode {mode:o}", try_)
     if len(secret) < _SHORTEST_SECRET:
         try_ = 'python -c "import secrets; print(secrets.token_hex(32))"'
-        raise _no_secret("the secret is too short", f"{len(secret)} characters in {place}", try_)
-    return secret.encode()
+        raise _no_secret("the secret is too short", f"{len(secret)} bytes in {place}", try_)
+    return secret
 
 
 def _no_secret(problem: str, got: str, try_: str) -> RuntimeStateError:
     rule = (
-        f"controller and workers know each other by {_SHORTEST_SECRET} characters or more that were chosen by chance: "
+        f"controller and workers know each other by {_SHORTEST_SECRET} bytes or more that were chosen by chance: "
         f"the value of {SECRET}, or a file of mode 600, {SECRET_FILE} or ~/.tinyshard/secret"
     )
     return RuntimeStateError(problem, got=got, rule=rule, try_=try_)
