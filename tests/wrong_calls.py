@@ -30,6 +30,7 @@ CALLS: list[tuple[str, type[Exception], tuple[str, ...]]] = [
     ("ts.init(devices=0)", ts.RuntimeStateError, ("number of devices is a positive int", "0")),
     ("ts.init(devices=-3)", ts.RuntimeStateError, ("number of devices is a positive int", "-3")),
     ("ts.init(devices=2.5)", ts.RuntimeStateError, ("number of devices is a positive int", "2.5")),
+    ("ts.init(devices=float('inf'))", ts.RuntimeStateError, ("number of devices is a positive int", "inf")),
     ("ts.init(devices='many')", ts.RuntimeStateError, ("number of devices is a positive int", "'many'")),
     ("ts.init(devices=True)", ts.RuntimeStateError, ("number of devices is a positive int", "True")),
     ("ts.init(devices=[1, 2])", ts.RuntimeStateError, ("number of devices is a positive int", "[1, 2]")),

@@ -28,6 +28,9 @@ def test_first_use_starts_eight_devices():
 def test_the_environment_says_how_many(monkeypatch):
     monkeypatch.setenv("TINYSHARD_DEVICES", "3")
     assert ts.device_count() == 3
+    monkeypatch.setenv("TINYSHARD_DEVICES", "abc")
+    with pytest.raises(ts.RuntimeStateError, match="TINYSHARD_DEVICES=abc"):
+        ts.init()
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.5, "many", True])

@@ -22,10 +22,11 @@ def count_of(devices: int | None) -> int:
     given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
     try:
         count = int(given)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # of inf
         count = 0
     if count < 1 or isinstance(devices, bool) or count != float(given):
-        raise RuntimeStateError("the number of devices is a positive int", got=f"{given!r}", try_="ts.init(devices=8)")
+        got = f"{given!r}" if devices is not None else f"the environment variable TINYSHARD_DEVICES={given}"
+        raise RuntimeStateError("the number of devices is a positive int", got=got, try_="ts.init(devices=8)")
     return count
 
 
