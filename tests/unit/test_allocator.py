@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.monitors import held
-from tinyshard.runtime.shm import segment, system
+from tinyshard.runtime.shm import region, segment, system
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.segment import Mapping
 
@@ -108,6 +108,36 @@ def test_thousands_of_blocks_live_and_all_come_back(members):
         members[1].release(block)
     again = {members[0].allocate(4096, [1]).offset for _ in range(3000)}
     assert again == {block.offset for block in blocks}
+
+
+def test_free_blocks_are_cut_anew_when_all_slots_are_taken(monkeypatch):
+    """Hours with values of many sizes: none of them is there any more."""
+    monkeypatch.setattr(region, "SLOTS", 16)
+    fd = segment.create(2)
+    owner, other = Arena(fd, 2, 0), Arena(fd, 2, 1)
+    os.close(fd)
+    for nbytes in (100_000, 200_000, 1_000_000, 50_000, 3_000_000, 100_000):
+        blocks = [owner.copied(torch.full((nbytes,), i, dtype=torch.uint8), [1]) for i in range(12)]
+        held = [other.hold(block, (nbytes,), torch.uint8) for block in blocks]
+        assert all(x.eq(i).all() for i, x in enumerate(held))
+        del held
+        other.let_go()
+
+
+def test_free_blocks_are_cut_anew_when_all_addresses_are_taken_and_held_ones_stay(members):
+    owner, other = members[:2]
+    owner._region._end = owner._region._start + 64 * 4096
+    kept = []
+    for pages in (1, 2, 4, 8, 3, 5, 1):
+        blocks = [owner.copied(torch.full((pages * 4096,), i, dtype=torch.uint8), [1]) for i in range(20 // pages)]
+        held = [other.hold(block, (pages * 4096,), torch.uint8) for block in blocks]
+        assert all(x.eq(i).all() for i, x in enumerate(held))
+        kept.append((held[-1], len(held) - 1))
+        del held
+        other.let_go()
+    assert all(x.eq(i).all() for x, i in kept)
+    with pytest.raises(MemoryError, match="no room for"):
+        owner.allocate(60 * 4096, [0])
 
 
 @gives_pages_back

@@ -1,7 +1,8 @@
 """The blocks of a member's own region: which are given out, to whom, which wait for their next use, which have pages.
 
-The first touch of a fresh page costs more than most maths, a recycled one nothing. So a block keeps its size for good,
-and is given again once no member holds it; of those that wait, the pages of some are kept.
+The first touch of a fresh page costs more than most maths, a recycled one nothing. So a block keeps its size, and is
+given again once no member holds it; of those that wait, the pages of some are kept. Only where there is no room for a
+new block, as after hours with values of many sizes, are waiting blocks joined and cut anew.
 
 Which members hold which blocks stands at the start of the region: a byte for each block and member, set while that
 member uses the block. These bytes change in three ways:
@@ -166,6 +167,7 @@ class Region:
         self._unasked_nbytes = 0
         self._kept_nbytes = 0  # of waiting blocks whose pages are there
         self._without_pages: set[int] = set()
+        self._unused: list[int] = []  # slots whose addresses belong to another block now
 
     @property
     def used(self) -> int:
@@ -208,31 +210,69 @@ class Region:
     def _check_room(self, size: int) -> None:
         """Raises if the machine has no room for new pages beside those that are taken without asking."""
         if self._unasked_nbytes + size >= ASKED_NBYTES:
-            available = self._available_nbytes()
-            if available is not None and size + ASKED_NBYTES > available:
+            if size + ASKED_NBYTES > self._available_nbytes():
                 self._give_back(0)
-                available = self._available_nbytes()
-            if available is not None and size + ASKED_NBYTES > available:
-                spare = f"and {ASKED_NBYTES} to spare"
-                raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
+                if size + ASKED_NBYTES > (available := self._available_nbytes()):
+                    spare = f"and {ASKED_NBYTES} to spare"
+                    raise MemoryError(f"no memory for {size} more bytes {spare}: this machine has {available} left")
             self._unasked_nbytes = 0
         else:
             self._unasked_nbytes += size
 
-    def _available_nbytes(self) -> int | None:
+    def _available_nbytes(self) -> float:
         """How much the machine can still give, and the folder in which the file lies."""
         found = system.available_nbytes(), self._mapping.room_nbytes()
-        return min((nbytes for nbytes in found if nbytes is not None), default=None)
+        return min((nbytes for nbytes in found if nbytes is not None), default=float("inf"))
 
     def _grow(self, size: int) -> int:
-        slot = len(self._offsets)
-        if slot == SLOTS or self._start + size > self._end:
-            raise MemoryError(f"no room for {size} more shared bytes beside {slot} blocks of device {self._member}")
-        self._sizes[slot:] = [size]
-        offset = self._start
+        if self._start + size > self._end or not (self._unused or self.used < SLOTS):
+            return self._cut(size)
         self._start += size
-        self._offsets.append(offset)  # last: until then, Ctrl-C only leaves addresses unused
+        return self._slot(self._start - size, size)
+
+    def _slot(self, offset: int, size: int) -> int:
+        slot = self._unused.pop() if self._unused else self.used
+        self._sizes[slot : slot + 1] = [size]
+        self._offsets[slot : slot + 1] = [offset]  # last: until then, Ctrl-C only leaves addresses unused
         return slot
+
+    def _cut(self, size: int) -> int:
+        """The end of a waiting block, or all of it if no slot is left. Those that lie side by side are joined first."""
+        runs: dict[int, list[int]] = {}  # by where they end
+        for offset, slot in sorted((self._offsets[slot], slot) for slots in self._waiting.values() for slot in slots):
+            run = runs[offset + self._sizes[slot]] = runs.pop(offset, [])
+            run.append(slot)
+        for run in runs.values():
+            nbytes = sum(map(self._take_out, run))
+            self._given[run[1:]] = False
+            self._unused += run[1:]
+            self._put_back(run[0], nbytes)
+        self._waiting = {nbytes: slots for nbytes, slots in self._waiting.items() if slots}
+        large = min((nbytes for nbytes in self._waiting if nbytes >= size), default=0)
+        if not large:
+            raise MemoryError(f"no room for {size} shared bytes beside {self.used} blocks of device {self._member}")
+        slot = next(iter(self._waiting[large]))
+        self._take_out(slot)
+        if large > size and (self._unused or self.used < SLOTS):
+            self._put_back(slot, large - size)
+            slot = self._slot(self._offsets[slot] + large - size, size)
+        return slot
+
+    def _take_out(self, slot: int) -> int:
+        """Let a block wait no more, without pages; returns its size. If Ctrl-C strikes, `collect` finds the block."""
+        size = self._sizes[slot]
+        self._given[slot] = True
+        self._waiting[size].pop(slot)
+        self._kept_nbytes -= 0 if slot in self._without_pages else size
+        self._without_pages.discard(slot)
+        self._mapping.give_back(self._offsets[slot], size)
+        return size
+
+    def _put_back(self, slot: int, size: int) -> None:
+        self._sizes[slot] = size
+        self._without_pages.add(slot)
+        self._waiting.setdefault(size, {})[slot] = None
+        self._given[slot] = False
 
     def collect(self) -> None:
         """Find all blocks that no member holds any more; give back pages where there are too many of them."""
