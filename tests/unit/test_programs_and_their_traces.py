@@ -1,6 +1,7 @@
 """What a traced function returns, does and keeps, under jit and pmap, alone and within transformations."""
 
 import gc
+import linecache
 import weakref
 from typing import Any
 
@@ -156,3 +157,20 @@ def test_what_a_function_closed_over_at_its_trace_is_not_kept_when_the_name_mean
     assert f(X)[0].item() == 200
     gc.collect()
     assert before() is None
+
+
+def test_the_source_of_a_graph_is_not_kept_by_torch() -> None:
+    """A notebook that defines its functions again and again would grow with each."""
+    w = ts.device_put(torch.randn(8, 8), at())
+
+    def define() -> tuple[int, int]:
+        ts.jit(lambda x: x * 2)(X)
+        ts.pmap(lambda x: x * 2)(X)
+        ts.grad(ts.jit(lambda x: torch.linalg.det(x) + x.logsumexp(0).sum()))(w)
+        return len(torch.fx.graph_module._loader.eval_cache), sum(
+            n.startswith("<eval_with_key>") for n in linecache.cache
+        )
+
+    define()
+    before = define()
+    assert define() == before

@@ -33,6 +33,7 @@ from tinyshard.compile.intercept import Intercept, distributions_unchecked, meth
 from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import EndedTraceError, ImmutableError
+from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import undisturbed
@@ -269,7 +270,9 @@ def _inputs_first(module: torch.fx.GraphModule) -> None:
             last.append(node)
         last = node
     graph.eliminate_dead_code(is_impure_node=_stays)
+    forget_source(module)
     module.recompile()
+    forget_source(module)
 
 
 def _stays(node: torch.fx.Node) -> bool:

@@ -6,11 +6,13 @@ this walk. It is `torch.fx.Interpreter` without the execution of ops that comes 
 
 from __future__ import annotations
 
+import linecache
 import operator
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.fx import graph_module
 from torch.fx.node import map_arg
 
 
@@ -67,3 +69,10 @@ def evaluate(
             args, kwargs = map_arg(node.args, made.__getitem__), map_arg(node.kwargs, made.__getitem__)
             made[node] = interpreter.call(node, args, kwargs)
     raise AssertionError("a graph ends with its output")
+
+
+def forget_source(module: torch.fx.GraphModule) -> None:
+    """Let torch not keep the module's source: it does so for tracebacks, for ever, and a graph here is not executed."""
+    key = type(module).forward.__code__.co_filename
+    graph_module._loader.eval_cache.pop(key, None)
+    linecache.cache.pop(key, None)

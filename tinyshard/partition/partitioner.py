@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from tinyshard.core.current_trace import tracing_lock
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.evaluate import Interpreter, evaluate, forget_source
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
@@ -157,6 +157,7 @@ def _graph(
 
     with tracing_lock, _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
         made: torch.fx.GraphModule = make_fx(flat)(*[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas])
+    forget_source(made)
     made.graph.eliminate_dead_code()
     return made
 

@@ -25,6 +25,7 @@ from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.evaluate import forget_source
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.types import ShapedType
@@ -219,6 +220,7 @@ def _alone(region: ManualRegion) -> TraceCacheEntry:
             results[-1].meta["val"] = value
     graph.output(tuple(results))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    forget_source(module)
     arguments = tuple(_metas(inputs[: len(region.ins)]))
     return TraceCacheEntry(replace(region.traced, graph=module, arguments=arguments, kept=(handle,)))
 
