@@ -1,5 +1,8 @@
 """The local runtime keeps what somebody holds, and errors until they are asked for."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -72,3 +75,15 @@ def test_a_kernel_made_of_other_ops_conjugates_what_it_makes() -> None:
     inverse = ts.device_get(torch.linalg.pinv(ts.array(x)))
     assert torch.allclose(inverse, torch.linalg.pinv(x), atol=1e-4)
     ts.shutdown()
+
+
+def test_a_runtime_that_is_gone_is_forgotten_by_programs_that_are_used_again(local):
+    f = ts.jit(lambda x: x * 2)
+    gone = []
+    for _ in range(3):
+        ts.init(devices=8, runtime="local")
+        f(ts.array([1.0]))
+        gone.append(weakref.ref(next(iter(lifecycle.current()._programs.values())).steps[0].call))
+    ts.init(devices=8, runtime="local")
+    gc.collect()
+    assert [ref() for ref in gone] == [None] * 3

@@ -11,6 +11,7 @@ import itertools
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class LocalRuntime:
         self._buffers = Buffers()
         self._stores: list[dict[int, Tensor]] = [{} for _ in self.devices]
         self._programs: dict[int, ReadyProgram] = {}
+        self._watches: dict[int, weakref.ref[Program]] = {}  # which end with this runtime, as finalizers would not
         self._closed = False
         self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
 
@@ -67,8 +69,9 @@ class LocalRuntime:
         self._drop_released()
         ready = self._programs.get(program.number)
         if ready is None:
+            kept = self._programs, self._watches
             ready = self._programs[program.number] = make_ready(copy.copy(program))
-            weakref.finalize(program, self._programs.pop, program.number, None).atexit = False
+            self._watches[program.number] = weakref.ref(program, partial(_forget, program.number, kept))
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
         made = [self._buffers.make(run, self) for _ in program.outputs]
         with torch.no_grad(), default_keys(), default_dtype(program.default_dtype):
@@ -194,6 +197,8 @@ class LocalRuntime:
         """Drop all values."""
         self._closed = True
         self._stores = [{} for _ in self.devices]
+        self._watches.clear()
+        self._programs.clear()
 
     def _drop_released(self) -> None:
         released = self._buffers.released()
@@ -210,6 +215,11 @@ class LocalRuntime:
                 rule="values live on the devices and end with them",
                 try_="ts.init() starts fresh devices; make the arrays again there",
             )
+
+
+def _forget(number: int, kept: tuple[dict[int, Any], ...], program: weakref.ref[Program]) -> None:
+    for by_number in kept:
+        by_number.pop(number, None)
 
 
 def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
