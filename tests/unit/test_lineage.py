@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.runtime.controller.lineage import Run, Where, ancestry, settle, users_line, users_line_of
+from tinyshard.runtime.controller.lineage import Run, Where, add_check, ancestry, settle, users_line, users_line_of
 from tinyshard.runtime.controller.remote_errors import ending, remote_error
 from tinyshard.runtime.failure import failure_of, gone, short
 
@@ -25,6 +25,19 @@ def test_without_communication_a_block_depends_on_its_own_device():
     a = run(1, (0, 1))
     b = run(2, (0, 1), a)
     assert ancestry(b, [1]).needs == {1: 2}
+
+
+def test_a_check_that_found_nothing_is_dropped_by_the_next_one():
+    """A loop that checks one value at every step would be slower at each."""
+    a = run(1, (0,))
+    good, bad, late = (run(number, (0,), a) for number in (2, 3, 4))
+    bad.failures[0] = failed(0)
+    for check in (good, bad):
+        add_check(a, check)
+        settle(check)
+    add_check(a, late)
+    assert a.checks == [bad, late]
+    assert ancestry(a, [0]).failures == bad.failures
 
 
 def test_a_collective_draws_in_the_others_up_to_itself_only():

@@ -24,7 +24,7 @@ from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.core.undisturbed import default_keys
 from tinyshard.runtime.collectives.base import MOST_HANDED, Request
-from tinyshard.runtime.controller.lineage import Buffer, Run, Where, ancestry, input_runs, settle
+from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
 from tinyshard.runtime.failure import failure_of
@@ -79,7 +79,7 @@ class LocalRuntime:
         settle(run)
         if guards:
             for buffer in inputs:
-                buffer.run.checks.append(run)
+                add_check(buffer.run, run)
         return made
 
     def _execute(self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int]) -> None:

@@ -7,6 +7,7 @@ and of nothing else. Runs that are finished drop their parents.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import linecache
 import os
@@ -148,7 +149,7 @@ def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
     failures: dict[int, tuple[Failure, Where]] = {}
     while heap:
         at = heapq.heappop(heap)[-1]
-        later = [check for check in at.checks if check not in seen]
+        later = [check for check in list(at.checks) if check not in seen]  # another thread may change it
         for other in later or at.parents:
             if other not in seen:
                 seen.add(other)
@@ -177,6 +178,15 @@ def settle(run: Run) -> None:
             run.failures.setdefault(device, first)
     run.parents = ()
     run.settled = True
+
+
+def add_check(run: Run, check: Run) -> None:
+    """Note that a later run checks this one's results. Checks that are finished and found nothing are dropped."""
+    for old in list(run.checks):
+        if old.settled and not old.failures:
+            with contextlib.suppress(ValueError):  # another thread has removed it
+                run.checks.remove(old)
+    run.checks.append(check)
 
 
 def input_runs(inputs: Sequence[Buffer]) -> tuple[Run, ...]:

@@ -19,7 +19,7 @@ from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Call, Cancel, Put, Request
-from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, ancestry, input_runs
+from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, add_check, ancestry, input_runs
 from tinyshard.runtime.controller.receiver import Receiver
 from tinyshard.runtime.controller.refs import Buffers, put_together
 from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room, unknown_op
@@ -139,7 +139,7 @@ class ProcessPool:
         made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         if guards:
             for buffer in inputs:
-                buffer.run.checks.append(run)
+                add_check(buffer.run, run)
         dispatcher.post(Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made))))
         if dispatcher.has_many_calls:
             self._waiting.throttle(run)
