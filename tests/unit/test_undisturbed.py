@@ -5,6 +5,7 @@ import itertools
 import signal
 import sys
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -192,6 +193,32 @@ def test_a_handler_that_raises_ends_a_trace(handled):
     assert signal.getsignal(signal.SIGTERM) is handler
     with pytest.raises(KeyboardInterrupt):
         ts.jit(lambda v: signal.raise_signal(signal.SIGINT) or v)(x)
+    assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def press_ctrl_c(file):
+    """As Python calls the handler, within a line of this file."""
+    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file))
+    signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
+
+
+def test_ctrl_c_within_torch_strikes_at_the_next_op_or_at_the_end_and_pressed_again_at_once():
+    """While torch begins or ends a mode it would leave the mode on, and the notebook without any real tensor."""
+    x, reached = numbers(), []
+
+    def f(v, times):
+        y = v + 1
+        for _ in range(times):
+            reached.append("pressed")
+            press_ctrl_c(torch.__file__)
+        reached.append("went on")
+        return y + 1 if times else press_ctrl_c(torch.__file__) or y
+
+    for times in (1, 2, 0):
+        with pytest.raises(KeyboardInterrupt):
+            ts.jit(f, static_argnums=1)(x, times)
+    assert reached == ["pressed", "went on", "pressed", "pressed", "went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 

@@ -1,6 +1,7 @@
 """What may interrupt a trace, or the planning of an op, and use Arrays itself: finalizers and signal handlers.
 
-with undisturbed():    the collector waits, so that no finalizer of its runs; a signal handler runs as in `apart`
+with undisturbed():    the collector waits, so that no finalizer of its runs; a signal handler runs as in `apart`;
+                       Ctrl-C strikes in the user's own lines, or where `strike_now` is called, or at the end
 with apart():          outside of the trace, of torch's modes, and of the levels of torch.func
 with default_keys():   outside of an op, for torch's dispatcher
 """
@@ -10,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +34,9 @@ _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _SIGNALS: list[int] = sorted(signal.valid_signals())
 _INTERRUPTS = signal.default_int_handler  # Ctrl-C's: it raises KeyboardInterrupt, and uses no tensor
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
+_NOT_THE_USERS = (_PACKAGE, _TORCH, *_LIBRARIES, "<string>", "<eval_with_key>")
 
 
 def default_keys() -> Any:
@@ -105,17 +111,49 @@ class _HandlerApart:
             self.handler(number, frame)
 
 
+class _CtrlC:
+    """Ctrl-C's handler in a block that is undisturbed.
+
+    Torch is not made for a KeyboardInterrupt between any two of its steps: one that strikes while a mode begins or ends
+    leaves it on, and every later tensor is one of the trace's. So one that comes there waits; a second one does not.
+    """
+
+    handler = staticmethod(_INTERRUPTS)
+
+    def __init__(self) -> None:
+        self.is_due = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if not self.is_due and frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+            self.is_due = True
+        else:
+            self.strike()
+
+    def strike(self) -> None:
+        self.is_due = False
+        raise KeyboardInterrupt
+
+
+def strike_now() -> None:
+    """Raise KeyboardInterrupt if Ctrl-C was pressed in this block that is undisturbed."""
+    ctrl_c = signal.getsignal(signal.SIGINT)
+    if isinstance(ctrl_c, _CtrlC) and ctrl_c.is_due and threading.current_thread() is threading.main_thread():
+        ctrl_c.strike()
+
+
 @contextlib.contextmanager
 def _handlers_apart() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python runs handlers in the main one alone
         yield
         return
-    replaced: dict[int, _HandlerApart] = {}
+    replaced: dict[int, _HandlerApart | _CtrlC] = {}
+    ctrl_c = _CtrlC()
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
-            if callable(handler) and not isinstance(handler, _HandlerApart) and handler is not _INTERRUPTS:
-                replaced[number] = _HandlerApart(handler, has_grad=torch.is_grad_enabled())
+            if callable(handler) and not isinstance(handler, _HandlerApart | _CtrlC):
+                apart_from = _HandlerApart(handler, has_grad=torch.is_grad_enabled())
+                replaced[number] = ctrl_c if handler is _INTERRUPTS else apart_from
                 signal.signal(number, replaced[number])
         yield
     finally:
@@ -123,3 +161,5 @@ def _handlers_apart() -> Iterator[None]:
             before = ours.handler
             if signal.getsignal(number) is ours:  # else the block has installed another one, which stays
                 signal.signal(number, before)
+        if ctrl_c.is_due:
+            ctrl_c.strike()
