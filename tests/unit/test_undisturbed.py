@@ -1,5 +1,6 @@
 """Finalizers and signal handlers use Arrays while a function is traced, or an op is planned: neither sees the other."""
 
+import contextlib
 import gc
 import itertools
 import signal
@@ -196,9 +197,11 @@ def test_a_handler_that_raises_ends_a_trace(handled):
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def press_ctrl_c(file):
-    """As Python calls the handler, within a line of this file."""
-    frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file))
+def press_ctrl_c(*files):
+    """As Python calls the handler, within a line of the first file, called from the next."""
+    frame = None
+    for file in reversed(files):
+        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file), f_back=frame)
     signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
 
 
@@ -220,6 +223,29 @@ def test_ctrl_c_within_torch_strikes_at_the_next_op_or_at_the_end_and_pressed_ag
     assert reached == ["pressed", "went on", "pressed", "pressed", "went on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    "files, waits",
+    [
+        ((__file__,), False),
+        ((threading.__file__, __file__, torch.__file__), False),
+        ((torch.__file__, __file__), True),
+        ((contextlib.__file__, torch.__file__, __file__), True),
+        ((), True),
+    ],
+)
+def test_ctrl_c_strikes_at_once_where_the_users_own_line_waits_in_a_library(files, waits):
+    reached = []
+
+    def f(v):
+        press_ctrl_c(*files)
+        reached.append("went on")
+        return v + 1
+
+    with pytest.raises(KeyboardInterrupt):
+        ts.jit(f)(numbers())
+    assert bool(reached) is waits
 
 
 def test_a_handler_that_a_traced_function_installs_stays(handled):

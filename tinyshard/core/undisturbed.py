@@ -35,8 +35,8 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _SIGNALS: list[int] = sorted(signal.valid_signals())
 _INTERRUPTS = signal.default_int_handler  # Ctrl-C's: it raises KeyboardInterrupt, and uses no tensor
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_TRACING = (_PACKAGE, _TORCH, "<string>", "<eval_with_key>")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
-_NOT_THE_USERS = (_PACKAGE, _TORCH, *_LIBRARIES, "<string>", "<eval_with_key>")
 
 
 def default_keys() -> Any:
@@ -115,7 +115,8 @@ class _CtrlC:
     """Ctrl-C's handler in a block that is undisturbed.
 
     Torch is not made for a KeyboardInterrupt between any two of its steps: one that strikes while a mode begins or ends
-    leaves it on, and every later tensor is one of the trace's. So one that comes there waits; a second one does not.
+    leaves it on, and every later tensor is one of the trace's. So one that comes there, or in a library that torch
+    calls, waits; a second one does not.
     """
 
     handler = staticmethod(_INTERRUPTS)
@@ -124,14 +125,22 @@ class _CtrlC:
         self.is_due = False
 
     def __call__(self, number: int, frame: Any) -> None:
-        if not self.is_due and frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-            self.is_due = True
-        else:
+        if self.is_due or _is_the_users(frame):
             self.strike()
+        self.is_due = True
 
     def strike(self) -> None:
         self.is_due = False
         raise KeyboardInterrupt
+
+
+def _is_the_users(frame: Any) -> bool:
+    """Whether this line is the user's, or a library's that the user's line calls."""
+    while frame is not None and not (file := frame.f_code.co_filename).startswith(_TRACING):
+        if not file.startswith(_LIBRARIES):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def strike_now() -> None:
