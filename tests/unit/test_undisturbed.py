@@ -197,12 +197,12 @@ def test_a_handler_that_raises_ends_a_trace(handled):
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def press_ctrl_c(*files):
+def press_ctrl_c(*files, number=signal.SIGINT):
     """As Python calls the handler, within a line of the first file, called from the next."""
     frame = None
     for file in reversed(files):
         frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file), f_back=frame)
-    signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
+    signal.getsignal(number)(number, frame)
 
 
 def test_ctrl_c_within_torch_strikes_at_the_next_op_or_at_the_end_and_pressed_again_at_once():
@@ -223,6 +223,73 @@ def test_ctrl_c_within_torch_strikes_at_the_next_op_or_at_the_end_and_pressed_ag
     assert reached == ["pressed", "went on", "pressed", "pressed", "went on"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_what_a_handler_raises_within_torch_strikes_at_the_next_op_or_at_the_end(handled):
+    """As Ctrl-C, also when an alarm rings twice; Ctrl-C meanwhile strikes at once."""
+    x, reached = numbers(), []
+
+    def handler(number, frame):
+        raise TimeoutError("too long")
+
+    def f(v, numbers):
+        y = v + 1
+        for number in numbers:
+            reached.append(number)
+            press_ctrl_c(torch.__file__, number=number)
+        reached.append("went on")
+        return y + 1 if numbers else press_ctrl_c(torch.__file__, number=signal.SIGTERM) or y
+
+    handled(handler)
+    alarm, ctrl_c = signal.SIGTERM, signal.SIGINT
+    for numbers_, error in [
+        ((alarm,), TimeoutError),
+        ((alarm, alarm), TimeoutError),
+        ((alarm, ctrl_c, alarm), KeyboardInterrupt),
+        ((), TimeoutError),
+    ]:
+        with pytest.raises(error):
+            ts.jit(f, static_argnums=1)(x, numbers_)
+    assert reached == [alarm, "went on", alarm, alarm, "went on", alarm, ctrl_c, "went on"]
+    assert signal.getsignal(signal.SIGTERM) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_handler_that_raises_while_the_others_are_put_back_leaves_them_put_back(handled, monkeypatch):
+    def handler(number, frame):
+        raise TimeoutError("too long")
+
+    handled(handler)
+    put, unused = signal.signal, signal.getsignal(signal.SIGWINCH)
+    put(signal.SIGWINCH, lambda *_: None)  # has a higher number, so that it is put back later
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+
+    def put_and_ring(number, new):
+        old = put(number, new)
+        if new is handler:
+            signal.raise_signal(signal.SIGTERM)
+        return old
+
+    monkeypatch.setattr(signal, "signal", put_and_ring)
+    with pytest.raises(TimeoutError), undisturbed():
+        pass
+    after = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    put(signal.SIGWINCH, unused)
+    assert after == before
+    assert gc.isenabled()
+
+
+def test_a_handler_that_a_traced_function_keeps_and_installs_later_raises_at_once(handled):
+    def handler(number, frame):
+        raise TimeoutError("too long")
+
+    handled(handler)
+    with undisturbed():
+        kept = signal.getsignal(signal.SIGTERM)
+    handled(kept)
+    with pytest.raises(TimeoutError):
+        press_ctrl_c(torch.__file__, number=signal.SIGTERM)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """What may interrupt a trace, or the planning of an op, and use Arrays itself: finalizers and signal handlers.
 
 with undisturbed():    the collector waits, so that no finalizer of its runs; a signal handler runs as in `apart`;
-                       Ctrl-C strikes in the user's own lines, or where `strike_now` is called, or at the end
+                       what it raises, as Ctrl-C's does, strikes in the user's own lines, or where `strike_now` is
+                       called, or at the end
 with apart():          outside of the trace, of torch's modes, and of the levels of torch.func
 with default_keys():   outside of an op, for torch's dispatcher
 """
@@ -33,7 +34,7 @@ _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _SIGNALS: list[int] = sorted(signal.valid_signals())
-_INTERRUPTS = signal.default_int_handler  # Ctrl-C's: it raises KeyboardInterrupt, and uses no tensor
+_due: BaseException | None = None  # what a signal handler has raised, in the main thread, and is still to strike
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _TRACING = (_PACKAGE, _TORCH, "<string>", "<eval_with_key>")
 _LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
@@ -48,9 +49,9 @@ def default_keys() -> Any:
 def undisturbed() -> Iterator[None]:
     """In this block an op of a finalizer, or of a signal handler, is not taken for one of the block's own.
 
-    A handler still runs at once: it may raise an error, as for a limit of time.
+    A handler still runs at once: it may raise an error, as for a limit of time, which strikes as Ctrl-C does.
     """
-    with collector.paused(), _handlers_apart(), _keys_kept():
+    with _handlers_apart(), collector.paused(), _keys_kept():
         yield
 
 
@@ -100,38 +101,30 @@ def apart() -> Iterator[None]:
 
 
 class _HandlerApart:
-    """A signal handler that runs apart from what it interrupts."""
+    """A signal handler that runs apart from what it interrupts; what it raises may wait.
+
+    Torch is not made for an error between any two of its steps: one that strikes while a mode begins or ends leaves it
+    on, and every later tensor is one of the trace's. So an error that comes there, or in a library that torch calls,
+    waits. Ctrl-C while one waits does not.
+    """
 
     def __init__(self, handler: Callable[[int, Any], Any], *, has_grad: bool) -> None:
         self.handler = handler
+        self.may_wait = True
         self._has_grad = has_grad
 
     def __call__(self, number: int, frame: Any) -> None:
-        with apart(), torch.set_grad_enabled(self._has_grad):
-            self.handler(number, frame)
-
-
-class _CtrlC:
-    """Ctrl-C's handler in a block that is undisturbed.
-
-    Torch is not made for a KeyboardInterrupt between any two of its steps: one that strikes while a mode begins or ends
-    leaves it on, and every later tensor is one of the trace's. So one that comes there, or in a library that torch
-    calls, waits; a second one does not.
-    """
-
-    handler = staticmethod(_INTERRUPTS)
-
-    def __init__(self) -> None:
-        self.is_due = False
-
-    def __call__(self, number: int, frame: Any) -> None:
-        if self.is_due or _is_the_users(frame):
-            self.strike()
-        self.is_due = True
-
-    def strike(self) -> None:
-        self.is_due = False
-        raise KeyboardInterrupt
+        global _due
+        try:
+            with apart(), torch.set_grad_enabled(self._has_grad):
+                self.handler(number, frame)
+        except BaseException as error:
+            is_again = _due is not None and isinstance(error, KeyboardInterrupt)
+            if not self.may_wait or is_again or _is_the_users(frame):
+                _due = None
+                raise
+            traceback.clear_frames(error.__traceback__)  # the handler's knows the interrupted one
+            _due = error
 
 
 def _is_the_users(frame: Any) -> bool:
@@ -144,10 +137,11 @@ def _is_the_users(frame: Any) -> bool:
 
 
 def strike_now() -> None:
-    """Raise KeyboardInterrupt if Ctrl-C was pressed in this block that is undisturbed."""
-    ctrl_c = signal.getsignal(signal.SIGINT)
-    if isinstance(ctrl_c, _CtrlC) and ctrl_c.is_due and threading.current_thread() is threading.main_thread():
-        ctrl_c.strike()
+    """Raise what a signal handler has raised in this block that is undisturbed, as Ctrl-C's does."""
+    global _due
+    if _due is not None and threading.current_thread() is threading.main_thread():
+        error, _due = _due, None
+        raise error
 
 
 @contextlib.contextmanager
@@ -155,20 +149,30 @@ def _handlers_apart() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Python runs handlers in the main one alone
         yield
         return
-    replaced: dict[int, _HandlerApart | _CtrlC] = {}
-    ctrl_c = _CtrlC()
+    replaced: dict[int, _HandlerApart] = {}
     try:
         for number in _SIGNALS:
             handler = signal.getsignal(number)
-            if callable(handler) and not isinstance(handler, _HandlerApart | _CtrlC):
-                apart_from = _HandlerApart(handler, has_grad=torch.is_grad_enabled())
-                replaced[number] = ctrl_c if handler is _INTERRUPTS else apart_from
+            if callable(handler) and not isinstance(handler, _HandlerApart):
+                replaced[number] = _HandlerApart(handler, has_grad=torch.is_grad_enabled())
                 signal.signal(number, replaced[number])
         yield
     finally:
-        for number, ours in replaced.items():
+        had_replaced = bool(replaced)
+        _put_back(replaced)
+        if had_replaced:
+            strike_now()
+
+
+def _put_back(replaced: dict[int, _HandlerApart]) -> None:
+    try:
+        while replaced:
+            number, ours = next(iter(replaced.items()))
+            ours.may_wait = False  # the block may have kept it, to install it later
             before = ours.handler
             if signal.getsignal(number) is ours:  # else the block has installed another one, which stays
                 signal.signal(number, before)
-        if ctrl_c.is_due:
-            ctrl_c.strike()
+            del replaced[number]
+    finally:
+        if replaced:  # one that is back has raised an error
+            _put_back(replaced)
