@@ -896,3 +896,29 @@ def test_a_copied_module_calls_its_own_jitted_methods(mesh, host):
         assert torch.equal(before, host)
         assert torch.equal(ts.device_get(way(host)), host * 3)
         assert torch.equal(ts.device_get(again(host)), host)
+
+
+class Edited:
+    def scaled(self, v):
+        return v * 2
+
+
+def test_a_function_whose_code_is_edited_is_traced_again(host):
+    """IPython's autoreload puts the code of an edited module into the functions that there are."""
+
+    def scaled(v):
+        return v * 2
+
+    functions = [scaled, Edited().scaled]
+    x = ts.device_put(host, ts.NamedSharding(ts.make_mesh(8, "i"), P("i")))
+    ways = [make(f) for make in (ts.jit, ts.pmap) for f in functions]
+    texts = [way.lower(x).as_text() for way in ways]
+    for _ in range(2):
+        for way in ways:
+            same(way(x), host * 2)
+    scaled.__code__ = (lambda v: v * 3 + SCALE).__code__
+    Edited.scaled.__code__ = (lambda self, v: v * 3 + SCALE).__code__
+    for _ in range(2):
+        for way in [*ways, *map(ts.jit, functions), *map(ts.pmap, functions)]:
+            same(way(x), host * 3 + 2)
+    assert all(way.lower(x).as_text() != before for way, before in zip(ways, texts, strict=True))

@@ -172,14 +172,17 @@ def refuse_abstract(mesh: Mesh | None, name: str) -> None:
 
 Traces = Recent[Signature, list[TraceCacheEntry]]
 
-_traces: weakref.WeakKeyDictionary[Any, Traces] = weakref.WeakKeyDictionary()
+_traces: weakref.WeakKeyDictionary[Any, tuple[types.CodeType, Traces]] = weakref.WeakKeyDictionary()
 
 
 def traces_of(function: Callable[..., Any]) -> Traces:
-    """The traces of a function: kept as long as it is there, and shared by all that is jitted of it."""
+    """The traces of a function: kept as long as it and its code are there, and shared by all that is jitted of it."""
     if not isinstance(function, types.FunctionType):
         return Recent(MOST_TRACES)
-    return _traces.setdefault(function, Recent(MOST_TRACES))
+    known = _traces.get(function)
+    if known is None or known[0] is not function.__code__:
+        known = _traces[function] = function.__code__, Recent(MOST_TRACES)
+    return known[1]
 
 
 def _compiled(

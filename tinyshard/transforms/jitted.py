@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.signature import Bound, Signature, bind
-from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, traces_of
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, traces_of
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
@@ -32,6 +33,8 @@ from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
 from tinyshard.sharding.prefix import map_with, spread
 from tinyshard.transforms import applied
+
+_HAVE_CODE = (types.FunctionType, types.MethodType)
 
 
 def _derived(entry: TraceCacheEntry) -> applied.Derived:
@@ -60,7 +63,8 @@ class Jitted:
         self._out_shardings = out_shardings
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
-        self._entries = traces_of(function)
+        self._code = _code_of(function)
+        self._entries = self._known_traces()
         self._asked: weakref.WeakKeyDictionary[TraceCacheEntry, list[Sharding | None]] = weakref.WeakKeyDictionary()
         self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_PROGRAMS)
         self._is_of_constants = is_of_constants
@@ -90,7 +94,7 @@ class Jitted:
         if this_thread.recorder is not None:
             return self._inlined(args, kwargs)
         key = self._key(args, kwargs)
-        found = None if key is None else self._found.get(key)
+        found = None if key is None or self._is_edited() else self._found.get(key)
         if found is not None:
             entry, executable, assignment = found
             return assembled(entry.traced, call(executable, args, assignment))
@@ -200,7 +204,17 @@ class Jitted:
 
     # ---- which trace ------------------------------------------------------------------------------------------
 
+    def _known_traces(self) -> Traces:
+        return traces_of(self._function)
+
+    def _is_edited(self) -> bool:
+        """Whether the function has other code than was traced: IPython's autoreload puts it into the same function."""
+        return _code_of(self._function) is not self._code
+
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
+        if self._is_edited():
+            self._code = _code_of(self._function)
+            self._entries, self._found = self._known_traces(), Recent(MOST_PROGRAMS)
         return bind(self._function, self._static_now(args), self._static_argnames, args, kwargs)
 
     def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
@@ -263,6 +277,10 @@ class Jitted:
             places = spread(self._out_shardings, entry.traced.tree_of_results)
             asked = self._asked[entry] = [p if p is None else as_sharding(p) for p in places]
         return asked
+
+
+def _code_of(function: Any) -> Any:
+    return getattr(function, "__code__", None) if isinstance(function, _HAVE_CODE) else None
 
 
 def _is_watched(operands: Sequence[Any]) -> bool:

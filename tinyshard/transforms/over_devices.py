@@ -22,7 +22,7 @@ from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import DeviceAssignment, assembled
 from tinyshard.compile.signature import Bound, static_both_ways
-from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry
+from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
@@ -58,7 +58,9 @@ class OverDevices(Jitted):
     def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
         numbers, by_name = static_both_ways(function, tuple(static_numbers), ())
         super().__init__(function, None, None, numbers, by_name)
-        self._entries = Recent(MOST_TRACES)  # traces of regions: the function's own are of whole tensors
+
+    def _known_traces(self) -> Traces:
+        return Recent(MOST_TRACES)  # of regions: the function's own are of whole tensors
 
     def __repr__(self) -> str:
         return f"<{self.what} of {self._name}>"
