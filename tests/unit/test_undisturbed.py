@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.undisturbed import undisturbed
 
@@ -254,6 +255,28 @@ def test_what_a_handler_raises_within_torch_strikes_at_the_next_op_or_at_the_end
     assert signal.getsignal(signal.SIGTERM) is handler
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_handler_that_raises_where_pmap_binds_its_axes_leaves_none_bound(handled):
+    def handler(number, frame):
+        raise TimeoutError("too long")
+
+    def ring(frame, event, arg):
+        if event == "return" and frame.f_code.co_name == "__enter__" and axis_names.in_scope() and not rung:
+            rung.append(frame)
+            press_ctrl_c(contextlib.__file__, number=signal.SIGTERM)
+
+    handled(handler)
+    rung, x = [], numbers()
+    sys.setprofile(ring)
+    try:
+        with pytest.raises(TimeoutError) as raised:
+            ts.pmap(lambda v: ts.lax.psum(v, "i"), axis_name="i")(x)
+    finally:
+        sys.setprofile(None)
+    assert rung and raised.tb  # which keeps what was not left
+    assert axis_names.in_scope() == ()
+    assert ts.pmap(lambda v: ts.lax.psum(v, "i"), axis_name="i")(x).tolist() == [28] * 8
 
 
 def test_a_handler_that_raises_while_the_others_are_put_back_leaves_them_put_back(handled, monkeypatch):

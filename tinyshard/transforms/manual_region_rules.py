@@ -29,7 +29,7 @@ from tinyshard.core.evaluate import forget_source
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import apart
+from tinyshard.core.undisturbed import apart, undisturbed
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
 from tinyshard.primitives.inlining import Axes, inline
@@ -247,7 +247,7 @@ def _derived(
     """
 
     def make() -> ManualRegion:
-        with axis_names.mapped_to_devices(region.mesh.shape):
+        with undisturbed(), axis_names.mapped_to_devices(region.mesh.shape):
             traced = trace(
                 (), lambda xs: tuple(function(*xs)), metas, lambda: [f"shard {i}" for i in range(len(metas))]
             )

@@ -28,6 +28,7 @@ from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
+from tinyshard.core.undisturbed import undisturbed
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh, layout_on
@@ -132,7 +133,7 @@ class OverDevices(Jitted):
 
         metas = bound.signature.metas
         shards = [replace(m, shape=at.shard_shape(m.shape)) for m, at in zip(metas, split.ins, strict=True)]
-        with axis_names.mapped_to_devices(split.mesh.shape):
+        with undisturbed(), axis_names.mapped_to_devices(split.mesh.shape):
             traced = trace(roots, call, shards, bound.names)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
         self._check(region)
