@@ -293,3 +293,15 @@ def test_a_hook_that_a_jitted_function_registers_changes_the_gradient_as_in_torc
     w = ts.device_put(torch.ones(4)).requires_grad_()
     ts.jit(loss)(w).backward()
     assert w.grad.tolist() == [20.0] * 4
+
+
+@pytest.mark.parametrize("at", [slice(1, None), slice(-3, None), slice(-4, -1), slice(1, 99), slice(None, None, 2)])
+def test_a_jitted_function_that_writes_to_a_slice_is_vmapped(at):
+    def shifted(x):
+        y = torch.zeros(4, dtype=x.dtype)
+        y[at] = x[: len(range(*at.indices(4)))] ** 2
+        return y * x
+
+    f, x = ts.jit(shifted), data()[:, :1] + weights()[:1]
+    same(ts.vmap(f)(x), torch.stack([shifted(row) for row in x]))
+    same(ts.hessian(lambda x: f(x).sum())(x[1]), torch.func.hessian(lambda x: shifted(x).sum())(x[1]))

@@ -33,7 +33,15 @@ class _Replay(Interpreter):
             return torch.nn.functional.scaled_dot_product_attention(**named, **kwargs), None
         if op is aten.copy.default:  # torch has no derivative of it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
+        if op is aten.slice_scatter.default:  # torch's vmap of it takes bounds as they are: [-3:] and [1:] fail
+            args = (*args[:2], *_within(args[0], *args[2:]))
         return _WITH_DERIVATIVE.get(op, op)(*args, **kwargs)
+
+
+def _within(x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
+    """The dim and bounds of a slice of x, as numbers from 0 to the size of the dim."""
+    first, last, step = slice(start, end, step).indices(x.shape[dim])
+    return dim, first, max(first, last), step
 
 
 def _is_second_used(node: torch.fx.Node) -> bool:
