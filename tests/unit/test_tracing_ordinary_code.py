@@ -327,6 +327,44 @@ def test_a_mask_beside_a_number_that_differs_between_examples_is_for_as_many_dim
     assert torch.equal(ts.vmap(lambda k: x[MASKS[mask], k])(torch.arange(3)), wanted)
 
 
+_ROWS = np.array([True, False, True])
+KNOWN_MASKS = {
+    "of a dim": _ROWS,
+    "a list": [True, False, True],
+    "of two dims": np.eye(3, dtype=bool),
+    "beside a slice": (_ROWS, slice(1, 3)),
+    "beside indices": (_ROWS, torch.tensor([2, 0])),
+    "beside a new dim": (_ROWS, None),
+    "of the last dim": (..., _ROWS),
+    "that chooses nothing": np.zeros(3, dtype=bool),
+}
+
+
+@pytest.mark.parametrize("index", KNOWN_MASKS.values(), ids=KNOWN_MASKS)
+def test_a_mask_whose_values_python_has_is_an_index_in_a_trace(index):
+    def chosen(x):
+        y = x * 1
+        y[index] += x.sum()
+        return (x[index] ** 2).sum() + (y**3).sum()
+
+    x = torch.linspace(-1, 1, 9, dtype=torch.float64).reshape(3, 3)
+    assert torch.equal(ts.device_get(ts.jit(lambda x: x[index])(x)), x[index])
+    wanted = torch.func.grad(chosen)(x)
+    torch.testing.assert_close(ts.device_get(ts.jit(ts.grad(chosen))(x)), wanted)
+    torch.testing.assert_close(ts.device_get(ts.jit(ts.vmap(ts.grad(chosen)))(x[None])), wanted[None])
+
+
+def test_a_mask_of_another_size_is_refused_in_a_trace_as_torch_refuses_it():
+    def written(x):
+        y = x * 1
+        y[[True, False]] = 0.0
+        return y
+
+    for function in (written, lambda x: x[np.array([True, False])], ts.vmap(written)):
+        with pytest.raises(IndexError, match=r"The shape of the mask \[2\]"):
+            ts.jit(function)(torch.ones(3, 3))
+
+
 def test_a_value_of_a_trace_that_failed_says_that_its_trace_is_over():
     kept = []
 

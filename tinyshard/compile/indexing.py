@@ -14,6 +14,7 @@ A negative index counts from the end, and one that is out of range is an error o
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from tinyshard.arrays.array import levels
 from tinyshard.compile.capture import TracedValueError
 from tinyshard.runtime.controller.lineage import users_line
 
+_LISTS = list | range | np.ndarray
 # to torch, and to NumPy's arrays in it, an index of uint8 is a mask, as one of bools is
 _MASKS = (torch.bool, torch.uint8, np.dtype(bool), np.dtype(np.uint8))
 
@@ -47,10 +49,11 @@ def getitem(x: torch.Tensor, index: Any) -> torch.Tensor:
         >>> getitem(torch.arange(6).reshape(2, 3), (torch.tensor(-1), slice(0, 2)))
         tensor([3, 4])
     """
-    entries = _entries(index)
+    given = _entries(index)
+    entries = _masks_as_indices(x, given)
     traced = _traced_dims(x, entries)
     if not traced:
-        return x[index]
+        return x[index] if len(entries) == len(given) and all(map(operator.is_, entries, given)) else x[tuple(entries)]
     for dim, place in reversed(traced):
         x = select(x, dim, entries[place])
     places = {place for _, place in traced}
@@ -67,13 +70,13 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         x.copy_(torch.where(mask.reshape([*mask.shape, *[1] * rest]), value, x))
         return
     has_traced = bool(_traced_dims(x, entries))
-    entries = [tensor for e in entries for tensor in _as_tensors(e)]
+    entries = [torch.as_tensor(e) if isinstance(e, _LISTS) else e for e in _masks_as_indices(x, entries)]
     if not has_traced:
         chosen = [e for e in entries if isinstance(e, torch.Tensor)]
         # a mask alone torch.func puts where torch does, and a trace does not know how many it chooses
         has_indices = any(e.dtype not in _MASKS for e in chosen)
         if not any(map(is_of_examples, (*chosen, x, value) if has_indices else chosen)):
-            x[index] = value
+            x[tuple(entries) if isinstance(value, torch.Tensor) else index] = value
             return
         if isinstance(value, torch.Tensor) and value.dtype != x.dtype:
             what = f"got {x.dtype} for the destination and {value.dtype} for the source"
@@ -82,12 +85,34 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     _put_at(part, dims, at, value)
 
 
-def _as_tensors(entry: Any) -> list[Any]:
-    """A list or an array of NumPy's as a tensor; a mask as the indices that it chooses, which no trace knows later."""
-    if not isinstance(entry, list | range | np.ndarray):
-        return [entry]
-    tensor = torch.as_tensor(entry)
-    return [torch.as_tensor(i) for i in np.nonzero(np.asarray(entry))] if tensor.dtype in _MASKS else [tensor]
+def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> list[Any]:
+    """The entries, a mask whose values Python has as the indices that it chooses: no trace knows how many, later.
+
+    Raises:
+        IndexError: such a mask has other sizes than the dims of x that it is for.
+    """
+    found: list[Any] = []
+    dim, taken = 0, sum(map(dims_taken, entries))
+    for place, entry in enumerate(entries):
+        mask = _known_mask(entry)
+        if mask is None:
+            found.append(entry)
+        elif mask.shape != tuple(x.shape[dim : dim + mask.ndim]):
+            what = f"mask {list(mask.shape)} at index {place} does not match the shape of the indexed tensor"
+            raise IndexError(f"The shape of the {what} {list(x.shape)} at index {dim}")  # torch's words
+        else:
+            found.extend(map(torch.as_tensor, np.nonzero(mask)))
+        dim += x.dim() - taken if entry is Ellipsis else dims_taken(entry)
+    return found
+
+
+def _known_mask(entry: Any) -> np.ndarray | None:
+    """A list of bools, or an array of NumPy's that is a mask."""
+    first = entry
+    while isinstance(first, list | tuple) and first:
+        first = first[0]
+    mask = np.asarray(entry) if isinstance(entry, list) and isinstance(first, bool) else entry
+    return mask if isinstance(mask, np.ndarray) and mask.ndim and mask.dtype in _MASKS else None
 
 
 def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:
