@@ -354,6 +354,13 @@ def test_a_mask_whose_values_python_has_is_an_index_in_a_trace(index):
     torch.testing.assert_close(ts.device_get(ts.jit(ts.vmap(ts.grad(chosen)))(x[None])), wanted[None])
 
 
+@pytest.mark.parametrize("asked", [torch.allclose, torch.equal], ids=lambda asked: asked.__name__)
+def test_whether_traced_tensors_are_alike_is_a_question_for_values(asked):
+    for function in (lambda x: asked(x, x), lambda x: asked(torch.ones(2), torch.ones(2))):
+        with pytest.raises(TracedValueError, match="Python asks for the value"):
+            ts.jit(function)(torch.ones(3))
+
+
 def test_a_mask_of_another_size_is_refused_in_a_trace_as_torch_refuses_it():
     def written(x):
         y = x * 1

@@ -179,7 +179,7 @@ class Watch(TorchDispatchMode):
         if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient
             op = aten.alias.default
         asked, op = op, aten.zeros.default if op is aten._efficientzerotensor.default else op  # it has no memory
-        if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default):
+        if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.allclose.default):
             raise traced_value_error(where)
         fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
         recorder.rescales_weights |= op is aten.embedding_renorm_.default
