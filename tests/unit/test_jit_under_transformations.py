@@ -305,3 +305,18 @@ def test_a_jitted_function_that_writes_to_a_slice_is_vmapped(at):
     f, x = ts.jit(shifted), data()[:, :1] + weights()[:1]
     same(ts.vmap(f)(x), torch.stack([shifted(row) for row in x]))
     same(ts.hessian(lambda x: f(x).sum())(x[1]), torch.func.hessian(lambda x: shifted(x).sum())(x[1]))
+
+
+@pytest.mark.parametrize("index", [0, (slice(None), -1)], ids=["a row", "a column"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
+def test_a_vmapped_function_that_writes_to_a_part_has_its_gradient(index, dtype):
+    def written(x):
+        y = torch.ones(3, 3, dtype=dtype)
+        y[index].mul_(2).add_(x)
+        return (y * x).abs().pow(3).sum()
+
+    x = data()
+    wanted = torch.func.grad(lambda x: sum(written(row) for row in x))(x)
+    mapped = lambda x: ts.vmap(ts.pmap(written))(x[None])  # noqa: E731
+    for function in (ts.vmap(ts.jit(written)), mapped):
+        same(ts.grad(lambda x, function=function: function(x).sum())(x), wanted)

@@ -35,7 +35,16 @@ class _Replay(Interpreter):
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if op is aten.slice_scatter.default:  # torch's vmap of it takes bounds as they are: [-3:] and [1:] fail
             args = (*args[:2], *_within(args[0], *args[2:]))
+        if op is aten.select_scatter.default:  # torch's vmap of it has a wrong gradient, and it has none of complex x
+            return _with_part(*args)
         return _WITH_DERIVATIVE.get(op, op)(*args, **kwargs)
+
+
+def _with_part(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """x, with this in the place of `x.select(dim, index)`."""
+    dim, size = dim % x.dim(), x.shape[dim]
+    is_there = torch.arange(size) == index % size
+    return torch.where(is_there.reshape([size, *[1] * (x.dim() - dim - 1)]), part.unsqueeze(dim), x)
 
 
 def _within(x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:
