@@ -350,6 +350,16 @@ WRONG = {
         TypeError,
         ["test_vmap.py", "s = s + x"],
     ),
+    "what all share written at indices": (
+        lambda: ts.vmap(lambda v: torch.zeros(5).index_put_((torch.tensor([2, 0, 1]),), v))(X),
+        TypeError,
+        ["test_vmap.py", "x.new_zeros(n)"],
+    ),
+    "what all share scattered to": (
+        lambda: ts.jit(ts.vmap(lambda v: torch.zeros(5).scatter_(0, torch.tensor([2, 0, 1]), v)))(X),
+        TypeError,
+        ["test_vmap.py", "x.new_zeros(n)"],
+    ),
     "a stateful draw": (lambda: ts.vmap(lambda v: v + torch.rand(3))(X), TypeError, ["test_vmap.py", "ts.random"]),
     "a change in place": (lambda: ts.vmap(lambda v: v.add_(1))(ts.array(X)), TypeError, ["torch.add"]),
     "a string as result": (lambda: ts.vmap(lambda v: "a")(X), TypeError, ["str: a"]),

@@ -148,8 +148,9 @@ _A_SHAPE = (
 )
 _IN_PLACE = (
     "a value is changed in place, and has no room for what is written",
-    "under vmap an argument with in_axes=None is one value for all examples; it cannot hold one result for each",
-    "a new value in place of a changed one: s = s + x, not s += x",
+    "what all examples share, by in_axes=None or as torch.zeros(n), is one value: it cannot hold one result for each",
+    "a new value in place of a changed one: s = s + x, not s += x;\n"
+    "x.new_zeros(n), which is one for each, in place of torch.zeros(n)",
     DtypeError,
 )
 _REFUSALS: dict[str, tuple[str, str, str, type[TinyshardError]]] = {
@@ -159,6 +160,7 @@ _REFUSALS: dict[str, tuple[str, str, str, type[TinyshardError]]] = {
     "can support dynamic shape": _A_SHAPE,
     "doesn't match the broadcast shape": _IN_PLACE,
     "inplace arithmetic": _IN_PLACE,
+    "has more elements than `self`": _IN_PLACE,
     "called random operation": (
         "a stateful random op under vmap",
         "whether examples draw the same numbers or different ones is for the caller to say",
