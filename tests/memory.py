@@ -7,8 +7,10 @@ import psutil
 import torch
 
 EVERY_S = 0.5
-# What torch takes in a kernel and eight devices beyond the CPU build, which machines of 2 GB install.
-CUDA_BUILD_BYTES = 400_000_000 if torch.version.cuda else 0
+# What torch takes in a process that imports it beyond the CPU build, which machines of 2 GB install. A kernel and its
+# devices have two such processes: the kernel, and the one from which the devices are forked.
+CUDA_BUILD_BYTES_EACH = 200_000_000 if torch.version.cuda else 0
+CUDA_BUILD_BYTES = 2 * CUDA_BUILD_BYTES_EACH
 
 
 def nbytes_of_family(pid: int) -> int:

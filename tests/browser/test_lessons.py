@@ -12,7 +12,7 @@ import pytest
 from course.doctor.machine import NEEDED_BYTES
 from course.lessons import Lesson, find_lessons, shipped_folder
 from tests.browser.jupyterlab import JupyterLab
-from tests.memory import CUDA_BUILD_BYTES, Peak
+from tests.memory import CUDA_BUILD_BYTES, CUDA_BUILD_BYTES_EACH, Peak
 
 if TYPE_CHECKING:
     from playwright.sync_api import ElementHandle
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.browser.notebook_page import NotebookPage
 
 LESSONS = find_lessons(shipped_folder())
+MORE_THAT_IMPORT_TORCH = {"12": 4}  # by lesson: two launchers on two hosts, and an agent of each
 
 
 def visualizers_of(lesson: Lesson) -> dict[str, str]:
@@ -60,7 +61,8 @@ def test_a_lesson_runs_to_its_end_and_its_pictures_answer(
             lesson_page.run_all()
         memory.append(f"{lesson.number} {peak.nbytes / 1e9:.2f} GB")
         assert lesson_page.errors() == []
-        assert peak.nbytes < NEEDED_BYTES + CUDA_BUILD_BYTES, "JupyterLab, kernel and devices together"
+        of_cuda = CUDA_BUILD_BYTES + MORE_THAT_IMPORT_TORCH.get(lesson.number, 0) * CUDA_BUILD_BYTES_EACH
+        assert peak.nbytes < NEEDED_BYTES + of_cuda, "JupyterLab, kernel and devices together"
         code = [cell for cell in lesson_page.cells() if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
         assert [cell["id"] for cell in code if cell["execution_count"] is None] == []
 

@@ -307,7 +307,7 @@ def test_a_jitted_function_that_writes_to_a_slice_is_vmapped(at):
     same(ts.hessian(lambda x: f(x).sum())(x[1]), torch.func.hessian(lambda x: shifted(x).sum())(x[1]))
 
 
-@pytest.mark.parametrize("index", [0, (slice(None), -1)], ids=["a row", "a column"])
+@pytest.mark.parametrize("index", [0, (slice(None), -1), slice(1, None)], ids=["a row", "a column", "a slice"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_a_vmapped_function_that_writes_to_a_part_has_its_gradient(index, dtype):
     def written(x):

@@ -35,6 +35,9 @@ class _Replay(Interpreter):
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if op is aten.slice_scatter.default:  # torch's vmap of it takes bounds as they are: [-3:] and [1:] fail
             args = (*args[:2], *_within(args[0], *args[2:]))
+            if args[0].is_complex():  # torch has no derivative of it
+                x, part = (torch.view_as_real(x.resolve_conj()) for x in args[:2])
+                return torch.view_as_complex(op(x, part, args[2] % args[0].dim(), *args[3:]))
         if op is aten.select_scatter.default:  # torch's vmap of it has a wrong gradient, and it has none of complex x
             return _with_part(*args)
         return _WITH_DERIVATIVE.get(op, op)(*args, **kwargs)
