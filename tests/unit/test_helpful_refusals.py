@@ -6,11 +6,13 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.optim import adam, sgd
 
 import tinyshard as ts
 from tinyshard import P
 from tinyshard.core.absent import NAMES, OF_ARRAYS
+from tinyshard.core.errors import TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -258,3 +260,13 @@ def test_python_adds_no_similar_name_to_what_is_used_in_place_of_an_attribute():
         with pytest.raises(AttributeError) as caught:
             getattr(x, name)
         assert caught.value.name == looked_for
+
+
+def test_a_trace_of_torchs_own_that_meets_an_array_is_refused():
+    """`linearize` gave memory that nothing had written."""
+    x = ts.array([1.0, 2.0])
+    with pytest.raises(TracedValueError, match=r"ts\.jvp"):
+        torch.func.linearize(torch.sin, x)
+    with pytest.raises(TracedValueError, match="lower"):
+        make_fx(lambda y: torch.mul(y.sin(), x))(torch.ones(2))
+    assert x.sin().shape == (2,)

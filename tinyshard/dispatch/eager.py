@@ -27,7 +27,8 @@ from tinyshard.compile.executable import (
     open_program,
     spec_of,
 )
-from tinyshard.core.errors import DtypeError, StatefulRandomError
+from tinyshard.core.current_trace import this_thread
+from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.undisturbed import undisturbed
 from tinyshard.dispatch.inplace import rebind
@@ -39,6 +40,8 @@ MAX_EXECUTABLES = 4096
 _SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
 
 _executables: Recent[Any, Executable] = Recent(MAX_EXECUTABLES)
+
+_mode, _PROXY = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey.PROXY  # that of make_fx
 
 
 def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,12 +57,20 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     Raises:
         ImmutableError: the op changes an Array in place.
         StatefulRandomError: the op draws from torch's own generator.
+        TracedValueError: torch traces a function that meets an Array.
         ShardingError: committed operands on different devices.
         DtypeError: it asks for a torch device that Arrays do not live on; an operand, or a result, is of a kind that no
             device can hold.
 
     Communication: what the op needs, as the text of its program says.
     """
+    if _mode(_PROXY) is not None and this_thread.recorder is None:
+        raise TracedValueError(
+            "a trace of torch's own meets an Array",
+            got=f"{op} within torch.func.linearize, make_fx or torch.export",
+            rule="it would record memory that nothing has written in place of the Array's values",
+            try_="ts.jvp(f, (x,), (t,)) in place of linearize; ts.jit(f).lower(x) for a program to read",
+        )
     known = op_traits(op)
     if known.is_alias:
         return _alias(args[0])
