@@ -140,6 +140,27 @@ def test_free_blocks_are_cut_anew_when_all_addresses_are_taken_and_held_ones_sta
         owner.allocate(60 * 4096, [0])
 
 
+def test_free_blocks_at_the_end_join_the_addresses_of_none(monkeypatch):
+    monkeypatch.setattr(region, "SLOTS", 16)
+    fd = segment.create(2)
+    owner, other = Arena(fd, 2, 0), Arena(fd, 2, 1)
+    os.close(fd)
+
+    def use(pages, count):
+        blocks = [owner.allocate(pages * 4096, [1]) for _ in range(count)]
+        held = [other.hold(block, (pages * 4096,), torch.uint8) for block in blocks]
+        del held
+        other.let_go()
+        return blocks
+
+    small = use(10, 16)
+    assert use(512, 1)[0].offset == small[0].offset  # larger than all that is free, and no slot was left
+    owner._region._end = owner._region._start + 64 * 4096
+    assert use(576, 1)[0].offset == small[0].offset
+    with pytest.raises(MemoryError, match="beside 0 blocks"):
+        use(640, 1)
+
+
 @gives_pages_back
 def test_pages_of_many_free_blocks_are_given_back_and_the_blocks_still_serve(members, monkeypatch):
     member = members[0]

@@ -902,6 +902,22 @@ class Edited:
     def scaled(self, v):
         return v * 2
 
+    def __call__(self, v):
+        return v * 2
+
+
+class EditedModule(torch.nn.Module):
+    def forward(self, v):
+        return v * 2
+
+
+def passed_on(function):
+    @functools.wraps(function)
+    def call(*args):
+        return function(*args)
+
+    return call
+
 
 def test_a_function_whose_code_is_edited_is_traced_again(host):
     """IPython's autoreload puts the code of an edited module into the functions that there are."""
@@ -909,7 +925,8 @@ def test_a_function_whose_code_is_edited_is_traced_again(host):
     def scaled(v):
         return v * 2
 
-    functions = [scaled, Edited().scaled]
+    functions = [scaled, Edited().scaled, Edited(), EditedModule(), functools.partial(scaled), passed_on(scaled)]
+    functions.append(ts.vmap(passed_on(scaled)))
     x = ts.device_put(host, ts.NamedSharding(ts.make_mesh(8, "i"), P("i")))
     ways = [make(f) for make in (ts.jit, ts.pmap) for f in functions]
     texts = [way.lower(x).as_text() for way in ways]
@@ -917,7 +934,8 @@ def test_a_function_whose_code_is_edited_is_traced_again(host):
         for way in ways:
             same(way(x), host * 2)
     scaled.__code__ = (lambda v: v * 3 + SCALE).__code__
-    Edited.scaled.__code__ = (lambda self, v: v * 3 + SCALE).__code__
+    for method in (Edited.scaled, Edited.__call__, EditedModule.forward):
+        method.__code__ = (lambda self, v: v * 3 + SCALE).__code__
     for _ in range(2):
         for way in [*ways, *map(ts.jit, functions), *map(ts.pmap, functions)]:
             same(way(x), host * 3 + 2)

@@ -307,6 +307,21 @@ def test_a_jitted_function_that_writes_to_a_slice_is_vmapped(at):
     same(ts.hessian(lambda x: f(x).sum())(x[1]), torch.func.hessian(lambda x: shifted(x).sum())(x[1]))
 
 
+PARTS = {
+    "a row of doubles": lambda x: torch.select_scatter(x.float(), x[0], 0, 1),
+    "rows that are real": lambda x: torch.slice_scatter(x.to(torch.complex64), x[:1], 0, 1, 2).abs(),
+}
+
+
+@pytest.mark.parametrize("function", PARTS.values(), ids=PARTS)
+def test_a_part_of_another_dtype_is_converted_under_transformations_too(function):
+    f, x = ts.jit(function), data() + 1
+    same(ts.vmap(f)(x[None]), function(x)[None])
+    wanted = torch.ones_like(x)  # torch has no derivative where it is complex
+    wanted[0], wanted[1] = 2, 0
+    same(ts.grad(lambda x: f(x).sum())(x), wanted)
+
+
 @pytest.mark.parametrize("index", [0, (slice(None), -1), slice(1, None)], ids=["a row", "a column", "a slice"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
 def test_a_vmapped_function_that_writes_to_a_part_has_its_gradient(index, dtype):

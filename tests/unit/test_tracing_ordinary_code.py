@@ -331,6 +331,8 @@ _ROWS = np.array([True, False, True])
 KNOWN_MASKS = {
     "of a dim": _ROWS,
     "a list": [True, False, True],
+    "a list of NumPy's": list(_ROWS),
+    "a tuple beside a slice": (slice(None), (True, False, True)),
     "of two dims": np.eye(3, dtype=bool),
     "beside a slice": (_ROWS, slice(1, 3)),
     "beside indices": (_ROWS, torch.tensor([2, 0])),

@@ -1,5 +1,6 @@
 """Finalizers and signal handlers use Arrays while a function is traced, or an op is planned: neither sees the other."""
 
+import abc
 import contextlib
 import gc
 import itertools
@@ -15,7 +16,7 @@ import torch
 import tinyshard as ts
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.undisturbed import undisturbed
+from tinyshard.core.undisturbed import raise_waiting, undisturbed
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -202,7 +203,7 @@ def press_ctrl_c(*files, number=signal.SIGINT):
     """As Python calls the handler, within a line of the first file, called from the next."""
     frame = None
     for file in reversed(files):
-        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file), f_back=frame)
+        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file), f_globals={}, f_back=frame)
     signal.getsignal(number)(number, frame)
 
 
@@ -300,7 +301,24 @@ def test_a_handler_that_raises_while_the_others_are_put_back_leaves_them_put_bac
     after = {number: signal.getsignal(number) for number in signal.valid_signals()}
     put(signal.SIGWINCH, unused)
     assert after == before
+    raise_waiting()  # nothing is left to be raised
     assert gc.isenabled()
+
+
+def test_ctrl_c_that_waits_is_not_lost_where_another_handler_raises(handled):
+    def handler(number, frame):
+        raise TimeoutError("too long")
+
+    handled(handler)
+
+    def f(v):
+        press_ctrl_c(torch.__file__)
+        signal.raise_signal(signal.SIGTERM)
+        return v + 1
+
+    with pytest.raises(KeyboardInterrupt):
+        ts.jit(f)(numbers())
+    raise_waiting()
 
 
 def test_a_handler_that_a_traced_function_keeps_and_installs_later_raises_at_once(handled):
@@ -322,6 +340,8 @@ def test_a_handler_that_a_traced_function_keeps_and_installs_later_raises_at_onc
         ((threading.__file__, __file__, torch.__file__), False),
         ((torch.__file__, __file__), True),
         ((contextlib.__file__, torch.__file__, __file__), True),
+        ((abc.ABCMeta.__instancecheck__.__code__.co_filename, torch.__file__, __file__), True),
+        (("<string>", __file__), True),
         ((), True),
     ],
 )

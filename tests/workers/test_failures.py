@@ -199,8 +199,8 @@ print(ts.array(1.0).item())
 )
 def test_where_the_system_refuses_what_workers_need_the_error_says_what_it_was(controller, before, words):
     out, errors = controller(f"ts.shutdown(); import resource; {before}\n{REFUSED}").finish()
-    told, value = out.splitlines()
-    assert told.startswith("no worker process could be started") and words in told
+    said, value = out.splitlines()
+    assert said.startswith("no worker process could be started") and words in said
     assert (value, errors) == ("1.0", "")
 
 
@@ -213,8 +213,8 @@ if os.environ.get("TINYSHARD_ROLE") == "worker": os.fork = fork
 """
     )
     out, errors = controller(REFUSED, path=f"{tmp_path}{os.pathsep}{ROOT}").finish()
-    told, value = out.splitlines()
-    assert told.startswith("no worker process could be started") and "Resource temporarily unavailable" in told
+    said, value = out.splitlines()
+    assert said.startswith("no worker process could be started") and "Resource temporarily unavailable" in said
     assert (value, errors) == ("1.0", "")
 
 

@@ -227,7 +227,7 @@ class Watch(TorchDispatchMode):
 
 
 def _is_number_alone(op: Any, args: Sequence[Any]) -> bool:
-    """Whether a number is all that an op of a tensor is given: torch says so a 0-d tensor that it made of one."""
+    """Whether a number is all that an op of a tensor is given, as `_conj(1j)`, which the gradient of x * 1j has."""
     if not args or type(args[0]) not in _WRAPPED or any(isinstance(x, torch.Tensor) for x in args):
         return False
     return isinstance(op._schema.arguments[0].type, torch.TensorType)

@@ -107,11 +107,11 @@ def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> list[Any]:
 
 
 def _known_mask(entry: Any) -> np.ndarray | None:
-    """A list of bools, or an array of NumPy's that is a mask."""
+    """A list or tuple of bools, or an array of NumPy's that is a mask."""
     first = entry
     while isinstance(first, list | tuple) and first:
         first = first[0]
-    mask = np.asarray(entry) if isinstance(entry, list) and isinstance(first, bool) else entry
+    mask = np.asarray(entry) if isinstance(entry, list | tuple) and isinstance(first, bool | np.bool_) else entry
     return mask if isinstance(mask, np.ndarray) and mask.ndim and mask.dtype in _MASKS else None
 
 

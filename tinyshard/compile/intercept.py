@@ -34,7 +34,7 @@ from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import DtypeError, ImmutableError
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import strike_now
+from tinyshard.core.undisturbed import raise_waiting
 from tinyshard.runtime.controller.lineage import users_line
 
 
@@ -252,7 +252,7 @@ class Intercept(TorchFunctionMode):
         self._views = TracedViews()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        strike_now()
+        raise_waiting()
         if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
         made = self._views.call(func, _INSTEAD.get(func, func), args, kwargs or {})

@@ -34,7 +34,7 @@ class _Replay(Interpreter):
         if op is aten.copy.default:  # torch has no derivative of it
             return args[1].to(args[0].dtype).expand_as(args[0]).clone()
         if op is aten.slice_scatter.default:  # torch's vmap of it takes bounds as they are: [-3:] and [1:] fail
-            args = (*args[:2], *_within(args[0], *args[2:]))
+            args = (args[0], args[1].to(args[0].dtype), *_within(args[0], *args[2:]))
             if args[0].is_complex():  # torch has no derivative of it
                 x, part = (torch.view_as_real(x.resolve_conj()) for x in args[:2])
                 return torch.view_as_complex(op(x, part, args[2] % args[0].dim(), *args[3:]))
@@ -47,7 +47,7 @@ def _with_part(x: torch.Tensor, part: torch.Tensor, dim: int, index: int) -> tor
     """x, with this in the place of `x.select(dim, index)`."""
     dim, size = dim % x.dim(), x.shape[dim]
     is_there = torch.arange(size) == index % size
-    return torch.where(is_there.reshape([size, *[1] * (x.dim() - dim - 1)]), part.unsqueeze(dim), x)
+    return torch.where(is_there.reshape([size, *[1] * (x.dim() - dim - 1)]), part.to(x.dtype).unsqueeze(dim), x)
 
 
 def _within(x: torch.Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Any:

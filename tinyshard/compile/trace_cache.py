@@ -38,6 +38,7 @@ from tinyshard.sharding.mesh import AbstractMesh, Mesh
 MOST_TRACES = 1024  # of a function, for different signatures
 MOST_ALIKE = 16  # of a function for one signature, as what it closes over changes its shape
 MOST_PROGRAMS = 256  # of a trace, for different layouts
+_MOST_WRAPPED = 16  # how deep a function is looked for within others
 
 
 @dataclass(eq=False)
@@ -172,16 +173,40 @@ def refuse_abstract(mesh: Mesh | None, name: str) -> None:
 
 Traces = Recent[Signature, list[TraceCacheEntry]]
 
-_traces: weakref.WeakKeyDictionary[Any, tuple[types.CodeType, Traces]] = weakref.WeakKeyDictionary()
+Codes = tuple[tuple[types.FunctionType, types.CodeType], ...]
+
+_traces: weakref.WeakKeyDictionary[Any, tuple[list[types.CodeType], Traces]] = weakref.WeakKeyDictionary()
+
+
+def codes_of(function: Any) -> Codes:
+    """The functions whose code runs, as far as they can be seen from this one, each with its code of now."""
+    found: list[types.FunctionType] = []
+    for _ in range(_MOST_WRAPPED):
+        if function is None:
+            break
+        if isinstance(function, types.FunctionType):
+            found.append(function)
+            function = getattr(function, "__wrapped__", None)
+        elif isinstance(function, types.MethodType):
+            function = function.__func__
+        elif isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, torch.nn.Module):
+            function = type(function).forward
+        else:
+            method = type(function).__call__
+            function = getattr(function, "__wrapped__", method if isinstance(method, types.FunctionType) else None)
+    return tuple((each, each.__code__) for each in found)
 
 
 def traces_of(function: Callable[..., Any]) -> Traces:
     """The traces of a function: kept as long as it and its code are there, and shared by all that is jitted of it."""
     if not isinstance(function, types.FunctionType):
         return Recent(MOST_TRACES)
+    codes = [code for _, code in codes_of(function)]
     known = _traces.get(function)
-    if known is None or known[0] is not function.__code__:
-        known = _traces[function] = function.__code__, Recent(MOST_TRACES)
+    if known is None or known[0] != codes:
+        known = _traces[function] = codes, Recent(MOST_TRACES)
     return known[1]
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -37,6 +36,7 @@ from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import undisturbed
+from tinyshard.core.users_code import PACKAGE, TORCH
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 
@@ -122,8 +122,7 @@ class Traced:
 
 def _line_of(error: BaseException) -> Where | None:
     """The user's innermost line that the error came through."""
-    ours = (os.path.dirname(__file__), os.path.dirname(torch.__file__))
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((PACKAGE, TORCH))]
     return Where(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 

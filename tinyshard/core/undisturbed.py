@@ -1,8 +1,8 @@
 """What may interrupt a trace, or the planning of an op, and use Arrays itself: finalizers and signal handlers.
 
 with undisturbed():    the collector waits, so that no finalizer of its runs; a signal handler runs as in `apart`;
-                       what it raises, as Ctrl-C's does, strikes in the user's own lines, or where `strike_now` is
-                       called, or at the end
+                       what it raises, as Ctrl-C's does, is raised in the user's own lines, or where `raise_waiting`
+                       is called, or at the end
 with apart():          outside of the trace, of torch's modes, and of the levels of torch.func
 with default_keys():   outside of an op, for torch's dispatcher
 """
@@ -10,13 +10,10 @@ with default_keys():   outside of an op, for torch's dispatcher
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
-import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,18 +23,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from tinyshard.core import collector
 from tinyshard.core.current_trace import this_thread
+from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH
 
 # Within an op on Arrays torch's dispatcher passes over keys: it would take an Array for a plain tensor, and kernels
 # that call other ops (`linalg.pinv`) would go wrong
 _INCLUDED = torch._C._dispatch_tls_local_include_set()
 _EXCLUDED = torch._C._dispatch_tls_local_exclude_set()
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
 _SIGNALS: list[int] = sorted(signal.valid_signals())
-_due: BaseException | None = None  # what a signal handler has raised, in the main thread, and is still to strike
-_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
-_TRACING = (_PACKAGE, _TORCH, "<string>", "<eval_with_key>")
-_LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
+_waiting: BaseException | None = None  # what a signal handler has raised in the main thread, and is to be raised later
 
 
 def default_keys() -> Any:
@@ -49,7 +43,7 @@ def default_keys() -> Any:
 def undisturbed() -> Iterator[None]:
     """In this block an op of a finalizer, or of a signal handler, is not taken for one of the block's own.
 
-    A handler still runs at once: it may raise an error, as for a limit of time, which strikes as Ctrl-C does.
+    A handler still runs at once: it may raise an error, as for a limit of time, which is raised where Ctrl-C's is.
     """
     with _handlers_apart(), collector.paused(), _keys_kept():
         yield
@@ -72,7 +66,7 @@ def _keys_kept() -> Iterator[None]:
             while cause is not None and id(cause) not in seen:
                 seen.add(id(cause))
                 for frame, _ in traceback.walk_tb(cause.__traceback__):
-                    if frame.f_code.co_filename.startswith(_TORCH):
+                    if frame.f_code.co_filename.startswith(TORCH):
                         with contextlib.suppress(RuntimeError):  # it still runs
                             frame.clear()
                 cause = cause.__cause__ or cause.__context__
@@ -103,8 +97,8 @@ def apart() -> Iterator[None]:
 class _HandlerApart:
     """A signal handler that runs apart from what it interrupts; what it raises may wait.
 
-    Torch is not made for an error between any two of its steps: one that strikes while a mode begins or ends leaves it
-    on, and every later tensor is one of the trace's. So an error that comes there, or in a library that torch calls,
+    Torch is not made for an error between any two of its steps: one that is raised while a mode begins or ends leaves
+    it on, and every later tensor is one of the trace's. So an error that comes there, or in a library that torch calls,
     waits. Ctrl-C while one waits does not.
     """
 
@@ -114,33 +108,42 @@ class _HandlerApart:
         self._has_grad = has_grad
 
     def __call__(self, number: int, frame: Any) -> None:
-        global _due
+        global _waiting
+        earlier, _waiting = _waiting, None  # it is not to be raised in a trace that the handler makes
         try:
             with apart(), torch.set_grad_enabled(self._has_grad):
                 self.handler(number, frame)
         except BaseException as error:
-            is_again = _due is not None and isinstance(error, KeyboardInterrupt)
+            is_again = earlier is not None and isinstance(error, KeyboardInterrupt)
             if not self.may_wait or is_again or _is_the_users(frame):
-                _due = None
+                if isinstance(earlier, KeyboardInterrupt):  # an `except` for this error would lose it
+                    raise earlier from error
                 raise
-            traceback.clear_frames(error.__traceback__)  # the handler's knows the interrupted one
-            _due = error
+            traceback.clear_frames(error.__traceback__)  # the handler's frame refers to the interrupted one
+            _waiting = error
+        if isinstance(earlier, KeyboardInterrupt) or _waiting is None:
+            _waiting = earlier
 
 
 def _is_the_users(frame: Any) -> bool:
     """Whether this line is the user's, or a library's that the user's line calls."""
-    while frame is not None and not (file := frame.f_code.co_filename).startswith(_TRACING):
-        if not file.startswith(_LIBRARIES):
+    while frame is not None:
+        file = frame.f_code.co_filename
+        # what torch makes while it traces is in "<string>"; so is a program given by `python -c`
+        is_made = file == "<string>" and frame.f_globals.get("__name__") != "__main__"
+        if is_made or file.startswith((PACKAGE, TORCH, "<eval_with_key>")):
+            return False
+        if not file.startswith(LIBRARIES):
             return True
         frame = frame.f_back
     return False
 
 
-def strike_now() -> None:
-    """Raise what a signal handler has raised in this block that is undisturbed, as Ctrl-C's does."""
-    global _due
-    if _due is not None and threading.current_thread() is threading.main_thread():
-        error, _due = _due, None
+def raise_waiting() -> None:
+    """Raise what a signal handler, as Ctrl-C's, has raised before in this block that is undisturbed."""
+    global _waiting
+    if _waiting is not None and threading.current_thread() is threading.main_thread():
+        error, _waiting = _waiting, None
         raise error
 
 
@@ -158,10 +161,12 @@ def _handlers_apart() -> Iterator[None]:
                 signal.signal(number, replaced[number])
         yield
     finally:
-        had_replaced = bool(replaced)
-        _put_back(replaced)
-        if had_replaced:
-            strike_now()
+        is_outermost = bool(replaced)
+        try:
+            _put_back(replaced)
+        finally:
+            if is_outermost:
+                raise_waiting()
 
 
 def _put_back(replaced: dict[int, _HandlerApart]) -> None:

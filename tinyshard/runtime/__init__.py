@@ -28,7 +28,8 @@ shm/                  memory shared by the processes of one host
     completion        what each device has finished, and the pipe that wakes the controller
     barrier           where devices wait for each other
     allocator         blocks of memory that members lend each other
-    region            the blocks of one member, and which members use them
+    region            the blocks of one member
+    holders           which members use them
     views             bytes as tensors and arrays
     system            what differs between systems, and how much memory the machine has left
     probe             whether shared memory works here

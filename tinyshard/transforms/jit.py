@@ -45,7 +45,8 @@ def jit(
             of torch's default dtype, or of float64 beside an argument of doubles. What it closes over (Arrays,
             tensors, module parameters) is looked up at each call. Where it cannot be found again (in a set, in another
             function's cache), the function is traced at each call. With modules in another mode (`train()`, `eval()`)
-            it is traced again; of other Python values it sees what they were when it was traced.
+            or when its code has been edited (IPython's autoreload) it is traced again; of other Python values, and of
+            functions that it calls, it sees what they were when it was traced.
         in_shardings: a Sharding for every positional argument, or a tree of them that is a prefix of the arguments;
             None leaves an argument where it is, and so do arguments by name.
         out_shardings: likewise for the results.

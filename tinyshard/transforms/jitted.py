@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import sys
-import types
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +21,7 @@ from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.signature import Bound, Signature, bind
-from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, traces_of
+from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, codes_of, traces_of
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import this_thread
@@ -33,8 +32,6 @@ from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
 from tinyshard.sharding.prefix import map_with, spread
 from tinyshard.transforms import applied
-
-_HAVE_CODE = (types.FunctionType, types.MethodType)
 
 
 def _derived(entry: TraceCacheEntry) -> applied.Derived:
@@ -63,7 +60,7 @@ class Jitted:
         self._out_shardings = out_shardings
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
-        self._code = _code_of(function)
+        self._codes = codes_of(function)
         self._entries = self._known_traces()
         self._asked: weakref.WeakKeyDictionary[TraceCacheEntry, list[Sharding | None]] = weakref.WeakKeyDictionary()
         self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_PROGRAMS)
@@ -209,11 +206,11 @@ class Jitted:
 
     def _is_edited(self) -> bool:
         """Whether the function has other code than was traced: IPython's autoreload puts it into the same function."""
-        return _code_of(self._function) is not self._code
+        return any(function.__code__ is not code for function, code in self._codes)
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
         if self._is_edited():
-            self._code = _code_of(self._function)
+            self._codes = codes_of(self._function)
             self._entries, self._found = self._known_traces(), Recent(MOST_PROGRAMS)
         return bind(self._function, self._static_now(args), self._static_argnames, args, kwargs)
 
@@ -277,10 +274,6 @@ class Jitted:
             places = spread(self._out_shardings, entry.traced.tree_of_results)
             asked = self._asked[entry] = [p if p is None else as_sharding(p) for p in places]
         return asked
-
-
-def _code_of(function: Any) -> Any:
-    return getattr(function, "__code__", None) if isinstance(function, _HAVE_CODE) else None
 
 
 def _is_watched(operands: Sequence[Any]) -> bool:

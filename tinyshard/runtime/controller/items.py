@@ -14,7 +14,7 @@ import torch
 
 from tinyshard.core.program import Program
 from tinyshard.runtime.controller.lineage import Run
-from tinyshard.runtime.shm.region import Block
+from tinyshard.runtime.shm.holders import Block
 
 
 class Latch:

@@ -12,22 +12,17 @@ import heapq
 import linecache
 import os
 import sys
-import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
-import torch
-
 from tinyshard.core.types import ShapedType
+from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH
 from tinyshard.runtime.failure import Failure
 
-_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
-_LIBRARIES = tuple(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib"))
-_NOT_THE_USERS = (_PACKAGE, os.path.dirname(os.path.abspath(torch.__file__)) + os.sep)
+_NOT_THE_USERS = (PACKAGE, TORCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +58,7 @@ def users_line() -> Where:
 def users_line_of(error: BaseException) -> Where | None:
     """The innermost line of the user's code in an error's traceback; None if there is none."""
     passed = [(Where(frame.f_code.co_filename, line), frame) for frame, line in walk_tb(error.__traceback__)]
-    own = [p for p in passed if not p[0].file.startswith((_PACKAGE, *_LIBRARIES)) and _is_source(*p)]
+    own = [p for p in passed if not p[0].file.startswith((PACKAGE, *LIBRARIES)) and _is_source(*p)]
     return own[-1][0] if own else None
 
 

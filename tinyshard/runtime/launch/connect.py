@@ -112,7 +112,7 @@ def prove_controller(sock: socket.socket, secret: bytes, within_s: float) -> Non
     try:
         shown = wire.exactly(sock, _PROOF_NBYTES, end_s)
     except ConnectionError:  # as a worker does that does not believe this side's proof
-        raise RefusedError("it and the controller do not know the same secret") from None
+        raise RefusedError("it left, as it does where it and the controller do not know the same secret") from None
     if not hmac.compare_digest(shown, proof(secret, "worker", theirs, mine)):
         raise RefusedError("it does not know the secret")
     sock.settimeout(within_s)

@@ -31,8 +31,9 @@ import numpy as np
 import torch
 
 from tinyshard.runtime import forks
-from tinyshard.runtime.shm import control_block, region, segment, system
-from tinyshard.runtime.shm.region import Block, Holders, Region, rounded
+from tinyshard.runtime.shm import control_block, segment, system
+from tinyshard.runtime.shm.holders import Block, Holders, table_nbytes
+from tinyshard.runtime.shm.region import Region, rounded
 from tinyshard.runtime.shm.segment import Mapping
 from tinyshard.runtime.shm.views import Views
 
@@ -94,7 +95,7 @@ class Arena:
         starts = [first + m * region_nbytes for m in range(count + 1)]
         self._holders = Holders(self.bytes, self.control, starts, member)
         self.release = self._holders.drop
-        start, end = starts[member] + rounded(region.table_nbytes(count)), starts[member] + region_nbytes
+        start, end = starts[member] + rounded(table_nbytes(count)), starts[member] + region_nbytes
         share_nbytes = system.limit_nbytes() // (count + 1)
         kept_nbytes, kept_idle_nbytes = share_nbytes // 4, share_nbytes // 64
         self._region = Region(self._mapping, self._holders, member, start, end, kept_nbytes, kept_idle_nbytes)

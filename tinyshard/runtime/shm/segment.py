@@ -24,8 +24,8 @@ _mmap = ctypes.CDLL(None, use_errno=True).mmap
 _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 
-# of each member's region, the first that the system grants: addresses are not used again for blocks of another size.
-# Some kernels for arm64 have 512 GiB of address space in all, and macOS may refuse a file larger than its disk
+# of each member's region, the first that the system grants: blocks of other sizes share addresses only where there are
+# no more. Some kernels for arm64 have 512 GiB of address space in all, and macOS may refuse a file larger than its disk
 REGIONS_NBYTES = (1 << 36, 1 << 34, 1 << 32)
 
 
