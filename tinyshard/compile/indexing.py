@@ -14,7 +14,6 @@ A negative index counts from the end, and one that is out of range is an error o
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,7 +52,7 @@ def getitem(x: torch.Tensor, index: Any) -> torch.Tensor:
     entries = _masks_as_indices(x, given)
     traced = _traced_dims(x, entries)
     if not traced:
-        return x[index] if len(entries) == len(given) and all(map(operator.is_, entries, given)) else x[tuple(entries)]
+        return x[index] if entries is given else x[tuple(entries)]
     for dim, place in reversed(traced):
         x = select(x, dim, entries[place])
     places = {place for _, place in traced}
@@ -85,16 +84,18 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
     _put_at(part, dims, at, value)
 
 
-def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> list[Any]:
-    """The entries, a mask whose values Python has as the indices that it chooses: no trace knows how many, later.
+def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> Sequence[Any]:
+    """The entries themselves, or with a mask whose values Python has as the indices it chooses: no trace knows them.
 
     Raises:
         IndexError: such a mask has other sizes than the dims of x that it is for.
     """
+    masks = list(map(_known_mask, entries))
+    if all(mask is None for mask in masks):
+        return entries
     found: list[Any] = []
     dim, taken = 0, sum(map(dims_taken, entries))
-    for place, entry in enumerate(entries):
-        mask = _known_mask(entry)
+    for place, (entry, mask) in enumerate(zip(entries, masks, strict=True)):
         if mask is None:
             found.append(entry)
         elif mask.shape != tuple(x.shape[dim : dim + mask.ndim]):
