@@ -144,6 +144,34 @@ def test_an_agent_that_may_fork_no_more_says_so(hosts: Hosts, come: Callable[...
         obeying.join()
 
 
+def test_two_threads_may_ask_one_agent_and_each_gets_its_own_answer(
+    hosts: Hosts, come: Callable[..., socket.socket]
+) -> None:
+    """A pool that ends may still kill its workers while the next one starts its own."""
+    end = come("agent", 0, {**FACTS, "count": 1})
+    (agent,) = gathered(hosts)
+    answers: dict[str, Any] = {}
+
+    def ask(word: str) -> None:
+        answers[word] = agent.ask(word, None, WITHIN_S)
+
+    threads = [threading.Thread(target=ask, args=(word,)) for word in ("kill", "there")]
+    for thread in threads:
+        thread.start()
+    orders = [wire.receive(end) for _ in threads]
+    for number, word, _ in reversed(orders):
+        wire.send(end, (number, f"done: {word}"))
+    for thread in threads:
+        thread.join()
+    assert answers == {"kill": "done: kill", "there": "done: there"}
+    given_up = agent.order("there")
+    assert agent.answer(given_up, 0) is None and agent.is_there
+    wire.send(end, (given_up, True))
+    number = agent.order("kill")
+    wire.send(end, (number, 7))
+    assert agent.answer(number, WITHIN_S) == 7
+
+
 def no_more() -> int:
     raise BlockingIOError(11, "Resource temporarily unavailable")
 

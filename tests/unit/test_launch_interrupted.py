@@ -28,6 +28,23 @@ def is_of_launch(file: str) -> bool:
     return file.startswith(OF_LAUNCH)
 
 
+def test_an_interrupted_stop_leaves_no_fork_server_to_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = forkserver.start()
+
+    def wait(timeout: float | None = None) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first._process, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            forkserver.stop()
+        assert not first.is_alive
+    try:
+        assert forkserver.start() is not first
+    finally:
+        forkserver.stop()
+
+
 def struck_everywhere(act: Callable[[], Any]) -> Iterator[int]:
     """After an interrupt at each line of what `act` does, in turn; last after an act without one."""
     is_going_on = True

@@ -1,5 +1,6 @@
 """The local runtime keeps what somebody holds, and errors until they are asked for."""
 
+import dataclasses
 import gc
 import weakref
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.runtime import lifecycle
 
 
@@ -26,6 +28,21 @@ def test_an_error_waits_for_who_asks_and_carries_operands(local):
     later = bad + 1
     with pytest.raises(ts.RemoteError, match=r"aten\.index\.Tensor\(f32\[2\], \[i64\[1\]\]\)"):
         later.tolist()
+
+
+def test_an_error_in_a_collective_waits_for_who_asks_and_fails_no_other_call(local, monkeypatch):
+    def refuse(*args, **params):
+        raise RuntimeError("no room for the sum")
+
+    x = ts.device_put(torch.ones(8, 2), ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1))
+    refused = dataclasses.replace(COLLECTIVES["all_reduce"], form=refuse)
+    with monkeypatch.context() as patch:
+        patch.setitem(COLLECTIVES, "all_reduce", refused)
+        total = x.sum(0) * 2
+    for _ in range(2):
+        with pytest.raises(ts.RemoteError, match=r"^all_reduce failed on CPU 0\n  RuntimeError: no room"):
+            total.tolist()
+    assert (x.sum(0) * 2).tolist() == [16, 16]
 
 
 def test_arrays_of_a_runtime_that_is_gone_say_so(local):

@@ -33,7 +33,9 @@ def test_the_environment_says_how_many(monkeypatch):
         ts.init()
 
 
-@pytest.mark.parametrize("count", [0, -1, 2.5, "many", True])
+@pytest.mark.parametrize(
+    "count", [0, -1, 2.5, "many", True, float("inf"), pytest.param(10**400, id="more than a float")]
+)
 def test_a_count_that_is_no_positive_int_is_an_error(count):
     with pytest.raises(ts.RuntimeStateError, match="positive int"):
         ts.init(devices=count)

@@ -27,7 +27,7 @@ def test_two_processes_that_hear_each_other_show_that_it_works(unmeasured, has_m
 
 HANGS = "import time\nprint('up', flush=True)\ntime.sleep(1000)"
 FAILURES = {
-    "hangs": (HANGS, "did not hear each other within 0.1 s"),
+    "hangs": (HANGS, "did not exchange anything within 0.1 s"),
     "hangs before it is up": ("import time\ntime.sleep(1000)", "did not start within 0.2 s"),
     "ends": ("raise SystemExit(3)", "codes [3, 3]"),
 }

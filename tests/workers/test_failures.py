@@ -1,5 +1,6 @@
 """An op that fails on a device reaches the cell that asks for the value, and nothing else."""
 
+import gc
 import os
 import pickle
 import signal
@@ -11,7 +12,7 @@ import torch
 
 import tinyshard as ts
 from tests.workers.processes import ROOT, is_gone, stop, wait_until
-from tinyshard.runtime import lifecycle
+from tinyshard.runtime import lifecycle, wire
 from tinyshard.runtime.launch import forkserver
 
 
@@ -216,6 +217,74 @@ if os.environ.get("TINYSHARD_ROLE") == "worker": os.fork = fork
     said, value = out.splitlines()
     assert said.startswith("no worker process could be started") and "Resource temporarily unavailable" in said
     assert (value, errors) == ("1.0", "")
+
+
+@pytest.mark.parametrize(
+    ("refused", "act"),
+    [
+        ("run", lambda x: x + 1),
+        ("program", lambda x: x * 3.25),
+        ("put", lambda x: ts.device_put(torch.ones(8, 4), x.sharding)),
+    ],
+    ids=["call", "program", "put"],
+)
+def test_a_message_that_cannot_be_made_fails_its_own_call_and_what_needs_it(pool, rows, monkeypatch, refused, act):
+    x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows).block_until_ready()
+    frame = wire.frame
+
+    def refuse(head, payload=None):
+        if head[0] == refused:
+            raise MemoryError("no room for the message")
+        return frame(head, payload)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "frame", refuse)
+        bad = act(x)
+        wait_until(lambda: bad._buffer.run.settled, "the call has failed")
+    later = (bad * 2).sum()
+    for value in (bad, later):
+        with pytest.raises(ts.OutOfMemoryError, match="no room for the message"):
+            value.tolist()
+    assert (x + 1).sum().item() == 528 and act(x).sum().item() > 0
+    assert ts.platform.current() is pool and pool.is_alive
+
+
+def test_a_request_that_cannot_be_made_is_an_error_of_the_wait_alone(pool, rows, monkeypatch):
+    x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows).block_until_ready()
+
+    def refuse(head, payload=None):
+        raise MemoryError("no room for the message")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(wire, "frame", refuse)
+        with pytest.raises(MemoryError, match="no room for the message"):
+            pool.held(3)
+    assert pool.held(3) >= 1 and x.sum().item() == 496
+
+
+def test_where_the_system_has_no_more_threads_or_pipes_the_error_says_so_and_nothing_is_left(monkeypatch):
+    ts.shutdown()
+    forkserver.start().wait_until_ready()
+    before = len(os.listdir("/dev/fd"))
+
+    def refuse(*args):
+        raise OSError(24, "Too many open files")
+
+    def no_thread(self):
+        raise RuntimeError("can't start new thread")
+
+    for where, name, refused, words in [
+        (os, "pipe", refuse, "Too many open files"),
+        (threading.Thread, "start", no_thread, "can't start new thread"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, refused)
+            with pytest.raises(ts.RuntimeStateError, match=f"no worker process could be started\n.*{words}"):
+                ts.init(devices=2, runtime="process")
+        gc.collect()
+    assert len(os.listdir("/dev/fd")) <= before
+    ts.init(devices=2, runtime="process")
+    assert (ts.array([1.0]) + 1).tolist() == [2]
 
 
 def test_a_fault_in_the_io_thread_reaches_who_waits(pool, monkeypatch):

@@ -63,9 +63,11 @@ A walk, with shared memory:
 1. `ProcessPool.run` publishes a call: `Dispatcher.post`, `Deliveries.send`, `CallLog.publish`; `CallLog.ring` wakes
    sleeping devices.
 2. A device waits for the call in `LogReader.take`, and runs it in `Worker._run`.
-3. A sum is made in `collectives.eager`, or `SharedMemoryCommunicator.all_reduce` if large, after a `Barrier.wait`.
+3. A small sum is made by the last device to arrive at `Barrier.wait`, which calls `collectives.eager`; of a large one
+   each device makes a part in `SharedMemoryCommunicator.all_reduce`, by `reduction.combine`, between two such waits.
 4. A completion is noted by the device in `Completion.finish`, and noticed by a waiting thread in `Completions.wait`.
-5. A death is noticed by the I/O thread at the end of the worker's socket (`Receiver._lose`), which sends "lost" to the
-   other devices: their control threads abort the collectives. A device that lives and stalls is left to `watchdog`.
+5. A death is noticed by the I/O thread at the end of the worker's socket (`Receiver._read`). `Receiver._lose` sends
+   "lost" to the other devices: their control threads abort the collectives. A device that lives and stalls is left to
+   `watchdog`.
 6. Ctrl-C ends the wait and posts "cancel": `Interrupts` freezes busy devices, then sends each the calls to skip.
 """

@@ -88,20 +88,24 @@ class LocalRuntime:
         values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
         failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
         for step in ready.steps:
-            if step.request is not None:
-                self._collective(step.request, step, values, failed)
-                continue
-            assert step.call is not None
-            for position, device in enumerate(devices):
-                if position in failed:
+            # all devices take part in a collective together, and each runs any other step by itself
+            every = range(len(devices))
+            for members in [every] if step.request is not None else [[position] for position in every]:
+                if failed.issuperset(members):
                     continue
                 try:
-                    for slot, result in zip(step.results, step.call(values[position]), strict=False):
+                    if step.request is not None:
+                        self._collective(step.request, step, values, failed)
+                        continue
+                    assert step.call is not None
+                    for slot, result in zip(step.results, step.call(values[members[0]]), strict=False):
                         if slot >= 0:
-                            values[position][slot] = result
+                            values[members[0]][slot] = result
                 except Exception as error:
-                    failed.add(position)
-                    run.failures[device] = (failure_of(device, step.describe(values[position]), error), run.where)
+                    for position in set(members) - failed:
+                        failure = failure_of(devices[position], step.describe(values[position]), error)
+                        run.failures[devices[position]] = (failure, run.where)
+                    failed.update(members)
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:

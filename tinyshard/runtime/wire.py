@@ -60,7 +60,7 @@ class Reader:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._bytes = b""  # received, but not a complete head yet
+        self._bytes = bytearray()  # received, but not a complete head yet
         self._head: tuple[Any, ...] | None = None  # of the message whose payload is being received
         self._payload: bytearray | None = None
         self._missing_nbytes = 0  # of that payload
@@ -105,7 +105,7 @@ class Reader:
             if start + head_nbytes > len(self._bytes):
                 break
             at = start + head_nbytes
-            self._head = pickle.loads(memoryview(self._bytes)[start:at])
+            self._head = pickle.loads(bytes(self._bytes[start:at]))
             if payload_nbytes:
                 part = self._bytes[at : at + payload_nbytes]
                 at += len(part)
@@ -113,7 +113,7 @@ class Reader:
                 with contextlib.suppress(MemoryError):
                     self._payload = bytearray(payload_nbytes)
                     self._payload[: len(part)] = part
-        self._bytes = self._bytes[at:]
+        del self._bytes[:at]
         return done
 
 

@@ -1,6 +1,7 @@
 """The connections to the workers: bytes to write, messages received, printed lines, and how far each worker is.
 
-A Link is changed with the dispatcher's lock held; `done`, `lost` and `sight` are also read without it.
+A Link is changed by the I/O thread, or with the dispatcher's lock held; `done`, `lost` and `sight` are also read
+without it.
 """
 
 from __future__ import annotations
@@ -169,7 +170,7 @@ class Link:
 
 
 class Calls:
-    """What the threads of the controller share about the devices. It is changed with `lock` held.
+    """What the threads of the controller share about the devices. It is changed with `lock` held, but for `incoming`.
 
     Attributes:
         lock: guards all of this; reentrant.

@@ -53,7 +53,7 @@ class Dispatcher:
     Attributes:
         calls: the links to the devices, the calls that were sent, and the lock that guards both.
         started: opens when all workers have been started, or none will be.
-        ended: opens when the I/O thread has ended.
+        ended: opens when the I/O thread sends and receives no more.
         broken: why the pool takes no calls any more.
         closing: the pool is being shut down.
         printed: the lines that workers have printed, each with its device.
@@ -109,7 +109,7 @@ class Dispatcher:
             return
         with self.calls.lock:
             is_whole = self.send_queued()
-            is_due = self._has_unrung and self._ring_or_defer()
+            is_due = self._log is not None and self._log.has_unrung and self._ring_or_defer()
         if (is_due or not is_whole) and self.started.is_open:
             self.wake()
 
@@ -123,17 +123,13 @@ class Dispatcher:
             return True
         return False
 
-    @property
-    def _has_unrung(self) -> bool:
-        return self._log is not None and self._log.has_unrung
-
     def ring(self) -> None:
         """Wake the devices that have new messages and may be asleep. Idempotent."""
-        if self._has_unrung and self._log is not None:
+        if self._log is not None and (self._log.has_unrung or self.ring_by_s < float("inf")):
             with self.calls.lock:
                 self._log.ring()
                 self._rung_s = time.monotonic()
-        self.ring_by_s = float("inf")
+                self.ring_by_s = float("inf")  # with the lock: another thread may defer a wakeup meanwhile
 
     def ring_if_due(self) -> None:
         """Wake the devices that have been sent something, unless a burst defers that."""
@@ -242,7 +238,12 @@ class Dispatcher:
                 self.interrupts.add(self.calls.newest, item.by)  # later calls are not cancelled
                 self._queue.popleft()
                 return True
-            delivery = self._deliveries.prepare(item, self._is_last, is_receiver=is_receiver)
+            try:
+                delivery = self._deliveries.prepare(item, self._is_last, is_receiver=is_receiver)
+            except Exception as error:  # no memory for a message, or an argument that cannot be sent
+                item.fail(error)
+                self._queue.popleft()
+                return True
             if delivery is None:
                 return False
             self._delivery = delivery

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from tinyshard.core.program import Program
-from tinyshard.runtime.controller.lineage import Run
+from tinyshard.runtime.controller.lineage import Run, settle
+from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.shm.holders import Block
 
 
@@ -26,7 +27,7 @@ class Latch:
         self.is_open = False
 
     def open(self) -> None:
-        """Wake all waiting threads. Only one thread may call it."""
+        """Wake all waiting threads. One thread at a time may call it."""
         if not self.is_open:
             self.is_open = True
             self._lock.release()
@@ -47,6 +48,9 @@ class Latch:
 class Item:
     """An item of the queue."""
 
+    def fail(self, error: Exception) -> None:
+        """Note that it could not be sent. What is released is freed by a later item."""
+
 
 @dataclass(eq=False, slots=True)
 class Put(Item):
@@ -62,6 +66,10 @@ class Put(Item):
     value: int
     blocks: dict[int, tuple[torch.Tensor, Block | None]]
 
+    def fail(self, error: Exception) -> None:
+        """As `Item.fail`: whoever needs the value raises."""
+        _fail(self.run, "device_put", error)
+
 
 @dataclass(eq=False, slots=True)
 class Call(Item):
@@ -71,6 +79,10 @@ class Call(Item):
     program: Program
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+    def fail(self, error: Exception) -> None:
+        """As `Item.fail`: whoever needs a result raises."""
+        _fail(self.run, f"a call of {len(self.program.steps)} steps", error)
 
 
 @dataclass(eq=False, slots=True)
@@ -98,7 +110,8 @@ class Request(Item):
         lent: a tensor into which the devices write, and its block.
         number: its place in the order of all calls; 0 until the dispatcher gives it one.
         answers: by device, its answer and the tensor's bytes that came with it.
-        over: opens when all have answered, or one of them is lost.
+        over: opens when all have answered, or one of them is lost, or it could not be sent.
+        error: why it could not be sent.
     """
 
     waiting: set[int]
@@ -108,3 +121,16 @@ class Request(Item):
     number: int = 0
     answers: dict[int, tuple[Any, bytearray | None]] = field(default_factory=dict)
     over: Latch = field(default_factory=Latch)
+    error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """As `Item.fail`: whoever waits for the answers raises."""
+        self.error = error
+        self.over.open()
+
+
+def _fail(run: Run, call: str, error: Exception) -> None:
+    """Note that a call could not be sent to its devices."""
+    for device in run.devices:
+        run.failures[device] = (failure_of(device, call, error), run.where)
+    settle(run)

@@ -52,6 +52,7 @@ class ProcessPool:
 
     kind = "process"
 
+    @forkserver.refusals_explained()
     def __init__(
         self,
         count: int,

@@ -45,7 +45,12 @@ class Receiver:
             self._selector = selectors.DefaultSelector()
             abandon_in_child(self)
         dispatcher.receiving = threading.Thread(target=self._serve, name="tinyshard I/O", daemon=True)
-        dispatcher.receiving.start()
+        try:
+            dispatcher.receiving.start()
+        except RuntimeError:  # the system has no more threads
+            dispatcher.receiving = None
+            self._selector.close()
+            raise
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close the selector."""

@@ -55,7 +55,11 @@ class Waiting:
         dispatcher.check_open()
         if not dispatcher.started.is_open:
             self.check_can_wait()
-            dispatcher.started.wait()
+            try:
+                dispatcher.started.wait()
+            except KeyboardInterrupt:
+                self.cancel()
+                raise
             dispatcher.check_open()
         return dispatcher
 
@@ -141,6 +145,8 @@ class Waiting:
                 ):
                     self._dispatcher.check_open()
                     return False
+                if request.error is not None:
+                    raise request.error
                 if request.waiting:
                     break  # a device is lost: other devices may wait for it for ever
         finally:
@@ -197,6 +203,13 @@ class Waiting:
     def print_output(self) -> None:
         """Print what workers printed, in the calling thread, so that it appears in its cell."""
         with self._dispatcher.calls.lock:
-            lines, self._dispatcher.printed = self._dispatcher.printed, []
-        for device, line in sorted(lines, key=lambda line: line[0]):
-            print(f"[{self._platform.upper()} {device}] {line}", file=sys.stderr)
+            lines, self._dispatcher.printed = sorted(self._dispatcher.printed, key=lambda line: line[0]), []
+        try:
+            while lines:
+                device, line = lines[0]
+                print(f"[{self._platform.upper()} {device}] {line}", file=sys.stderr)
+                del lines[0]
+        finally:
+            if lines:  # Ctrl-C, or a stream that is closed
+                with self._dispatcher.calls.lock:
+                    self._dispatcher.printed[:0] = lines

@@ -73,6 +73,7 @@ class ForkServer:
         self._numbers = itertools.count(1)
         self._received = b""  # a part of a line
         self._kills_within_s = _KILLS_WITHIN_S
+        self._is_closing = False
         open_standard_descriptors()
         with held_off():
             self._sock, theirs = socket.socketpair()
@@ -100,8 +101,8 @@ class ForkServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs and belongs to this process."""
-        return self._sock.fileno() >= 0 and self._process.poll() is None
+        """Whether it runs, belongs to this process, and is not being closed."""
+        return not self._is_closing and self._sock.fileno() >= 0 and self._process.poll() is None
 
     def wait_until_ready(self) -> None:
         """Wait until it forks at once: from its start it loads torch for a second.
@@ -128,7 +129,7 @@ class ForkServer:
         return int(pid)
 
     def kill(self, pid: int) -> int | None:
-        """Kill a worker, stopped or not, and wait until it is gone.
+        """Kill a worker, stopped or not, and wait until it is gone, if this process answers in time.
 
         Returns:
             Its wait status: of the signal or exit that ended it before, if one did; None if that cannot be known.
@@ -172,6 +173,7 @@ class ForkServer:
 
     def close(self) -> None:
         """End it, and with it every worker that is left. To do it again changes nothing."""
+        self._is_closing = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         try:
@@ -198,8 +200,10 @@ def refusals_explained() -> Iterator[None]:
     """Raise RuntimeStateError where the system refuses what workers need: processes, descriptors, the folder."""
     try:
         yield
-    except OSError as error:
-        raise _not_started(f"{type(error).__name__}: {error}") from error
+    except (OSError, RuntimeError) as error:
+        if isinstance(error, RuntimeStateError):
+            raise
+        raise _not_started(f"{type(error).__name__}: {error}") from error  # RuntimeError: no thread can be started
 
 
 _fork_server: ForkServer | None = None

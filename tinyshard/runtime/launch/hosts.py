@@ -58,7 +58,9 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
-        self._asking = threading.Lock()
+        self._answers: dict[int, Any] = {}  # received and not taken yet, or to orders that were given up
+        # the I/O thread of a pool that ends may use an agent beside that of the next pool; a signal's handler, too
+        self._lock = threading.RLock()
 
     @property
     def place(self) -> str:
@@ -93,7 +95,8 @@ class Agent:
         """Send it an order; the order's number."""
         number = next(self._numbers)
         try:
-            wire.send(self.sock, (number, word, what))
+            with self._lock:
+                wire.send(self.sock, (number, word, what))
         except OSError as error:
             self.lose(error)
         return number
@@ -102,18 +105,24 @@ class Agent:
         """The answer to the order of this number; None if there is none in time, or it is lost."""
         end_s = time.monotonic() + within_s
         try:
-            while not self.lost and wait([self.sock], max(0.0, end_s - time.monotonic())):
-                answered, answer = wire.receive(self.sock)
-                if answered == number:  # else an order that was given up
-                    return answer
+            while not self.lost:
+                with self._lock:
+                    while number not in self._answers and wait([self.sock], 0):
+                        answered, answer = wire.receive(self.sock)
+                        self._answers[answered] = answer
+                    if number in self._answers:
+                        return self._answers.pop(number)
+                left_s = end_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                wait([self.sock], min(left_s, _LOOK_EVERY_S))  # another thread may receive this answer meanwhile
         except OSError as error:
             self.lose(error)
         return None
 
     def ask(self, word: str, what: Any, within_s: float) -> Any:
         """Send it an order, and wait for the answer, as `answer` does."""
-        with self._asking:
-            return self.answer(self.order(word, what), within_s)
+        return self.answer(self.order(word, what), within_s)
 
     def take_lines(self) -> list[socket.socket]:
         """The connections of the worker that it has just forked: channel, control line and output."""
@@ -129,7 +138,7 @@ class Agent:
 class Hosts:
     """Listens for agents, and for the connections of the workers that they fork.
 
-    A thread greets each connection: a stranger that says nothing holds up no other.
+    A thread handles each new connection, so one that sends nothing delays no other.
 
     Args:
         address: "HOST:PORT" of this machine.

@@ -28,7 +28,10 @@ class Starter(Protocol):
         """The address of a device's machine; None if it is this one."""
 
     def end(self, link: Link) -> str:
-        """Kill a worker, stopped or not, and wait until it is gone; how it ended, if something else ended it before."""
+        """Kill a worker, stopped or not; how it ended, if something else ended it before.
+
+        It waits until the worker is gone, if the process that has started it answers in time.
+        """
 
     def why_silent(self, device: int) -> str:
         """Why a device does not answer, as far as can be known."""

@@ -278,7 +278,7 @@ class Arena:
         self._mapping.leave()
 
     def leave(self) -> None:
-        """The other members are gone: likewise."""
+        """At the end of the pool, as in `abandon`: keep what the user has, and nothing of the rest."""
         has_lock = self._allocating.acquire(timeout=_LEAVES_AFTER_S)
         try:
             if not self._has_left:

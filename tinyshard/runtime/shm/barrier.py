@@ -4,7 +4,7 @@ Every exchange has a number that all its members know and that only grows from o
 number and the place in the program. So a device says where it is by one number, and nothing needs to be reset:
 
     arrived     the last exchange to which the device has come
-    released    the last exchange that it may leave: all members have come, and what was to be done first is done
+    released    the last exchange that it may leave: all members have come, and what was to be done first is over
     left        the last exchange of which it reads nothing any more
 
 Each device sleeps on a condition of its own. Where several processes sleep on one and one of them is killed, the C

@@ -1,10 +1,12 @@
 """The log of calls: the controller appends each record once, and every device reads those that are for it, in order.
 
-The records stand in one ring of bytes. Each begins with its size and a bit for each device that it is for; the others
-pass over it. The controller writes a record behind the last one and then tells each of its devices, under the monitor
-of that device, up to where the log is written. So an interrupt before that leaves nothing, and after it everything.
+The records are in one ring of bytes. Each begins with its size and a bit for each device that it is for; other devices
+skip it. The controller writes a record behind the last one and then announces to each of its devices, under the monitor
+of that device, the offset up to which the log is written. An interrupt before that leaves nothing; one between two
+devices leaves the rest of them in `_untold`, for the next `announce`.
 
-To tell a device takes half a microsecond; to wake one that sleeps takes much longer, and is a step of its own (`ring`).
+To announce takes half a microsecond a device; to wake one that sleeps takes much longer, and is a separate step
+(`ring`).
 
 A device that is stopped keeps the space from its oldest record on: after `LOG_NBYTES` of other devices' records, some
 30,000 calls, the log is full until it goes on or dies.
@@ -97,7 +99,7 @@ class CallLog:
         return end <= self._free_upto
 
     def publish(self, placement: Placement) -> bool:
-        """Write records and tell the devices; False if one of them cannot be told now (`announce`)."""
+        """Write records and announce them to their devices; False as `announce`."""
         ring = self._ring
         for at, piece in placement.pieces:
             ring[at : at + len(piece)] = piece
@@ -106,7 +108,7 @@ class CallLog:
         return self.announce()
 
     def announce(self) -> bool:
-        """Tell devices of their records; False if one is stopped with its mutex in hand, and is to be told later.
+        """Announce the records to their devices; False if one is stopped while it holds its mutex: to be repeated.
 
         A device that is awake reads them at once; one that sleeps after `ring`.
         """

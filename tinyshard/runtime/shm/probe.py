@@ -63,7 +63,7 @@ def _failure() -> str:
         codes = [process.wait(max(0.0, end_s - time.monotonic())) for process in started]
         return "" if codes == [0, 0] else f"two processes that tried it ended with codes {codes}"
     except subprocess.TimeoutExpired:
-        return f"two processes that tried it did not hear each other within {_EXCHANGE_WITHIN_S:g} s"
+        return f"two processes that tried it did not exchange anything within {_EXCHANGE_WITHIN_S:g} s"
     except OSError as error:
         return f"no processes can be started to try it: {error}"
     finally:

@@ -1,0 +1,48 @@
+"""What Ctrl-C leaves of the controller's waits: cancelled calls, and the lines that are still to be printed."""
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from tinyshard.runtime.controller.items import Cancel
+from tinyshard.runtime.controller.waiting import Waiting
+
+
+class Struck:
+    """Ctrl-C strikes in a call of it, once; then it gives back what `then` does."""
+
+    def __init__(self, then=None):
+        self._then = then
+        self.is_struck = False
+
+    def __call__(self, *args):
+        if not self.is_struck:
+            self.is_struck = True
+            raise KeyboardInterrupt
+        return self._then(*args)
+
+
+def test_ctrl_c_while_the_workers_start_cancels_what_was_called():
+    posted = []
+    started = SimpleNamespace(is_open=False, wait=Struck())
+    dispatcher = SimpleNamespace(
+        check_open=lambda: None, started=started, is_waited_for=False, post=posted.append, calls=None
+    )
+    with pytest.raises(KeyboardInterrupt):
+        Waiting(dispatcher, None, "cpu", str).open_dispatcher()
+    assert [type(item) for item in posted] == [Cancel]
+
+
+def test_lines_that_ctrl_c_keeps_from_being_printed_are_printed_by_the_next_wait(monkeypatch, capsys):
+    printed = [(1, "b"), (0, "a"), (1, "c")]
+    dispatcher = SimpleNamespace(calls=SimpleNamespace(lock=threading.RLock()), printed=printed)
+    waiting = Waiting(dispatcher, None, "cpu", str)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", SimpleNamespace(write=Struck()))
+        with pytest.raises(KeyboardInterrupt):
+            waiting.print_output()
+    waiting.print_output()
+    waiting.print_output()
+    assert capsys.readouterr().err == "[CPU 0] a\n[CPU 1] b\n[CPU 1] c\n"
