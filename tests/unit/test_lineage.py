@@ -27,17 +27,6 @@ def test_without_communication_a_block_depends_on_its_own_device():
     assert ancestry(b, [1]).needs == {1: 2}
 
 
-def test_what_a_failure_has_caused_in_a_later_call_is_not_told_in_its_place():
-    """A device that was not sent a value fails where the value is needed."""
-    a = run(1, (0, 1))
-    a.failures[0] = failed(0, "no room")
-    settle(a)
-    b = run(2, (0, 1), a)
-    b.failures.update({0: failed(0, "NoneType"), 1: failed(1, "its own")})
-    settle(b)
-    assert b.failures == {0: failed(0, "no room"), 1: failed(1, "its own")}
-
-
 def test_a_check_that_found_nothing_is_dropped_by_the_next_one():
     """A loop that checks one value at every step would be slower at each."""
     a = run(1, (0,))

@@ -81,8 +81,10 @@ def test_a_device_that_failed_for_want_of_memory_holds_up_nobody_in_the_exchange
     gc.collect()
     x = ts.device_put(torch.ones(8, 1 << 12), rows).block_until_ready()
     began_s = time.monotonic()
-    (x[:, :, None] * x[:, None, :]).sum(0).block_until_ready()
+    whole = (x[:, :, None] * x[:, None, :]).sum(0).block_until_ready()
     took_s = time.monotonic() - began_s  # on a busy machine as long as what is promised of the wait
+    del whole
+    assert pool.held(1) == 1  # its memory is free again
     lift = limit_memory(1, 16 << 20)
     error = outcome((x[:, :, None] * x[:, None, :]).sum(0).block_until_ready, OVER_WITHIN_S + took_s)()
     if pool.collectives == "shared":

@@ -170,7 +170,7 @@ class Link:
 
 
 class Calls:
-    """What the threads of the controller share about the devices. It is changed with `lock` held, but for `incoming`.
+    """What the threads of the controller share about the devices. Once all run it is changed with `lock` held.
 
     Attributes:
         lock: guards all of this; reentrant.

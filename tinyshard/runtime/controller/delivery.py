@@ -8,7 +8,7 @@ from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
-from tinyshard.runtime.controller.items import Call, Item, Put, Request
+from tinyshard.runtime.controller.items import Call, Item, Put, Request, Unsent
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
 from tinyshard.runtime.failure import gone
@@ -83,6 +83,8 @@ class Deliveries:
             sends = self._sends_of_call(item, free)
         elif isinstance(item, Put):
             sends = self._sends_of_put(item)
+        elif isinstance(item, Unsent):
+            sends = [(item.run.devices, wire.frame(("unsent", item.run.number, item.values, item.failure)))]
         elif isinstance(item, Request):
             sends = [(sorted(item.waiting), wire.frame((item.kind, item.number, item.what)))]
         is_called = isinstance(item, Call) and bool(sends)
@@ -131,7 +133,7 @@ class Deliveries:
     def _note(self, item: Item) -> None:
         """Note what is about to be sent. Idempotent until it is sent."""
         links = self._calls.links
-        if isinstance(item, Call | Put):
+        if isinstance(item, Call | Put | Unsent):
             self._note_run(item.run)
         if isinstance(item, Put):
             for device, (_, place) in item.blocks.items():

@@ -24,7 +24,7 @@ from tinyshard.core.errors import TinyshardError
 from tinyshard.runtime.controller.cancellation import Interrupts
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.delivery import Deliveries, Delivery
-from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Latch, Put, Request
+from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Latch, Put, Request, in_place_of
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.controller.refs import Buffers
 from tinyshard.runtime.controller.remote_errors import unusable
@@ -240,9 +240,8 @@ class Dispatcher:
                 return True
             try:
                 delivery = self._deliveries.prepare(item, self._is_last, is_receiver=is_receiver)
-            except Exception as error:  # no memory for a message, or an argument that cannot be sent
-                item.fail(error)
-                self._queue.popleft()
+            except Exception as error:  # no memory for a message, or what cannot be pickled
+                self._queue[0] = in_place_of(item, error)
                 return True
             if delivery is None:
                 return False

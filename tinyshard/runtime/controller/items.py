@@ -7,14 +7,15 @@ A `with` on a plain lock is safe: it is acquired and released in C. So the wait 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from tinyshard.core.program import Program
-from tinyshard.runtime.controller.lineage import Run, settle
-from tinyshard.runtime.failure import failure_of
+from tinyshard.core.types import ShapedType
+from tinyshard.runtime.controller.lineage import Run
+from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.shm.holders import Block
 
 
@@ -48,9 +49,6 @@ class Latch:
 class Item:
     """An item of the queue."""
 
-    def fail(self, error: Exception) -> None:
-        """Note that it could not be sent. What is released is freed by a later item."""
-
 
 @dataclass(eq=False, slots=True)
 class Put(Item):
@@ -66,10 +64,6 @@ class Put(Item):
     value: int
     blocks: dict[int, tuple[torch.Tensor, Block | None]]
 
-    def fail(self, error: Exception) -> None:
-        """As `Item.fail`: whoever needs the value raises."""
-        _fail(self.run, "device_put", error)
-
 
 @dataclass(eq=False, slots=True)
 class Call(Item):
@@ -80,9 +74,20 @@ class Call(Item):
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
-    def fail(self, error: Exception) -> None:
-        """As `Item.fail`: whoever needs a result raises."""
-        _fail(self.run, f"a call of {len(self.program.steps)} steps", error)
+
+@dataclass(eq=False, slots=True)
+class Unsent(Item):
+    """A value or a call that cannot be sent: its devices get the failure in place of what it makes.
+
+    Attributes:
+        run: the call.
+        values: numbers of the values that it should make.
+        failure: why it cannot be sent.
+    """
+
+    run: Run
+    values: tuple[int, ...]
+    failure: Failure
 
 
 @dataclass(eq=False, slots=True)
@@ -110,8 +115,8 @@ class Request(Item):
         lent: a tensor into which the devices write, and its block.
         number: its place in the order of all calls; 0 until the dispatcher gives it one.
         answers: by device, its answer and the tensor's bytes that came with it.
-        over: opens when all have answered, or one of them is lost, or it could not be sent.
-        error: why it could not be sent.
+        over: opens when all have answered, or one of them is lost, or it cannot be sent.
+        error: why it cannot be sent.
     """
 
     waiting: set[int]
@@ -123,14 +128,28 @@ class Request(Item):
     over: Latch = field(default_factory=Latch)
     error: Exception | None = None
 
-    def fail(self, error: Exception) -> None:
-        """As `Item.fail`: whoever waits for the answers raises."""
-        self.error = error
-        self.over.open()
 
+def in_place_of(item: Item, error: Exception) -> Item:
+    """What to send in place of an item whose message cannot be made: it has no memory, or something cannot be pickled.
 
-def _fail(run: Run, call: str, error: Exception) -> None:
-    """Note that a call could not be sent to its devices."""
-    for device in run.devices:
-        run.failures[device] = (failure_of(device, call, error), run.where)
-    settle(run)
+    The devices get the failure in place of values; a request's wait raises the error.
+
+    Raises:
+        Exception: the error, if not even that can be sent.
+    """
+    if isinstance(item, Request):
+        item.error = error
+        item.over.open()
+        return Free()
+    values: tuple[int, ...]
+    if isinstance(item, Put):
+        block = next(iter(item.blocks.values()))[0]
+        call, values = f"device_put({ShapedType(tuple(block.shape), block.dtype)})", (item.value,)
+    elif isinstance(item, Call):
+        call, values = f"sending a call of {len(item.program.steps)} steps", item.outputs
+    else:
+        raise error
+    failure = Failure(item.run.devices[0], call, f"{type(error).__name__}: {error}", "")
+    for device in item.run.devices:
+        item.run.failures[device] = (replace(failure, device=device), item.run.where)
+    return Unsent(item.run, values, failure)

@@ -163,13 +163,10 @@ def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
 
 
 def settle(run: Run) -> None:
-    """Mark a run as finished: it inherits the failures of its parents, which settle first, and drops them.
-
-    A parent's failure replaces the run's own, which it may have caused: a device that was not sent a value fails in
-    what needs it.
-    """
-    for parent in reversed(run.parents):
-        run.failures.update(parent.failures)
+    """Mark a run as finished: it inherits the failures of its parents, which settle first, and drops them."""
+    for parent in run.parents:
+        for device, failure in parent.failures.items():
+            run.failures.setdefault(device, failure)
     if run.communicates and run.failures:
         first = next(iter(run.failures.values()))
         for device in run.devices:

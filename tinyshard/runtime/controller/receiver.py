@@ -47,9 +47,10 @@ class Receiver:
         dispatcher.receiving = threading.Thread(target=self._serve, name="tinyshard I/O", daemon=True)
         try:
             dispatcher.receiving.start()
-        except RuntimeError:  # the system has no more threads
-            dispatcher.receiving = None
-            self._selector.close()
+        except BaseException:  # the system has no more threads, or Ctrl-C
+            if dispatcher.receiving.ident is None:
+                dispatcher.receiving = None
+                self._selector.close()
             raise
 
     def abandon(self) -> None:

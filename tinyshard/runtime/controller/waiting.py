@@ -202,14 +202,15 @@ class Waiting:
 
     def print_output(self) -> None:
         """Print what workers printed, in the calling thread, so that it appears in its cell."""
-        with self._dispatcher.calls.lock:
-            lines, self._dispatcher.printed = sorted(self._dispatcher.printed, key=lambda line: line[0]), []
+        lines: list[tuple[int, str]] = []
         try:
+            with self._dispatcher.calls.lock:
+                lines, self._dispatcher.printed = sorted(self._dispatcher.printed, key=lambda line: line[0]), []
             while lines:
                 device, line = lines[0]
                 print(f"[{self._platform.upper()} {device}] {line}", file=sys.stderr)
                 del lines[0]
-        finally:
-            if lines:  # Ctrl-C, or a stream that is closed
-                with self._dispatcher.calls.lock:
-                    self._dispatcher.printed[:0] = lines
+        except KeyboardInterrupt:
+            with self._dispatcher.calls.lock:
+                self._dispatcher.printed[:0] = lines
+            raise

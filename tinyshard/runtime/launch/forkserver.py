@@ -101,7 +101,7 @@ class ForkServer:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs, belongs to this process, and is not being closed."""
+        """Whether it runs, belongs to the calling process, and is not being closed."""
         return not self._is_closing and self._sock.fileno() >= 0 and self._process.poll() is None
 
     def wait_until_ready(self) -> None:
@@ -129,7 +129,7 @@ class ForkServer:
         return int(pid)
 
     def kill(self, pid: int) -> int | None:
-        """Kill a worker, stopped or not, and wait until it is gone, if this process answers in time.
+        """Kill a worker, stopped or not, and wait until it is gone, if the fork server answers in time.
 
         Returns:
             Its wait status: of the signal or exit that ended it before, if one did; None if that cannot be known.
@@ -201,9 +201,9 @@ def refusals_explained() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:
-        if isinstance(error, RuntimeStateError):
+        if isinstance(error, RuntimeError) and "can't start new thread" not in str(error):
             raise
-        raise _not_started(f"{type(error).__name__}: {error}") from error  # RuntimeError: no thread can be started
+        raise _not_started(f"{type(error).__name__}: {error}") from error
 
 
 _fork_server: ForkServer | None = None

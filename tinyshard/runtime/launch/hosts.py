@@ -58,9 +58,9 @@ class Agent:
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
+        self._reader = wire.Reader(self.sock)
         self._answers: dict[int, Any] = {}  # received and not taken yet, or to orders that were given up
-        # the I/O thread of a pool that ends may use an agent beside that of the next pool; a signal's handler, too
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # the I/O threads of a pool that ends and of the next one may use it at a time
 
     @property
     def place(self) -> str:
@@ -108,8 +108,10 @@ class Agent:
             while not self.lost:
                 with self._lock:
                     while number not in self._answers and wait([self.sock], 0):
-                        answered, answer = wire.receive(self.sock)
-                        self._answers[answered] = answer
+                        received = self._reader.read()
+                        if received is None:
+                            raise self._reader.error or ConnectionError()
+                        self._answers.update(head for head, _ in received)
                     if number in self._answers:
                         return self._answers.pop(number)
                 left_s = end_s - time.monotonic()
@@ -139,7 +141,6 @@ class Hosts:
     """Listens for agents, and for the connections of the workers that they fork.
 
     A thread handles each new connection, so one that sends nothing delays no other.
-
     Args:
         address: "HOST:PORT" of this machine.
         secret: what agents and workers must know.

@@ -153,6 +153,9 @@ class Worker:
             _, number, value, shape, dtype, block = head
             self._put(number, value, shape, dtype, block, payload)
             self._end_call(number)
+        elif kind == "unsent":
+            self._values.update(dict.fromkeys(head[2], head[3]))
+            self._end_call(head[1])
         elif kind == "program":
             self._programs[head[1]] = make_ready(head[2], self._place, self._communicator)
         elif kind == "free":
@@ -205,13 +208,10 @@ class Worker:
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
         """Answer with the tensor's bytes, or copy them into a block that the controller has lent."""
         tensor = self._values.get(value)
-        answer: Any = None
+        answer: Any = _meta(tensor) or tensor  # a Failure, or None, where there is no tensor
         payload = None
         try:
-            if not isinstance(tensor, torch.Tensor):
-                answer = tensor  # a Failure, or None
-            else:
-                answer = _meta(tensor)
+            if isinstance(tensor, torch.Tensor):
                 if wanted is None:
                     payload = wire.tensor_bytes(tensor.cpu())
                 else:
