@@ -24,6 +24,7 @@
     Memory of values that are gone goes back to the system within seconds, without a further call            test_memory
     The same between machines; strangers are refused          test_hosts, unit/test_hosts, unit/test_authentication
     An op that fails concerns who asks for its value                                                       test_failures
+    What cannot be sent concerns who asks for its value                                                    test_failures
     Wrong calls say what is wrong and harm nothing                                                   ../wrong_calls.py
 """
 
