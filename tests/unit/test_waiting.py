@@ -10,26 +10,14 @@ from tinyshard.runtime.controller.items import Cancel
 from tinyshard.runtime.controller.waiting import Waiting
 
 
-class Struck:
-    """Ctrl-C strikes in a call of it, once; then it gives back what `then` does."""
-
-    def __init__(self, then=None):
-        self._then = then
-        self.is_struck = False
-
-    def __call__(self, *args):
-        if not self.is_struck:
-            self.is_struck = True
-            raise KeyboardInterrupt
-        return self._then(*args)
+def strike(*args):
+    raise KeyboardInterrupt
 
 
 def test_ctrl_c_while_the_workers_start_cancels_what_was_called():
     posted = []
-    started = SimpleNamespace(is_open=False, wait=Struck())
-    dispatcher = SimpleNamespace(
-        check_open=lambda: None, started=started, is_waited_for=False, post=posted.append, calls=None
-    )
+    started = SimpleNamespace(is_open=False, wait=strike)
+    dispatcher = SimpleNamespace(check_open=lambda: None, started=started, is_waited_for=False, post=posted.append)
     with pytest.raises(KeyboardInterrupt):
         Waiting(dispatcher, None, "cpu", str).open_dispatcher()
     assert [type(item) for item in posted] == [Cancel]
@@ -40,7 +28,7 @@ def test_lines_that_ctrl_c_keeps_from_being_printed_are_printed_by_the_next_wait
     dispatcher = SimpleNamespace(calls=SimpleNamespace(lock=threading.RLock()), printed=printed)
     waiting = Waiting(dispatcher, None, "cpu", str)
     with monkeypatch.context() as patch:
-        patch.setattr(sys, "stderr", SimpleNamespace(write=Struck()))
+        patch.setattr(sys, "stderr", SimpleNamespace(write=strike))
         with pytest.raises(KeyboardInterrupt):
             waiting.print_output()
     waiting.print_output()

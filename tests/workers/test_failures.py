@@ -5,6 +5,7 @@ import os
 import pickle
 import signal
 import threading
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -219,6 +220,21 @@ if os.environ.get("TINYSHARD_ROLE") == "worker": os.fork = fork
     assert (value, errors) == ("1.0", "")
 
 
+@contextmanager
+def no_room_for(kind):
+    """Messages of this kind cannot be made."""
+    frame = wire.frame
+
+    def refuse(head, payload=None):
+        if head[0] == kind:
+            raise MemoryError("no room for the message")
+        return frame(head, payload)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "frame", refuse)
+        yield
+
+
 @pytest.mark.parametrize(
     ("refused", "act"),
     [
@@ -228,17 +244,9 @@ if os.environ.get("TINYSHARD_ROLE") == "worker": os.fork = fork
     ],
     ids=["call", "program", "put"],
 )
-def test_a_message_that_cannot_be_made_fails_its_own_call_and_what_needs_it(pool, rows, monkeypatch, refused, act):
+def test_a_message_that_cannot_be_made_fails_its_own_call_and_what_needs_it(pool, rows, refused, act):
     x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows).block_until_ready()
-    frame = wire.frame
-
-    def refuse(head, payload=None):
-        if head[0] == refused:
-            raise MemoryError("no room for the message")
-        return frame(head, payload)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(wire, "frame", refuse)
+    with no_room_for(refused):
         bad = act(x)
         wait_until(bad.is_ready, "the call has failed")
     elsewhere = ts.device_put(bad[:4], ts.devices()[5])
@@ -249,20 +257,10 @@ def test_a_message_that_cannot_be_made_fails_its_own_call_and_what_needs_it(pool
     assert ts.platform.current() is pool and pool.is_alive
 
 
-def test_a_request_that_cannot_be_made_is_an_error_of_the_wait_alone(pool, rows, monkeypatch):
+def test_a_request_that_cannot_be_made_is_an_error_of_the_wait_alone(pool, rows):
     x = ts.device_put(torch.arange(32.0).reshape(8, 4), rows).block_until_ready()
-
-    frame = wire.frame
-
-    def refuse(head, payload=None):
-        if head[0] == "held":
-            raise MemoryError("no room for the message")
-        return frame(head, payload)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(wire, "frame", refuse)
-        with pytest.raises(MemoryError, match="no room for the message"):
-            pool.held(3)
+    with no_room_for("held"), pytest.raises(MemoryError, match="no room for the message"):
+        pool.held(3)
     assert pool.held(3) >= 1 and x.sum().item() == 496
 
 

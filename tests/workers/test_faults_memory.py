@@ -3,7 +3,6 @@
 import gc
 import resource
 import sys
-import time
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 import tinyshard as ts
 from tests.memory import CUDA_BUILD_BYTES
 from tests.workers import groups
-from tests.workers.limits import OVER_WITHIN_S, outcome
+from tests.workers.limits import outcome
 from tests.workers.processes import JOINED
 from tinyshard.runtime.shm import region, segment, system
 
@@ -80,13 +79,12 @@ def test_a_device_that_failed_for_want_of_memory_holds_up_nobody_in_the_exchange
     """64 MB that could not be made are to be added up. On gloo, who has no memory cannot come, and must go."""
     gc.collect()
     x = ts.device_put(torch.ones(8, 1 << 12), rows).block_until_ready()
-    began_s = time.monotonic()
+    # once without the limit: on a busy machine to touch so much new memory takes as long as the promised wait
     whole = (x[:, :, None] * x[:, None, :]).sum(0).block_until_ready()
-    took_s = time.monotonic() - began_s  # on a busy machine as long as what is promised of the wait
     del whole
     assert pool.held(1) == 1  # its memory is free again
     lift = limit_memory(1, 16 << 20)
-    error = outcome((x[:, :, None] * x[:, None, :]).sum(0).block_until_ready, OVER_WITHIN_S + took_s)()
+    error = outcome((x[:, :, None] * x[:, None, :]).sum(0).block_until_ready)()
     if pool.collectives == "shared":
         lift()
         assert isinstance(error, ts.OutOfMemoryError) and "failed on CPU 1" in str(error)

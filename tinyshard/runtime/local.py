@@ -88,24 +88,22 @@ class LocalRuntime:
         values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
         failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
         for step in ready.steps:
-            # all devices take part in a collective together, and each runs any other step by itself
-            every = range(len(devices))
-            for members in [every] if step.request is not None else [[position] for position in every]:
-                if failed.issuperset(members):
+            if step.request is not None:
+                try:
+                    self._collective(step.request, step, values, failed)
+                except Exception as error:
+                    _fail(run, step, values, failed, range(len(devices)), error)
+                continue
+            assert step.call is not None
+            for position in range(len(devices)):
+                if position in failed:
                     continue
                 try:
-                    if step.request is not None:
-                        self._collective(step.request, step, values, failed)
-                        continue
-                    assert step.call is not None
-                    for slot, result in zip(step.results, step.call(values[members[0]]), strict=False):
+                    for slot, result in zip(step.results, step.call(values[position]), strict=False):
                         if slot >= 0:
-                            values[members[0]][slot] = result
+                            values[position][slot] = result
                 except Exception as error:
-                    for position in set(members) - failed:
-                        failure = failure_of(devices[position], step.describe(values[position]), error)
-                        run.failures[devices[position]] = (failure, run.where)
-                    failed.update(members)
+                    _fail(run, step, values, failed, [position], error)
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:
@@ -219,6 +217,16 @@ class LocalRuntime:
                 rule="values live on the devices and end with them",
                 try_="ts.init() starts fresh devices; make the arrays again there",
             )
+
+
+def _fail(
+    run: Run, step: ReadyStep, values: list[list[Any]], failed: set[int], at: Sequence[int], error: Exception
+) -> None:
+    """Note that a step raised for the devices at these positions; what failed before keeps its first failure."""
+    for position in set(at) - failed:
+        device = run.devices[position]
+        run.failures[device] = (failure_of(device, step.describe(values[position]), error), run.where)
+    failed.update(at)
 
 
 def _forget(number: int, kept: tuple[dict[int, Any], ...], program: weakref.ref[Program]) -> None:

@@ -105,7 +105,7 @@ class Reader:
             if start + head_nbytes > len(self._bytes):
                 break
             at = start + head_nbytes
-            self._head = pickle.loads(bytes(self._bytes[start:at]))
+            self._head = pickle.loads(self._bytes[start:at])
             if payload_nbytes:
                 part = self._bytes[at : at + payload_nbytes]
                 at += len(part)

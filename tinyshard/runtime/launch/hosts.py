@@ -114,8 +114,7 @@ class Agent:
                         self._answers.update(head for head, _ in received)
                     if number in self._answers:
                         return self._answers.pop(number)
-                left_s = end_s - time.monotonic()
-                if left_s <= 0:
+                if (left_s := end_s - time.monotonic()) <= 0:
                     break
                 wait([self.sock], min(left_s, _LOOK_EVERY_S))  # another thread may receive this answer meanwhile
         except OSError as error:
@@ -141,6 +140,7 @@ class Hosts:
     """Listens for agents, and for the connections of the workers that they fork.
 
     A thread handles each new connection, so one that sends nothing delays no other.
+
     Args:
         address: "HOST:PORT" of this machine.
         secret: what agents and workers must know.
