@@ -10,16 +10,24 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test fast format lint types unit sweeps sweep workers faults doctests notebooks browser
-.PHONY: course-installed test-installed
+.PHONY: help lab test test-all fast format lint types unit sweeps sweep workers faults doctests notebooks browser
+.PHONY: coverage mutants course-installed test-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
+STARTED := $(shell date +%s)
+PYTEST = $(BIN)/python -m pytest -q -rs -p no:nbval
+# Two files at a time, each in a process of its own: two cores, or tests that mostly wait.
+TWO := -n 2 --dist loadfile
+
 help:
 	@echo 'make lab         open JupyterLab on a working copy of the lessons (LAB_ARGS=--no-browser passes on)'
-	@echo 'make test        everything: lint types unit sweeps workers doctests notebooks browser'
+	@echo 'make test        lint types unit sweeps workers doctests notebooks browser: a quarter of an hour on two cores'
+	@echo 'make test-all    the same with whole tables and series, gloo for all, every lesson in the browser: hours'
 	@echo 'make fast        lint, types and unit: what to run while editing'
 	@echo 'make format      rewrite the code in the one format'
+	@echo 'make mutants     forty deliberate faults, and which fast test notices each'
+	@echo 'make coverage    make test, with the lines and branches that it runs'
 	@echo 'make sweep       the sweeps whole: all samples, 10,000 random programs; more than an hour on two cores'
 	@echo 'make faults      the fault suite alone, TIMES=20 times in a row, up to the first failure'
 	@echo 'make lint | types | unit | sweeps | workers | doctests | notebooks | browser    one step of make test, in this order'
@@ -28,8 +36,15 @@ help:
 lab: course-installed
 	@$(BIN)/python -m course lab $(LAB_ARGS)
 
-test: lint types unit sweeps workers doctests notebooks browser
-	@echo; echo '== everything passed'
+STEPS := lint types unit sweeps workers doctests notebooks browser
+
+test: $(STEPS)
+	$(call heading,everything passed)
+
+# tests/extent.py reads it: each test that carries the marker `whole`, and all of what the others draw a part of.
+test-all sweep: export TINYSHARD_TESTS = whole
+test-all: $(STEPS)
+	$(call heading,everything passed$(comma) whole)
 
 fast: lint types unit
 
@@ -48,53 +63,63 @@ types: test-installed
 
 unit: test-installed
 	$(call heading,unit tests: no worker processes)
-	@$(BIN)/python -m pytest -q -rs -n 2 --dist loadfile tests --ignore=tests/workers --ignore=tests/browser --ignore=tests/sweeps
+	@$(PYTEST) $(TWO) tests --ignore=tests/workers --ignore=tests/browser --ignore=tests/sweeps
 
 # torch's op database, torch.nn, random programs, held against plain torch: a drawn part, on two cores at once.
-SWEEP := -m pytest -q -n 2 --dist worksteal tests/sweeps
+sweeps sweep: test-installed
+	$(call heading,$@: op database$(comma) torch.nn$(comma) random programs)
+	@$(PYTEST) -n 2 --dist worksteal tests/sweeps
 
-sweeps: test-installed
-	$(call heading,sweeps: a drawn part; make sweep runs them whole)
-	@$(BIN)/python $(SWEEP)
-
-sweep: test-installed
-	$(call heading,sweeps: whole)
-	@TINYSHARD_SWEEP=whole $(BIN)/python $(SWEEP)
-
-# What depends on how devices reach each other runs on gloo too; test_collectives.py chooses both by itself.
-ON_GLOO := test_counts test_lax_gloo test_expressions_gloo test_network_gloo test_replicated_check test_transfers_gloo
-ON_GLOO += test_failures test_faults_deaths test_faults_interrupts test_faults_memory test_faults_random test_faults_stalls
+# Transport, deaths and interrupts depend on how devices reach each other; test-all runs all the others on gloo too.
+test-all: ON_GLOO := -m "not alone"
+ON_GLOO := -m "on_gloo and not alone"
 
 workers: test-installed
 	$(call heading,worker tests: real processes)
-	@$(BIN)/python -m pytest -q -rs tests/workers
-	$(call heading,worker tests that exchange data: on gloo)
-	@TINYSHARD_COLLECTIVES=gloo $(BIN)/python -m pytest -q -rs $(ON_GLOO:%=tests/workers/%.py)
+	@$(PYTEST) $(TWO) -m "not alone" tests/workers
+	$(call heading,worker tests that need the machine for themselves)
+	@$(PYTEST) -m alone tests/workers
+	$(call heading,worker tests on gloo)
+	@TINYSHARD_COLLECTIVES=gloo $(PYTEST) $(TWO) $(ON_GLOO) tests/workers
 
 # What must not hang, leave anything behind, or let anybody in. All of it is in `workers`, too.
 FAULTS := $(patsubst tests/workers/%.py,%,$(wildcard tests/workers/test_fa*.py))
-FAULTS += test_pool test_pool_endings test_forked_children test_memory test_bad_input_gloo test_holdable_real test_hosts
+FAULTS += test_pool test_pool_endings test_forked_children test_memory test_bad_input test_holdable test_hosts
 
 faults: test-installed
 	$(call heading,the fault suite: $(TIMES) times)
 	@for pass in $$(seq $(TIMES)); do \
 		echo "== pass $$pass of $(TIMES)"; \
-		$(BIN)/python -m pytest -q -x $(FAULTS:%=tests/workers/%.py) && TINYSHARD_COLLECTIVES=gloo \
-			$(BIN)/python -m pytest -q -x $(patsubst %,tests/workers/%.py,$(filter test_fa%,$(ON_GLOO))) || exit 1; \
+		$(PYTEST) -x $(FAULTS:%=tests/workers/%.py) && \
+			TINYSHARD_COLLECTIVES=gloo $(PYTEST) -x -m on_gloo tests/workers/test_fa*.py || exit 1; \
 	done
 
 doctests: test-installed
 	$(call heading,doctests: the examples in the docstrings)
-	@$(BIN)/python -m pytest -q --doctest-modules tinyshard course
+	@$(PYTEST) --doctest-modules tinyshard course
 
 notebooks: test-installed
 	$(call heading,notebooks: each lesson once; then corrupted copies of what it stored)
-	@$(BIN)/python -m pytest -q -p tests.notebooks.corrupted --nbval --nbval-current-env \
+	@$(PYTEST:no:nbval=tests.notebooks.corrupted) $(TWO) --nbval --nbval-current-env \
 		--nbval-cell-timeout=120 --nbval-sanitize-with=tests/notebooks/sanitize.cfg notebooks
 
 browser: test-installed
-	$(call heading,browser: each lesson in JupyterLab; skipped where there is no Chromium)
-	@$(BIN)/python -m pytest -q -rs tests/browser
+	$(call heading,browser: lessons in JupyterLab; skipped where there is no Chromium)
+	@$(PYTEST) tests/browser
+
+# The lines and branches that the tests run, in worker processes and kernels too, as far as they live to say so.
+coverage: PYTEST = $(BIN)/python -m coverage run -m pytest -q -rs -p no:nbval
+coverage: export PYTHONPATH = $(CURDIR)
+coverage: export COVERAGE_RCFILE = $(CURDIR)/pyproject.toml
+coverage: export COVERAGE_FILE = $(CURDIR)/.coverage
+coverage: unit sweeps workers doctests notebooks browser
+	$(call heading,coverage)
+	@$(BIN)/python -m coverage combine --quiet
+	@$(BIN)/python -m coverage report --precision=1 --skip-covered --sort=miss
+
+mutants: test-installed
+	$(call heading,mutants: deliberate faults$(comma) each noticed by a fast test)
+	@$(BIN)/python -m tests.mutants
 
 course-installed: $(BIN)/pip
 	$(call install,course)
@@ -121,7 +146,7 @@ $(BIN)/pip:
 comma := ,
 
 define heading
-@echo; echo '== $(1)'
+@echo; echo "== $(1) (after $$(( $$(date +%s) - $(STARTED) )) s)"
 endef
 
 # install,<extras>: nothing where the stamp covers them, is newer than pyproject.toml and was made in this folder.

@@ -23,10 +23,11 @@ from typing import Any
 import pytest
 from nbval.plugin import IPyNbCell, coalesce_streams
 
+from tests.foreground import restore_sigint
 from tests.notebooks.wrong_digits import WrongOutputs, wrong_outputs
 
 MOST_IGNORED = 0.15
-SUMMARIES = pytest.StashKey[list[str]]()
+SUMMARY = "corrupted copy"
 
 
 class NotNoticedError(Exception):
@@ -116,7 +117,7 @@ class CorruptedCopy(pytest.Item):
         """Examine the notebook's cells, which ran just before."""
         cells = [item for item in self.session.items if isinstance(item, IPyNbCell) and item.path == self.path]
         findings = examine(cells)
-        self.config.stash[SUMMARIES].append(findings.summary(self.path.name))
+        self.user_properties.append((SUMMARY, findings.summary(self.path.name)))
         if findings.problems:
             raise NotNoticedError("\n".join(findings.problems))
 
@@ -136,12 +137,12 @@ class NotebookCopy(pytest.File):
 
     def collect(self) -> Iterator[CorruptedCopy]:
         """The one test."""
-        yield CorruptedCopy.from_parent(self, name="corrupted copy")
+        yield CorruptedCopy.from_parent(self, name=SUMMARY)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make room for the lines of the summary."""
-    config.stash[SUMMARIES] = []
+    """A run that a shell started in the background interrupts cells all the same."""
+    restore_sigint()
 
 
 @pytest.hookimpl(trylast=True)
@@ -152,9 +153,11 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> NotebookCo
     return None
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say of each notebook how many wrong numbers were tried and what became of them."""
-    if config.stash[SUMMARIES]:
+    reports = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    lines = sorted(line for report in reports for name, line in report.user_properties if name == SUMMARY)
+    if lines:
         terminalreporter.section("corrupted copies of the notebooks")
-        for line in config.stash[SUMMARIES]:
+        for line in dict.fromkeys(lines):  # a report for each of a test's phases
             terminalreporter.line(line)
