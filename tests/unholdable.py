@@ -1,5 +1,6 @@
 """Tensors that no device can hold, and the ways in which a program meets them."""
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 from tests.refusals import assert_refused
 
 PARTS = ("  got:  ", "  rule: ", "  try:  ")
@@ -116,3 +118,10 @@ every_kind = pytest.mark.parametrize("kind", TENSORS)
 every_way = pytest.mark.parametrize("way", WAYS)
 every_maker = pytest.mark.parametrize("maker", MAKERS)
 eager_and_jitted = pytest.mark.parametrize("jitted", [False, True], ids=["eager", "jit"])
+
+# each way with one kind
+PART = dict(zip(WAYS, list(TENSORS)[::2], strict=True))
+mostly_each_way_once = pytest.mark.parametrize(
+    "kind, way", mostly_whole(itertools.product(TENSORS, WAYS), lambda row: PART[row[1]] == row[0])
+)
+mostly_one_maker = pytest.mark.parametrize("maker", mostly_whole(MAKERS, lambda maker: maker == "to_sparse"))

@@ -7,19 +7,18 @@ import torch
 
 import tinyshard as ts
 from tests import unholdable
+from tests.extent import in_turn
 from tinyshard.core.holdable import NARROW, QUANTIZED, check_holdable
 
 pytestmark = pytest.mark.usefixtures("local")
 
 
-@unholdable.every_way
-@unholdable.every_kind
+@pytest.mark.parametrize("kind, way", in_turn(unholdable.TENSORS, unholdable.WAYS))
 def test_a_tensor_that_no_device_can_hold_is_refused(kind, way):
     unholdable.check_kind(kind, way)
 
 
-@unholdable.eager_and_jitted
-@unholdable.every_maker
+@pytest.mark.parametrize("maker, jitted", in_turn(unholdable.MAKERS, (False, True)))
 def test_an_op_that_makes_such_a_tensor_is_refused(maker, jitted):
     unholdable.check_maker(maker, jitted)
 

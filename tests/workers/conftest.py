@@ -15,7 +15,7 @@ from tinyshard.runtime.controller.pool import ProcessPool
 @pytest.fixture(scope="module")
 def _one_pool_a_file() -> Iterator[None]:
     yield
-    ts.shutdown()
+    ts.init(devices=8, runtime="local")  # ends the workers, and keeps the process that the next file's are forked from
 
 
 @pytest.fixture

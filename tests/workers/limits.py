@@ -1,6 +1,7 @@
 """What fault tests share: a wait that must be over in time, and a device that is seen to wait in a collective.
 
-`make faults TIMES=20` runs the fault suite twenty times in a row. What is promised, and what shows it:
+`make faults TIMES=20` runs the fault suite twenty times in a row. `make test` runs one case of each kind, and
+`make test-all` the series. What is promised, and what shows it:
 
     A device dies: waits that depend on it end within 5 s and name it and the signal; other devices   test_faults_deaths
     keep what they have; ts.init() starts afresh, old Arrays say so; what was saved is loaded
@@ -19,13 +20,16 @@
     Notebooks do not see each other; nobody else gets in; little or no /dev/shm does                   test_faults_walls
     A controller without stdin, stdout or stderr has its devices all the same              test_closed_descriptors
     A child that user code forks gets on, whatever the pool does, and keeps nothing of it           test_forked_children
-    What no device can hold is refused before it is sent                          test_holdable_real, unit/test_holdable
+    What no device can hold is refused before it is sent                               test_holdable, unit/test_holdable
     A loop that dispatches faster than devices compute fills no memory                      test_faults_walls, test_pool
     Memory of values that are gone goes back to the system within seconds, without a further call            test_memory
     The same between machines; strangers are refused          test_hosts, unit/test_hosts, unit/test_authentication
     An op that fails concerns who asks for its value                                                       test_failures
     What cannot be sent concerns who asks for its value                                                    test_failures
-    Wrong calls say what is wrong and harm nothing                                                   ../wrong_calls.py
+    Wrong calls say what is wrong and harm nothing                                 ../wrong_calls.py, test_bad_input
+
+Two files may run at a time, so that a wait shares the cores with eight more workers: the time is the promised one all
+the same. What would not be over in time then, or keeps all cores busy, carries the marker `alone`.
 """
 
 import threading

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from tests.extent import mostly_whole
 from tests.workers.processes import PATIENCE_S, ROOT
 from tests.workers.test_pool_endings import assert_nothing_is_left, shared_memory
 
@@ -25,9 +26,10 @@ def program(closed: str, before: str = "") -> str:
     return f"closed, null = {closed}, os.open(os.devnull, os.O_RDWR)\n{before}\n{USE}"
 
 
-@pytest.mark.parametrize(
-    "redirection, closed", [("<&-", "[0]"), (">&-", "[1]"), ("2>&-", "[2]"), ("<&- >&- 2>&-", "[0, 1, 2]")]
-)
+CLOSED = [("<&-", "[0]"), (">&-", "[1]"), ("2>&-", "[2]"), ("<&- >&- 2>&-", "[0, 1, 2]")]
+
+
+@pytest.mark.parametrize("redirection, closed", mostly_whole(CLOSED, lambda row: row == CLOSED[-1]))
 def test_the_devices_work_where_a_stream_is_closed_from_the_start(controller, redirection, closed):
     before = shared_memory()
     each = controller(program(closed), before=["sh", "-c", f'exec "$@" {redirection}', "sh"])

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 from tests.workers.processes import JOINED, ROOT, is_gone, stop, wait_until
 from tinyshard.runtime import lifecycle, wire
 from tinyshard.runtime.launch import forkserver
@@ -45,6 +46,7 @@ def test_an_error_names_device_op_operands_and_dispatching_line(either):
     assert "worker.py" not in text and "/tinyshard/runtime/" not in text
 
 
+@pytest.mark.on_gloo
 def test_one_failing_device_does_not_stop_the_others_in_a_collective(either):
     x, bad = gather_out_of_range_on_device_3(either)
     total = bad.sum() + 1
@@ -63,6 +65,7 @@ def test_the_blocks_of_other_devices_stay_good(either):
         later.addressable_shards[3].data.block_until_ready()
 
 
+@pytest.mark.on_gloo
 def test_a_device_that_could_not_take_a_result_says_why_though_the_call_counts_as_good(pool, rows):
     """As where another device ended after all had done their part: what it tells of that comes too late."""
     _, bad = gather_out_of_range_on_device_3(rows)
@@ -115,6 +118,7 @@ def test_what_only_running_can_tell_comes_when_the_value_is_asked_for(either, ma
     assert (ts.array([1.0]) + 1).tolist() == [2]
 
 
+@pytest.mark.on_gloo
 def test_a_killed_device_is_named_with_its_signal_to_who_waits(rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     caught = []
@@ -187,19 +191,22 @@ print(ts.array(1.0).item())
 """
 
 
-@pytest.mark.parametrize(
-    "before, words",
-    [
-        (
-            "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.path.insert(0, '')",
-            "starts in the current folder",
-        ),
-        ("resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/dev/fd')) + 9,) * 2)", "Too many open files"),
-        ("sys.executable = '/there/is/none'", "'/there/is/none'"),
-    ],
-    ids=["no folder", "few descriptors", "no Python"],
-)
-def test_where_the_system_refuses_what_workers_need_the_error_says_what_it_was(controller, before, words):
+REFUSALS = {
+    "no folder": (
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.path.insert(0, '')",
+        "starts in the current folder",
+    ),
+    "few descriptors": (
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/dev/fd')) + 9,) * 2)",
+        "Too many open files",
+    ),
+    "no Python": ("sys.executable = '/there/is/none'", "'/there/is/none'"),
+}
+
+
+@pytest.mark.parametrize("refusal", mostly_whole(REFUSALS, lambda name: name == "few descriptors"))
+def test_where_the_system_refuses_what_workers_need_the_error_says_what_it_was(controller, refusal):
+    before, words = REFUSALS[refusal]
     out, errors = controller(f"ts.shutdown(); import resource; {before}\n{REFUSED}").finish()
     said, value = out.splitlines()
     assert said.startswith("no worker process could be started") and words in said
@@ -235,6 +242,7 @@ def no_room_for(kind):
         yield
 
 
+@pytest.mark.on_gloo
 @pytest.mark.parametrize(
     ("refused", "act"),
     [
@@ -303,6 +311,7 @@ def test_a_fault_in_the_io_thread_reaches_who_waits(pool, monkeypatch):
     assert (ts.array([1.0]) + 1).tolist() == [2]
 
 
+@pytest.mark.on_gloo
 def test_a_device_killed_inside_a_collective_is_named_at_once_to_who_waits_for_its_peers():
     ts.init(devices=8)
     mesh = ts.make_mesh((4, 2), ("a", "b"))

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import examples
 from tests.interrupts import strike_at
 from tests.workers.processes import wait_until
 from tinyshard.arrays import placement
@@ -59,7 +60,7 @@ def test_ctrl_c_at_random_moments_of_large_puts_leaves_no_block_held(pool, rows)
     wait_until(lambda: held_blocks(pool) == 0, "the devices have let go of all")
     chance = random.Random(0)
     struck = 0
-    for _ in range(int(os.environ.get("TINYSHARD_FAULTS", "6"))):
+    for _ in range(int(os.environ.get("TINYSHARD_FAULTS", examples(3, 6)))):
         timer = threading.Timer(chance.random() * took_s, os.kill, (os.getpid(), signal.SIGINT))
         try:
             timer.start()
@@ -103,7 +104,7 @@ def test_what_a_finalizer_or_a_signals_handler_calls_inside_the_allocator_is_ove
         """
 ts.init(collectives="shared")
 x = ts.array(torch.ones(20_000)).block_until_ready()
-signal.alarm(5)  # ends what hangs
+signal.alarm(60)  # ends what hangs
 with ts.platform.current()._arena._allocating:
     tell(ts.device_get(x + 1).sum().item())
 """

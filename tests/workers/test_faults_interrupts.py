@@ -1,6 +1,7 @@
 """Ctrl-C: the cell ends, what is queued is cancelled on all devices alike, and the next cell works."""
 
 import gc
+import itertools
 import os
 import random
 import re
@@ -13,6 +14,7 @@ import torch
 from jupyter_client.manager import start_new_kernel
 
 import tinyshard as ts
+from tests.extent import examples, mostly_whole
 from tests.workers.limits import OVER_WITHIN_S, outcome, wait_until_in_a_collective
 from tests.workers.processes import PATIENCE_S, ROOT, stopped, wait_until
 from tinyshard.runtime.controller import cancellation
@@ -32,6 +34,7 @@ def cancel_while_stopped(pool, device, dispatch):
     return made
 
 
+@pytest.mark.on_gloo
 def test_queued_calls_are_cancelled_and_say_so_and_what_was_there_stays(pool, rows):
     host = torch.arange(16.0).reshape(8, 2)
     x = ts.device_put(host, rows).block_until_ready()
@@ -55,12 +58,14 @@ def test_queued_calls_are_cancelled_and_say_so_and_what_was_there_stays(pool, ro
     assert torch.equal(ts.device_get(put.T @ put), host.T @ host)
 
 
+@pytest.mark.on_gloo
 def test_values_that_were_sent_before_the_interrupt_arrive(pool, rows):
     host = torch.arange(16.0).reshape(8, 2)
     x = cancel_while_stopped(pool, 3, lambda: ts.device_put(host, rows))
     assert torch.equal(outcome(lambda: ts.device_get(x))(), host)
 
 
+@pytest.mark.on_gloo
 def test_a_call_that_some_devices_have_started_leaves_no_device_waiting(pool, rows):
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
     with stopped(ts.devices()[3].pid):
@@ -74,6 +79,7 @@ def test_a_call_that_some_devices_have_started_leaves_no_device_waiting(pool, ro
     assert x.sum().item() == 16
 
 
+@pytest.mark.on_gloo
 def test_a_stopped_device_keeps_no_other_from_its_cancellation(pool, rows):
     """The others go on after a moment; the stopped device drops its part when it resumes."""
     x = ts.device_put(torch.ones(8, 2), rows).block_until_ready()
@@ -93,6 +99,7 @@ def test_a_stopped_device_keeps_no_other_from_its_cancellation(pool, rows):
     assert (x + 1).sum().item() == 32
 
 
+@pytest.mark.on_gloo
 def test_calls_of_one_device_go_on_after_an_interrupt_while_another_is_stopped(pool):
     x, y = (ts.device_put(torch.ones(2), ts.devices()[device]).block_until_ready() for device in (0, 3))
     with stopped(ts.devices()[3].pid):
@@ -112,6 +119,7 @@ def test_nothing_queued_means_nothing_cancelled(pool, rows):
     assert y.sum().item() == 32
 
 
+@pytest.mark.on_gloo
 def test_interrupts_at_any_time_leave_no_device_behind(pool):
     """Random calls on random sets of devices, from one thread, interrupts from another; then everything still works."""
     chance = random.Random(11)
@@ -120,7 +128,7 @@ def test_interrupts_at_any_time_leave_no_device_behind(pool):
     base = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, specs[0])).block_until_ready()
     gc.collect()
     before = [pool.held(d) for d in range(8)]
-    for _ in range(15):
+    for _ in range(examples(5, 15)):
         going, times = threading.Event(), chance.randrange(1, 6)
 
         def interrupt(going=going, times=times):
@@ -188,8 +196,10 @@ STEPS = {
 }
 
 
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.on_gloo
+@pytest.mark.parametrize(
+    "cell, step", mostly_whole(itertools.product(CELLS, STEPS), lambda row: row[1] == "with collectives")
+)
 def test_an_interrupted_cell_ends_and_the_next_one_works(kernel, tmp_path, cell, step):
     manager, client = kernel
     told = tmp_path / "told"

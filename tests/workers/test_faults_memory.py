@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 from tests.memory import CUDA_BUILD_BYTES
 from tests.workers import groups
 from tests.workers.limits import outcome
@@ -75,6 +76,7 @@ def test_memory_that_runs_out_on_one_device_in_a_collective_fails_the_result_alo
         lift()
 
 
+@pytest.mark.on_gloo
 def test_a_device_that_failed_for_want_of_memory_holds_up_nobody_in_the_exchange_that_follows(pool, rows):
     """64 MB that could not be made are to be added up. On gloo, who has no memory cannot come, and must go."""
     gc.collect()
@@ -94,6 +96,7 @@ def test_a_device_that_failed_for_want_of_memory_holds_up_nobody_in_the_exchange
         assert outcome(x.addressable_shards[2].data.sum().item)() == 1 << 12
 
 
+@pytest.mark.on_gloo
 def test_a_device_without_memory_of_its_own_for_an_exchange_holds_up_nobody(pool, rows):
     """32 MB are made in the first step, and three times as much is needed for the next; shared memory has it."""
     gc.collect()
@@ -201,7 +204,9 @@ def cramped():
 
 
 @needs_a_group
-@pytest.mark.parametrize("asks", ["grown[:2]", "ts.device_put(grown[0], devices[0])"])
+@pytest.mark.parametrize(
+    "asks", mostly_whole(["grown[:2]", "ts.device_put(grown[0], devices[0])"], lambda asks: "device_put" in asks)
+)
 def test_a_device_that_the_system_kills_for_want_of_memory_is_named_and_the_others_keep_what_they_have(
     cramped, controller, asks
 ):

@@ -1,6 +1,7 @@
 """Devices are stopped and killed at random moments, beside a busy machine: each wait ends in time, the others go on.
 
 A few times here; `TINYSHARD_FAULTS=200 make faults` does it two hundred times each.
+It keeps all cores busy by itself, so no other file runs beside it.
 """
 
 import os
@@ -15,10 +16,13 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import examples
 from tests.workers.limits import OVER_WITHIN_S, outcome
 from tests.workers.processes import stopped
 
-COUNT = int(os.environ.get("TINYSHARD_FAULTS", "6"))
+pytestmark = pytest.mark.alone
+
+COUNT = int(os.environ.get("TINYSHARD_FAULTS", examples(2, 6)))
 # two busy processes share two cores with eight devices: what takes milliseconds may take this much longer
 LOADED_S = 10
 

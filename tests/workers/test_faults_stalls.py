@@ -21,6 +21,7 @@ def short_limit():
     config.update("collective_timeout_s", before)
 
 
+@pytest.mark.on_gloo
 def test_a_collective_that_cannot_complete_names_who_reached_it_and_who_did_not_and_may_be_asked_again(pool, rows):
     x = ts.device_put(torch.arange(16.0).reshape(8, 2), rows).block_until_ready()
     with stopped(ts.devices()[3].pid):
@@ -46,6 +47,7 @@ def test_a_collective_along_one_axis_names_its_own_devices_alone(pool):
         assert "reached by CPU 2; not reached by CPU 3" in str(error)
 
 
+@pytest.mark.on_gloo
 def test_who_waits_for_a_device_that_waits_for_another_is_told_of_the_first_collective(pool):
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     x = ts.device_put(torch.ones(8, 8), ts.NamedSharding(mesh, ts.P("a", "b")))

@@ -1,6 +1,7 @@
 """What stands between a pool and the rest of the machine: sockets, other notebooks, memory, shared memory."""
 
 import ast
+import itertools
 import json
 import os
 import shutil
@@ -15,10 +16,12 @@ import torch
 from jupyter_client.manager import start_new_kernel
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 from tests.workers.limits import OVER_WITHIN_S, outcome
 from tests.workers.processes import JOINED, PATIENCE_S, ROOT, is_gone, stopped, wait_until
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller import dispatcher
+from tinyshard.runtime.controller.pool import ProcessPool
 from tinyshard.runtime.launch import forkserver
 
 SETUP = """
@@ -47,7 +50,7 @@ def listening(processes):
 def joined(request, _one_pool_a_file):
     """Eight devices, joined in either way, and their rows; whatever was broken before is whole."""
     runtime = lifecycle._runtime
-    if runtime is None or not runtime.is_alive or runtime.collectives != request.param:
+    if not isinstance(runtime, ProcessPool) or not runtime.is_alive or runtime.collectives != request.param:
         ts.init(devices=8, runtime="process", collectives=request.param)
     return request.param, ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
 
@@ -68,14 +71,22 @@ def test_the_only_listening_sockets_are_gloos_and_on_the_loopback(joined):
         assert [c.laddr for c in process.net_connections("unix") if c.laddr] == []
 
 
+STRANGERS = {
+    "nothing": b"",
+    "a byte": b"\0",
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "all bytes": bytes(range(256)) * 64,
+    "ones": b"\xff" * 8,
+    "zeros": b"\0" * 4096,
+}
+STRANGERS_PART = {("nothing", "stays"), ("http", "leaves"), ("all bytes", "stays")}
+
+
 @pytest.mark.parametrize(
-    "words",
-    [b"", b"\0", b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 64, b"\xff" * 8, b"\0" * 4096],
-    ids=["nothing", "a byte", "http", "all bytes", "ones", "zeros"],
+    "says, then", mostly_whole(itertools.product(STRANGERS, ("leaves", "stays")), STRANGERS_PART.__contains__)
 )
-@pytest.mark.parametrize("stays", [False, True], ids=["leaves", "stays"])
 @pytest.mark.parametrize("joined", ["gloo"], indirect=True)  # with shared memory there is no port to come to
-def test_a_stranger_at_every_port_changes_nothing(joined, words, stays):
+def test_a_stranger_at_every_port_changes_nothing(joined, says, then):
     rows = joined[1]
     x = ts.device_put(torch.ones(8, 2), rows)
     assert x.sum().item() == 16
@@ -85,9 +96,9 @@ def test_a_stranger_at_every_port_changes_nothing(joined, words, stays):
     strangers = []
     for port in ports:
         stranger = socket.create_connection(("127.0.0.1", port))
-        stranger.sendall(words)
+        stranger.sendall(STRANGERS[says])
         strangers.append(stranger)
-        if not stays:
+        if then == "leaves":
             stranger.close()
     assert outcome(lambda: (x * 2).sum().item())() == 32
     mesh = ts.make_mesh((2, 4), ("a", "b"), devices=ts.devices()[::-1])
@@ -97,14 +108,6 @@ def test_a_stranger_at_every_port_changes_nothing(joined, words, stays):
         stranger.close()
     assert outcome(lambda: x.sum().item())() == 16
     assert all(p.is_running() for p in workers)
-
-
-def test_channels_have_no_name_and_no_address_that_another_process_could_open(pool):
-    """The workers' channels are socket pairs: whoever is not given a descriptor cannot speak there."""
-    for link in pool._dispatcher.links:
-        for line in (link.channel.sock, link.control.sock):
-            assert line.family == socket.AF_UNIX
-            assert line.getsockname() == line.getpeername() == ""
 
 
 def test_command_lines_and_environments_of_helper_and_workers_hold_no_secret(pool):
@@ -156,10 +159,13 @@ def wait_until_gone(processes):
     wait_until(lambda: all(map(is_gone, processes)), f"{processes} ended", OVER_WITHIN_S)
 
 
-@pytest.mark.parametrize("busy", ["", "y = x\nfor _ in range(500): y = y @ (x.T @ x)"], ids=["idle", "busy"])
-def test_a_restart_of_the_kernel_leaves_nothing_and_the_notebook_starts_afresh(notebook, busy):
+BUSY = {"idle": "", "busy": "y = x\nfor _ in range(500): y = y @ (x.T @ x)"}
+
+
+@pytest.mark.parametrize("state", mostly_whole(BUSY, lambda state: state == "busy"))
+def test_a_restart_of_the_kernel_leaves_nothing_and_the_notebook_starts_afresh(notebook, state):
     manager, client = notebook()
-    run(client, SETUP + busy)
+    run(client, SETUP + BUSY[state])
     old = family_of(manager.provisioner.pid)
     assert len(old) >= 10
     manager.restart_kernel(now=False)
@@ -231,16 +237,17 @@ def can_mount():
     return subprocess.run(tried, capture_output=True, check=False).returncode == 0
 
 
+CHANGES = {
+    "64 MB": "mount -t tmpfs -o size=64m tmpfs /dev/shm",
+    "full": "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full",
+    "none that can be written": (
+        "mount -t tmpfs tmpfs /dev/shm && umount /dev/shm && mount --bind /proc/self/fdinfo /dev/shm"
+    ),
+}
+
+
 @pytest.mark.skipif(not can_mount(), reason="this system lets nobody make a mount namespace")
-@pytest.mark.parametrize(
-    "change",
-    [
-        "mount -t tmpfs -o size=64m tmpfs /dev/shm",
-        "mount -t tmpfs -o size=4k tmpfs /dev/shm && head -c 4096 /dev/zero > /dev/shm/full",
-        "mount -t tmpfs tmpfs /dev/shm && umount /dev/shm && mount --bind /proc/self/fdinfo /dev/shm",
-    ],
-    ids=["64 MB", "full", "none that can be written"],
-)
+@pytest.mark.parametrize("change", mostly_whole(CHANGES, lambda name: name == "full"))
 def test_it_works_with_little_or_no_shared_memory(change, tmp_path):
     code = SETUP + (
         "big = ts.device_put(torch.ones(8, 4 << 20), rows)\n"  # 128 MiB
@@ -248,7 +255,7 @@ def test_it_works_with_little_or_no_shared_memory(change, tmp_path):
         "assert ts.device_put(big, ts.devices()[1])[7, 5].item() == 1\n"
         "ts.shutdown()\nprint('works')"
     )
-    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f'{change} && exec "$@"', "sh"]
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", f'{CHANGES[change]} && exec "$@"', "sh"]
     done = subprocess.run(
         [*command, sys.executable, "-c", code],
         cwd=tmp_path,

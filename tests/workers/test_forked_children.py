@@ -1,6 +1,6 @@
 """Children that user code forks beside a pool: DataLoaders of every kind, whatever the pool is doing.
 
-Forked ones run 40 epochs; with TINYSHARD_TEST_ALL_EPOCHS=1 spawned ones, too, which takes minutes.
+Forked ones run 40 epochs in `make test-all`; with TINYSHARD_TEST_ALL_EPOCHS=1 spawned ones, too, which takes minutes.
 """
 
 import os
@@ -10,12 +10,13 @@ import psutil
 import pytest
 from jupyter_client.manager import start_new_kernel
 
+from tests.extent import examples, mostly_whole
 from tests.workers.limits import OVER_WITHIN_S
 from tests.workers.processes import JOINED, ROOT, is_gone, wait_until
 from tests.workers.test_failures_notebook import run
 from tests.workers.test_pool_endings import assert_nothing_is_left, shared_memory
 
-EPOCHS = 40
+EPOCHS = examples(4, 40)
 ALL_EPOCHS = bool(os.environ.get("TINYSHARD_TEST_ALL_EPOCHS"))
 ALL_EPOCHS_WITHIN_S = 3600 if ALL_EPOCHS else 280
 
@@ -84,9 +85,12 @@ FEW = [("idle", 2, True, 2), ("busy", 2, False, 1), ("starting", 4, True, 2)]
 PLANS = {f"fork, {state}": ("fork", [(state, *kind, EPOCHS) for kind in LOADERS]) for state in STATES}
 for method in ("spawn", "forkserver"):
     PLANS[method] = method, [(s, *kind, EPOCHS) for s in STATES for kind in LOADERS] if ALL_EPOCHS else FEW
+FORKED = [("idle", 2, False, EPOCHS), ("busy", 4, True, EPOCHS), ("starting", 2, False, EPOCHS)]
+IN_EACH_STATE = "fork, in each state"
+PLANS[IN_EACH_STATE] = "fork", FORKED
 
 
-@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("plan", mostly_whole(PLANS, lambda plan: plan == IN_EACH_STATE))
 def test_data_loaders_bring_every_batch_beside_a_pool_and_leave_nothing(controller, plan):
     before = shared_memory()
     code, words = program(*PLANS[plan])
@@ -104,8 +108,7 @@ def test_data_loaders_bring_every_batch_in_a_kernel_and_leave_nothing():
     manager, client = start_new_kernel(env={**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "process"})
     try:
         run(client, "import tinyshard as ts\ndef tell(*words): print(*words)")
-        forked = [("idle", 2, False, EPOCHS), ("busy", 4, True, EPOCHS), ("starting", 2, False, EPOCHS)]
-        for method, runs in (("fork", forked), ("spawn", PLANS["spawn"][1][:1])):
+        for method, runs in [("fork", FORKED), ("spawn", PLANS["spawn"][1][:1])][: examples(1, 2)]:
             code, words = program(method, runs)
             told = run(client, code, ALL_EPOCHS_WITHIN_S)
             assert [line for line in told.split("\n") if line in ("True", "False")] == words, told
@@ -117,6 +120,7 @@ def test_data_loaders_bring_every_batch_in_a_kernel_and_leave_nothing():
     wait_until(lambda: all(is_gone(p) for p in family), f"{family} ended", OVER_WITHIN_S)
 
 
+@pytest.mark.whole
 def test_nothing_is_left_of_a_killed_controller_whose_loaders_workers_wait(controller):
     before = shared_memory()
     each = controller(LOADING + "there = iter(loader(2, 'fork', True)); tell(whole(rows(), there)); input()")
@@ -152,10 +156,11 @@ def ended_well(pid):
 def test_a_fork_at_any_moment_of_a_start_gives_a_child_that_gets_on(controller):
     each = controller(
         FORKING
+        + f"STEP = {examples(4, 1)}"
         + """
 import time
 well = []
-for moment in range(40):
+for moment in range(0, 40, STEP):
     ts.init(devices=2)
     time.sleep(moment / 1000)
     well.append(ended_well(in_child(lambda: None)))
@@ -168,14 +173,12 @@ tell(all(well), ts.array(1.0).item())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lists what a process has open in /proc")
-@pytest.mark.parametrize("moment", ["", "ts.array(1.0).item()", "ts.array(torch.ones(20000)).sum()", "ts.shutdown()"])
-@pytest.mark.parametrize("joined", JOINED)
-def test_a_child_has_no_descriptor_and_no_memory_of_the_pool(controller, joined, moment):
+@pytest.mark.parametrize("joined", mostly_whole(JOINED, lambda joined: joined == JOINED[0]))
+def test_a_child_has_no_descriptor_and_no_memory_of_the_pool(controller, joined):
+    """At four moments: before the devices are up, after, where they have a large value, and after the end."""
     each = controller(
         FORKING
         + f"""
-ts.init(collectives={joined!r})
-{moment}
 def look():
     links = []
     for fd in os.listdir("/proc/self/fd"):
@@ -185,10 +188,13 @@ def look():
             pass  # of the folder itself, which was open while it was listed
     tell([link for link in links if any(word in link for word in ("socket", "tinyshard a", "eventpoll", "pipe"))])
     tell("memfd:tinyshard" in open("/proc/self/maps").read())
-tell(ended_well(in_child(look)))
+for moment in ("", "ts.array(1.0).item()", "ts.array(torch.ones(20000)).sum()", "ts.shutdown()"):
+    ts.init(collectives={joined!r})
+    exec(moment)
+    tell(ended_well(in_child(look)))
 """
     )
-    assert [each.line() for _ in range(3)] == ["[]", "False", "True"]
+    assert [each.line() for _ in range(4 * 3)] == ["[]", "False", "True"] * 4
     each.finish()
 
 
@@ -236,7 +242,7 @@ tell(ended_well(pid), right_later(), got[1].item(), got[40_001].item())
     assert (each.process.returncode, errors) == (0, "")
 
 
-@pytest.mark.parametrize("moment", ["", "ts.array(1.0).item()"])
+@pytest.mark.parametrize("moment", mostly_whole(["", "ts.array(1.0).item()"], bool))
 def test_a_child_that_uses_the_devices_gets_its_own_and_a_parents_array_says_so(controller, moment):
     each = controller(
         FORKING

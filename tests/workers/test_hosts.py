@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.extent import IS_WHOLE, examples
 from tests.workers.limits import OVER_WITHIN_S
 from tests.workers.machines import ADDRESSES, CONTROLLER, WORKERS_EACH, Machines, why_not
 from tests.workers.processes import ROOT, Controller, is_gone, wait_until
@@ -17,7 +18,7 @@ from tests.workers.processes import ROOT, Controller, is_gone, wait_until
 REASON = why_not()
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
-LESSONS = sorted(str(path) for path in (ROOT / "notebooks").glob("0[3-8]-*.ipynb"))
+LESSONS = sorted(str(path) for path in (ROOT / "notebooks").glob("0[3-8]-*.ipynb" if IS_WHOLE else "05-*.ipynb"))
 
 WITHIN_S = 240
 FIRST = f"ts.config.update('hosts_timeout_s', {WITHIN_S}); ts.init(); print(len(ts.devices()))"
@@ -79,16 +80,17 @@ def finished(controller: Controller, machines: Machines) -> str:
     return told
 
 
-def test_lessons_03_to_08_print_the_same_on_two_machines(machines: Machines) -> None:
+def test_lessons_print_the_same_on_two_machines(machines: Machines) -> None:
     command = [*machines.on("a"), sys.executable, str(ROOT / "tests" / "workers" / "lesson_cells.py"), *LESSONS]
     ran = subprocess.run(command, env=machines.environment(), cwd=machines.folder, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stdout + ran.stderr + machines.said()
     lines = ran.stdout.splitlines()
-    assert len(lines) == len(LESSONS) == 6
+    assert len(lines) == len(LESSONS) == examples(1, 6)
     for line in lines:
         assert int(line.split(" cells, ")[1].split()[0]) > 10, line
 
 
+@pytest.mark.whole
 def test_four_devices_are_on_each_machine_and_data_crosses_between_them(
     start: Callable[[str], Controller], machines: Machines
 ) -> None:
@@ -127,6 +129,7 @@ def test_a_killed_worker_is_named_with_its_signal_and_its_machine(
     finished(controller, machines)
 
 
+@pytest.mark.whole
 def test_the_pool_stays_where_no_other_can_be_made(start: Callable[[str], Controller], machines: Machines) -> None:
     code = """
     ts.config.update("hosts_timeout_s", 1)
@@ -147,6 +150,7 @@ def test_the_pool_stays_where_no_other_can_be_made(start: Callable[[str], Contro
     assert told[1::2] == [str(496.0 + 32)] * 4
 
 
+@pytest.mark.whole
 def test_no_process_that_forks_workers_is_left_where_all_are_on_other_machines(
     start: Callable[[str], Controller], machines: Machines
 ) -> None:
@@ -212,6 +216,7 @@ def test_the_secret_is_in_no_command_line_and_in_no_log(machines: Machines) -> N
     assert secret not in machines.said()
 
 
+@pytest.mark.whole
 def test_nothing_listens_beyond_the_addresses_that_were_asked_for(
     start: Callable[[str], Controller], machines: Machines
 ) -> None:
@@ -226,6 +231,7 @@ def test_nothing_listens_beyond_the_addresses_that_were_asked_for(
     finished(controller, machines)
 
 
+@pytest.mark.whole
 def test_an_interrupt_ends_a_wait_for_another_machine_and_the_next_call_works(
     start: Callable[[str], Controller], machines: Machines
 ) -> None:

@@ -5,8 +5,12 @@ from collections.abc import Callable
 import psutil
 import pytest
 
+from tests.extent import mostly_whole
 from tests.memory import CUDA_BUILD_BYTES, nbytes_of_family
 from tests.workers.processes import JOINED, Controller, wait_until
+
+# what processes share with those of other tests, such as torch's code, would count for less
+pytestmark = pytest.mark.alone
 
 # A 2 GB machine must hold a browser's server too (about 0.2 GB) and the lesson's data.
 MOST_BYTES = 1_000_000_000 + CUDA_BUILD_BYTES
@@ -52,7 +56,7 @@ input()
 """
 
 
-@pytest.mark.parametrize("joined", JOINED)
+@pytest.mark.parametrize("joined", mostly_whole(JOINED, lambda joined: joined == JOINED[0]))
 def test_the_memory_of_values_that_are_gone_goes_back_to_the_system_without_a_further_call(
     joined: str, controller: Callable[..., Controller]
 ) -> None:

@@ -124,7 +124,9 @@ def test_a_loop_is_held_back_for_a_slow_device_also_if_every_other_call_is_for_a
     assert a.tolist() == b.tolist() == [2 * dispatcher.MAX_RUNS_AHEAD + 1.0] * 2
 
 
+@pytest.mark.on_gloo
 def test_a_loop_that_is_too_fast_is_held_back_by_bytes(pool, monkeypatch):
+    ts.array(1.0).block_until_ready()  # on gloo no device goes on before all are up
     monkeypatch.setattr(dispatcher, "MAX_NBYTES_AHEAD", 4 << 20)
     block = torch.ones(1 << 18)
     made = []
@@ -184,6 +186,7 @@ def test_many_releases_do_not_hold_back_the_next_call(pool, rows):
     assert (x + 1).sum().item() == 32
 
 
+@pytest.mark.on_gloo
 def test_a_message_longer_than_the_socket_takes_arrives_whole(rows):
     host = torch.randn(8, 300_000)
     x = ts.device_put(host, rows)
@@ -191,7 +194,9 @@ def test_a_message_longer_than_the_socket_takes_arrives_whole(rows):
     assert torch.equal(ts.device_get(ts.device_put(x, ts.devices()[3])), host)
 
 
+@pytest.mark.on_gloo
 def test_more_small_messages_than_the_way_to_a_stopped_device_takes_arrive_in_order(pool):
+    ts.array(1.0).block_until_ready()
     blocks = [torch.full((5000,), float(k)) for k in range(600)]  # 20 kB each: they travel as messages
     with stopped(ts.devices()[2].pid):
         made = [ts.device_put(block, ts.devices()[2]) for block in blocks]

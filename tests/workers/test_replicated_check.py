@@ -14,6 +14,7 @@ def flag(pool):
     ts.config.update("check_replicated", False)
 
 
+@pytest.mark.on_gloo
 @pytest.mark.usefixtures("flag")
 def test_workers_find_blocks_that_differ_and_go_on():
     mesh = ts.make_mesh((4, 2), ("a", "b"))

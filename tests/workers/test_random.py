@@ -1,10 +1,13 @@
 """Random numbers on worker processes are those of the local runtime, in both modes, small and large."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 
 
 def drawn(shape):
@@ -27,21 +30,26 @@ def drawn(shape):
     return {name: ts.device_get(x) for name, x in made.items()}
 
 
-@pytest.mark.parametrize("partitionable", [True, False])
-@pytest.mark.parametrize("shape", [(8, 6), (4096, 2048)], ids=["small", "by numba where it is"])
-def test_workers_draw_what_the_local_runtime_draws(pool, partitionable, shape):
+SHAPES = {"small": (8, 6), "by numba where it is": (4096, 2048)}
+
+
+@pytest.mark.parametrize(
+    "shape, partitionable",
+    mostly_whole(itertools.product(SHAPES, (True, False)), lambda row: row[0] == "small"),
+)
+def test_workers_draw_what_the_local_runtime_draws(pool, shape, partitionable):
     ts.config.update("threefry_partitionable", partitionable)
     try:
-        on_workers = drawn(shape)
+        on_workers = drawn(SHAPES[shape])
         ts.init(devices=8, runtime="local")
-        expected = drawn(shape)
+        expected = drawn(SHAPES[shape])
     finally:
         ts.config.update("threefry_partitionable", True)
     for name, values in expected.items():
         np.testing.assert_array_equal(on_workers[name].numpy(), values.numpy(), err_msg=name)
 
 
-def test_drawing_without_communication_hands_nothing_to_gloo(pool):
+def test_drawing_without_communication_hands_nothing_to_other_devices(pool):
     rows = ts.sharding.PositionalSharding(ts.devices())
     x = ts.device_put(torch.arange(24), rows).block_until_ready()
     f = ts.jit(lambda k, x: x + ts.random.uniform(k, x.shape))

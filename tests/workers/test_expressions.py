@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.expressions import check_round_trip, device_orders, leaf, placed, run_expression, run_operation
+from tests.extent import examples
 from tests.operations import OPERATIONS
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -20,17 +21,17 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 def eight_workers() -> Iterator[None]:
     ts.init(devices=8, runtime="process")
     yield
-    ts.shutdown()
+    ts.init(devices=8, runtime="local")
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=SLOW)
+@settings(max_examples=examples(10, 150), suppress_health_check=SLOW)
 def test_what_is_put_comes_back_and_each_shard_is_its_slice(data: Any) -> None:
     check_round_trip(data.draw)
 
 
 @given(data=st.data())
-@settings(max_examples=150, suppress_health_check=SLOW)
+@settings(max_examples=examples(15, 150), suppress_health_check=SLOW)
 def test_an_expression_gives_what_plain_torch_gives(data: Any) -> None:
     run_expression(data.draw, data.draw(st.integers(2, 4)))
 
@@ -40,7 +41,7 @@ def test_an_expression_gives_what_plain_torch_gives(data: Any) -> None:
     "name", ["add", "mm", "sum_over_dim", "amax_over_dim", "any", "prod", "reshape", "flip", "conv1d"]
 )
 @given(data=st.data())
-@settings(max_examples=6, suppress_health_check=SLOW)
+@settings(max_examples=examples(3, 6), suppress_health_check=SLOW)
 def test_an_op_gives_what_plain_torch_gives(name: str, data: Any) -> None:
     order = data.draw(device_orders())
     whole = leaf(data.draw, OPERATIONS[name])

@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.collectives_by_hand import KINDS, cases, extremes_keep_nan, over_two_axes, same
+from tests.extent import examples
 from tests.slopes_by_hand import DIFFERENTIABLE, gradients_agree
 
 few = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(few, max_examples=10)
+@settings(few, max_examples=examples(4, 10))
 @given(data=st.data())
 def test_pmap_on_processes_gives_what_numpy_gives(pool, kind, data):
     case = data.draw(cases(kind, data.draw(st.sampled_from((1, 2, 3, 4, 8)))))
@@ -22,7 +23,7 @@ def test_pmap_on_processes_gives_what_numpy_gives(pool, kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(few, max_examples=3)
+@settings(few, max_examples=examples(2, 3))
 @given(data=st.data())
 def test_a_tuple_of_names_is_one_long_axis_on_processes(pool, kind, data):
     mesh_shape = data.draw(st.sampled_from(((2, 2), (4, 2), (2, 3))))
@@ -32,7 +33,7 @@ def test_a_tuple_of_names_is_one_long_axis_on_processes(pool, kind, data):
 
 
 @pytest.mark.parametrize("kind", DIFFERENTIABLE)
-@settings(few, max_examples=3)
+@settings(few, max_examples=examples(2, 3))
 @given(data=st.data())
 def test_gradients_on_processes_are_vmaps_and_the_finite_differences(pool, kind, data):
     gradients_agree(data.draw(cases(kind, data.draw(st.sampled_from((2, 4))), distinct=True)))

@@ -1,11 +1,13 @@
 """Values under layouts that a program's axes cannot say: transfers between processes, and groups over all axes."""
 
+import pytest
 import torch
 
 import tinyshard as ts
 from tinyshard import P
 
 
+@pytest.mark.on_gloo
 def test_values_pass_between_meshes_without_common_axes(pool):
     wide, tall = ts.make_mesh((2, 3), ("a", "b")), ts.make_mesh((3, 2), ("c", "d"))
     asked = ts.NamedSharding(tall, P("d", "c"))
