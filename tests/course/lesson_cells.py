@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Sequence
@@ -43,11 +44,13 @@ class Cell:
     minutes: float
 
 
+@functools.cache
 def stored_cells(path: Path) -> list[dict[str, Any]]:
     """The cells of a notebook as they are stored, the source of each in one text."""
     return [{**cell, "source": "".join(cell["source"])} for cell in json.loads(path.read_text("utf-8"))["cells"]]
 
 
+@functools.cache
 def cells_of(path: Path) -> list[Cell]:
     """The cells of a notebook, with the part of the lesson to which each belongs."""
     return parted([(cell["cell_type"], cell["source"]) for cell in stored_cells(path)])

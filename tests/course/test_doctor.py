@@ -111,6 +111,21 @@ def test_a_torch_of_another_version_is_fatal(monkeypatch: pytest.MonkeyPatch) ->
     assert "torch<2.13,>=2.12" in finding.found
 
 
+def test_the_program_that_starts_two_devices_adds_their_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    """Here with devices in this process, which saves loading torch twice."""
+    assert 'runtime="process"' in software.START_DEVICES
+    exec(software.START_DEVICES.replace('runtime="process"', 'runtime="local"'), {})
+    assert float(capsys.readouterr().out) >= 0
+
+
+def test_devices_that_answer_are_good_with_the_seconds_that_they_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "START_DEVICES", "print('0.7')")
+    finding = software.look_at_devices()
+    assert finding.state is State.GOOD
+    assert "added numbers, 0.7 s after the start" in finding.found
+
+
+@pytest.mark.whole
 def test_two_devices_are_started_and_answer() -> None:
     assert software.look_at_devices().state is State.GOOD
 

@@ -6,24 +6,25 @@ import pytest
 
 from course.lessons import shipped_folder
 from tests.course.lesson_cells import LESSONS, cells_of, exercising, longest_stretch, parted, promised
+from tests.rows import for_every_row
 
 MAP = Path(shipped_folder()) / "README.md"
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@for_every_row(LESSONS)
 def test_the_minutes_of_teaching_are_within_a_third_of_what_is_there_to_read_and_run(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
     told, counted = promised(cells)[0], sum(cell.minutes for cell in cells)
     assert abs(told - counted) <= counted / 3, (told, round(counted, 1))
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@for_every_row(LESSONS)
 def test_the_minutes_of_exercises_are_their_sum_or_a_little_more(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
     assert 0 <= promised(cells)[1] - sum(exercising(cells).values()) < 5
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@for_every_row(LESSONS)
 def test_the_map_says_the_minutes_of_the_first_page(lesson: str) -> None:
     (row,) = [line for line in MAP.read_text("utf-8").splitlines() if line.startswith(f"| [{lesson} ")]
     assert row.endswith("| {} + {} |".format(*promised(cells_of(LESSONS[lesson]))))

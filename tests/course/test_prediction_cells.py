@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from course.predictions import lesson_numbers, predictions_of
 from tests.course.lesson_cells import LESSONS, PREDICT, stored_cells
+from tests.rows import for_every_row
 
 EXPLAIN = re.compile(r'^explain\("([^"]*)"\)$', flags=re.MULTILINE)
 
@@ -22,14 +21,14 @@ def places(cells: list[str], pattern: re.Pattern[str]) -> dict[str, int]:
     return dict(found)
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@for_every_row(LESSONS)
 def test_what_a_lesson_asks_and_explains_are_its_predictions_in_their_order(lesson: str) -> None:
     cells, ids = code_of(LESSONS[lesson]), list(predictions_of(lesson))
     assert list(places(cells, PREDICT)) == ids
     assert sorted(places(cells, EXPLAIN)) == sorted(ids)
 
 
-@pytest.mark.parametrize("lesson", lesson_numbers())
+@for_every_row(lesson_numbers())
 def test_a_prediction_stands_alone_in_its_cell_and_is_explained_at_the_end_of_a_later_one(lesson: str) -> None:
     cells = code_of(LESSONS[lesson])
     asked, explained = places(cells, PREDICT), places(cells, EXPLAIN)
@@ -39,13 +38,13 @@ def test_a_prediction_stands_alone_in_its_cell_and_is_explained_at_the_end_of_a_
         assert cells[explained[id]].splitlines()[-1] == f'explain("{id}")'
 
 
-@pytest.mark.parametrize("lesson", lesson_numbers())
+@for_every_row(lesson_numbers())
 def test_a_lesson_has_four_to_six_predictions_with_its_own_number(lesson: str) -> None:
     ids = list(predictions_of(lesson))
     assert 4 <= len(ids) <= 6
     assert ids == [f"{lesson}.{letter}" for letter in "abcdef"[: len(ids)]]
 
 
-@pytest.mark.parametrize("lesson", lesson_numbers())
+@for_every_row(lesson_numbers())
 def test_the_right_choice_is_not_always_at_the_same_place(lesson: str) -> None:
     assert len({prediction.right for prediction in predictions_of(lesson).values()}) > 1

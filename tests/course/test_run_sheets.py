@@ -5,13 +5,12 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from course.exercises import exercises_of
 from course.lessons import find_lessons, shipped_folder
 from course.predictions import predictions_of
 from tests.course.lesson_cells import APPENDIX, cells_of, promised
 from tests.course.tables import minutes, tables
+from tests.rows import for_every_row
 
 ROOT = Path(__file__).parents[2]
 SHEETS = ROOT / "course/instructor/lessons"
@@ -36,7 +35,7 @@ def beliefs(number: str) -> list[list[str]]:
     return found
 
 
-@pytest.mark.parametrize("number", SHEETED)
+@for_every_row(SHEETED)
 def test_a_sheet_has_the_lessons_title_and_its_parts(number: str) -> None:
     text = sheet(number)
     assert text.splitlines()[0] == f"# {number} {SHEETED[number].title}"
@@ -47,7 +46,7 @@ def test_a_sheet_has_the_lessons_title_and_its_parts(number: str) -> None:
     assert text.partition("## When 15 minutes are missing\n")[2].strip()
 
 
-@pytest.mark.parametrize("number", SHEETED)
+@for_every_row(SHEETED)
 def test_the_clock_of_a_lesson_adds_up_to_the_minutes_that_it_promises(number: str) -> None:
     rows = clock(number)
     assert rows[0][0] == 0
@@ -55,7 +54,7 @@ def test_the_clock_of_a_lesson_adds_up_to_the_minutes_that_it_promises(number: s
     assert abs(sum(rows[-1][:2]) - sum(promised(cells_of(SHEETED[number].path)))) <= 5
 
 
-@pytest.mark.parametrize("number", LESSONS)
+@for_every_row(LESSONS)
 def test_every_quarter_of_an_hour_something_shows_whether_they_follow(number: str) -> None:
     checks = [(start, start + lasts) for start, lasts, what in clock(number) if what.startswith("check:")]
     end = sum(clock(number)[-1][:2])
@@ -63,7 +62,7 @@ def test_every_quarter_of_an_hour_something_shows_whether_they_follow(number: st
     assert max(gaps) <= AT_LEAST_EVERY, gaps
 
 
-@pytest.mark.parametrize("number", LESSONS)
+@for_every_row(LESSONS)
 def test_the_checks_of_a_sheet_are_exercises_and_predictions_of_its_lesson_and_no_exercise_is_forgotten(
     number: str,
 ) -> None:
@@ -75,15 +74,10 @@ def test_the_checks_of_a_sheet_are_exercises_and_predictions_of_its_lesson_and_n
     assert set(exercises_of(number)) <= named, set(exercises_of(number)) - named
 
 
-BELIEFS_OF = [
-    pytest.param(number, *row[1:], id=f"{row[1]}-{place}")
-    for number in LESSONS
-    if (SHEETS / f"{number}.md").exists()
-    for place, row in enumerate(beliefs(number))
-]
+BELIEFS_OF = [(number, *row[1:]) for number in LESSONS if (SHEETS / f"{number}.md").exists() for row in beliefs(number)]
 
 
-@pytest.mark.parametrize("number, id, quoted", BELIEFS_OF)
+@for_every_row(BELIEFS_OF)
 def test_what_answers_a_belief_is_what_the_notebook_says(number: str, id: str, quoted: str) -> None:
     if id in predictions_of(number):
         said = [choice.answer for choice in predictions_of(number)[id].choices]
@@ -95,7 +89,7 @@ def test_what_answers_a_belief_is_what_the_notebook_says(number: str, id: str, q
     assert any(quoted in text for text in said), quoted
 
 
-@pytest.mark.parametrize("number", LESSONS)
+@for_every_row(LESSONS)
 def test_a_sheet_names_three_beliefs_or_more(number: str) -> None:
     assert len(beliefs(number)) >= BELIEFS
 

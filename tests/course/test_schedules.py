@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
 from course.schedules import Moment, from_error, ring, start, steps
+from tests.extent import examples
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.watchdog import Sight, _error
 
@@ -32,6 +33,7 @@ def brute_force(plans: Mapping[int, Sequence[str]]) -> dict[int, int]:
 PLANS = st.dictionaries(st.integers(0, 4), st.lists(st.sampled_from("abc"), max_size=5), min_size=1, max_size=5)
 
 
+@settings(max_examples=examples(40, 100))
 @given(PLANS)
 def test_rounds_come_as_far_as_meetings_one_at_a_time(plans: dict[int, list[str]]) -> None:
     last = steps(start(plans))[-1]
@@ -39,6 +41,7 @@ def test_rounds_come_as_far_as_meetings_one_at_a_time(plans: dict[int, list[str]
     assert last.is_over == all(last.done[device] == len(plan) for device, plan in plans.items())
 
 
+@settings(max_examples=examples(40, 100))
 @given(PLANS)
 def test_nobody_is_left_standing_without_somebody_to_wait_for(plans: dict[int, list[str]]) -> None:
     last = steps(start(plans))[-1]
@@ -46,6 +49,7 @@ def test_nobody_is_left_standing_without_somebody_to_wait_for(plans: dict[int, l
     assert set(last.waits_for) == standing
 
 
+@settings(max_examples=examples(40, 100))
 @given(PLANS)
 def test_a_circle_is_a_circle_and_where_there_is_none_some_wait_leads_to_one_who_is_done(
     plans: dict[int, list[str]],

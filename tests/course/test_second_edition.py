@@ -3,8 +3,6 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from course.exercises import exercises_of, lesson_numbers
 from course.predictions import predictions_of
 from tests.course.lesson_cells import (
@@ -18,6 +16,7 @@ from tests.course.lesson_cells import (
     longest_stretch,
     promised,
 )
+from tests.rows import for_every_row
 
 SOLUTIONS = Path(__file__).parents[2] / "course/solutions"
 MOST_CELLS, MOST_TEACHING, MOST_AT_A_STRETCH = 75, 45, 15.0
@@ -28,24 +27,24 @@ def sections(cells: list[Cell]) -> str:
     return "\n".join(cell.source for cell in cells if cell.kind == "markdown")
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@for_every_row(LESSONS)
 def test_a_lesson_is_not_longer_than_its_reader(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
     assert len(cells) <= MOST_CELLS
     assert promised(cells)[0] <= MOST_TEACHING
 
 
-@pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
+@for_every_row([number for number in LESSONS if number != APPENDIX])
 def test_a_lesson_has_three_to_five_exercises(lesson: str) -> None:
     assert 3 <= len(exercising(cells_of(LESSONS[lesson]))) <= 5
 
 
-@pytest.mark.parametrize("lesson", lesson_numbers())
+@for_every_row(lesson_numbers())
 def test_every_exercise_says_why_its_answer_is_right(lesson: str) -> None:
     assert [id for id, exercise in exercises_of(lesson).items() if not exercise.why.strip()] == []
 
 
-@pytest.mark.parametrize("lesson", TAUGHT)
+@for_every_row(TAUGHT)
 def test_exercises_stand_where_their_idea_is_and_not_in_a_heap_at_the_end(lesson: str) -> None:
     cells = cells_of(LESSONS[lesson])
     assert longest_stretch(cells) <= MOST_AT_A_STRETCH
@@ -60,12 +59,12 @@ def _headings(cells: list[Cell]) -> str:
     return "".join(words)
 
 
-@pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
+@for_every_row([number for number in LESSONS if number != APPENDIX])
 def test_a_lesson_has_four_to_six_recorded_predictions(lesson: str) -> None:
     assert 4 <= len(predictions_of(lesson)) <= 6
 
 
-@pytest.mark.parametrize("lesson", [number for number in LESSONS if number != APPENDIX])
+@for_every_row([number for number in LESSONS if number != APPENDIX])
 def test_a_pencil_problem_is_in_the_lesson_and_its_solution_computes_what_it_says(lesson: str) -> None:
     text = sections(cells_of(LESSONS[lesson]))
     assert len(PENCIL.findall(text)) == 1
@@ -78,7 +77,7 @@ def test_a_pencil_problem_is_in_the_lesson_and_its_solution_computes_what_it_say
         exec(compile(block, f"pencil_{lesson}.md", "exec"), {"__name__": "pencil"})
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
+@for_every_row(LESSONS)
 def test_a_lesson_ends_with_the_same_in_jax_and_in_pytorch(lesson: str) -> None:
     _, _, box = sections(cells_of(LESSONS[lesson])).partition("\n## Box: the same in JAX and in PyTorch\n")
     (header,) = re.findall(r"^\| *here *\| *JAX *\| *PyTorch *\|$", box, flags=re.MULTILINE)

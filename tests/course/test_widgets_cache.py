@@ -62,9 +62,14 @@ def test_the_picture_has_the_facts_and_the_verdict():
     assert "found in the cache" in cache_explorer().svg
 
 
+@pytest.fixture(scope="module")
+def before():
+    """The explorer as it opens."""
+    return cache_explorer()
+
+
 @pytest.mark.parametrize("choices", [choices for choices, _, _ in RULES if len(choices) == 1])
-def test_every_control_changes_picture_and_words(choices):
-    before = cache_explorer()
+def test_every_control_changes_picture_and_words(choices, before):
     after = cache_explorer().choose(**choices)
     assert after.svg != before.svg
     assert after.text != before.text

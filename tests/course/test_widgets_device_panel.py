@@ -64,7 +64,10 @@ def test_the_words_say_the_same() -> None:
     )
 
 
-def test_without_processes_the_bytes_are_told_and_the_buttons_leave_the_devices_alone(local: None) -> None:
+def test_without_processes_the_bytes_are_told_and_the_buttons_leave_the_devices_alone(
+    local: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TINYSHARD_RUNTIME", "local")
     x = ts.device_put(torch.zeros(4, 4), ts.devices()[2])
     assert [device.array_nbytes for device in pool_now().devices] == [0, 0, 64, 0]
     panel = device_panel().choose(device=2, stops=1, kills=1, continues=1)

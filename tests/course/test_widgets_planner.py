@@ -64,7 +64,7 @@ def test_it_opens_on_sixty_four_gpus_and_draws_anew_for_every_control():
     opened = machine_planner()
     assert opened.text.startswith("64 devices of GPU boxes (8 hosts), 65,536 examples")
     pictures = {opened.svg}
-    for moved in ({"machine": LAPTOPS}, {"devices": 512}, {"batch": "each"}, {"rounds": "halving and doubling"}):
+    for moved in ({"machine": LAPTOPS}, {"devices": 8}, {"batch": "each"}, {"rounds": "halving and doubling"}):
         pictures.add(opened.choose(**moved).svg)
     assert len(pictures) == 5
 
@@ -76,13 +76,13 @@ def test_tensor_parallelism_wins_where_data_parallelism_waits_for_the_ring():
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_step_has_the_work_of_the_whole_network_over_its_devices(layout):
-    # forwards one product a layer, backwards two, but one for the first layer: 11 of 2 * 1024 * 8192^2
-    assert step_on(layout, 64, 1024).cost_analysis().flops * 64 == 11 * 2 * 1024 * 8192**2
+    # forwards one product a layer, backwards two, but one for the first layer: 11 of 2 * 65,536 * 8192^2
+    assert step_on(layout, 64, 65_536).cost_analysis().flops * 64 == 11 * 2 * 65_536 * 8192**2
 
 
 @pytest.mark.parametrize("layout", ["fsdp", "fsdp_kept"])
 def test_parameters_that_are_cut_are_held_in_parts(layout):
-    whole, cut = (step_on(name, 64, 1024).program.metas for name in ("data", layout))
+    whole, cut = (step_on(name, 64, 65_536).program.metas for name in ("data", layout))
     assert (whole[0].shape, cut[0].shape) == ((8192, 8192), (128, 8192))
 
 

@@ -4,10 +4,9 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
-
 import tinyshard as ts
 from tests.course.lesson_cells import LESSONS, stored_cells
+from tests.rows import for_every_row
 from tinyshard.core.absent import NAMES, OF_ARRAYS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
@@ -26,14 +25,13 @@ def text_of(number):
     return re.sub(r"[*`\s]+", " ", " ".join(cell["source"] for cell in stored_cells(LESSONS[number]))).lower()
 
 
-GLOSSARY = [pytest.param(word, lessons, id=word) for word, _, lessons in rows("GLOSSARY.md")]
+GLOSSARY = [(words, number) for words, _, lessons in rows("GLOSSARY.md") for number in lessons.split(", ")]
 
 
-@pytest.mark.parametrize("words, lessons", GLOSSARY)
-def test_a_word_of_the_glossary_is_used_in_each_lesson_that_it_names(words, lessons):
-    for number in lessons.split(", "):
-        text = text_of(number).replace("-", " ")
-        assert any(word.replace("-", " ") in text for word in re.sub("`", "", words).lower().split(", ")), number
+@for_every_row(GLOSSARY)
+def test_a_word_of_the_glossary_is_used_in_each_lesson_that_it_names(words, number):
+    text = text_of(number).replace("-", " ")
+    assert any(word.replace("-", " ") in text for word in re.sub("`", "", words).lower().split(", ")), "it is not there"
 
 
 def test_the_glossary_is_in_alphabetical_order():
@@ -47,11 +45,18 @@ def test_every_name_of_tinyshard_in_the_dictionary_exists():
         f"lax.{name}" for name in re.findall(r"^\| `lax\.(\w+)", text, flags=re.MULTILINE)
     }
     assert len(names) > 20
-    for name in names:
-        found = ts
-        for part in name.split("."):
-            assert hasattr(found, part), name
-            found = getattr(found, part)
+    missing = [name for name in sorted(names) if not exists(name)]
+    assert not missing, ", ".join(missing)
+
+
+def exists(name):
+    """Whether tinyshard has a name such as lax.psum."""
+    found = ts
+    for part in name.split("."):
+        if not hasattr(found, part):
+            return False
+        found = getattr(found, part)
+    return True
 
 
 def test_the_dictionary_lists_every_name_of_jaxs_that_is_absent_and_what_the_error_says_of_it():
