@@ -1,12 +1,11 @@
 """The modules and losses of torch.nn on Arrays give what they give on plain tensors, forward and backward.
 
-By default the first row of each module and a fifth of the others run in one layout; TINYSHARD_SWEEP=whole runs all rows
+By default the first row of each module and a fifth of the others run in one layout; TINYSHARD_TESTS=whole runs all rows
 in all layouts. What is expected to miss stands in MISSES, and one that does not miss is a failure too.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator, Sequence
 
@@ -14,13 +13,13 @@ import pytest
 from torch import nn
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE
 from tests.sweeps.nn_cases import CASES
 from tests.sweeps.nn_losses import LOSSES
 from tests.sweeps.nn_running import WAYS, outcomes
 
 ROWS = {**CASES, **LOSSES}
-WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-LAYOUTS = range(8 if WHOLE else 1)
+LAYOUTS = range(8 if IS_WHOLE else 1)
 
 ANY_WAY = tuple(WAYS)
 
@@ -73,7 +72,7 @@ def module_of(name: str) -> str:
 def drawn() -> list[str]:
     """The rows of this run."""
     first = {module_of(name): name for name in reversed(ROWS)}
-    return [name for name in ROWS if WHOLE or first[module_of(name)] == name or random.Random(name).random() < 1 / 5]
+    return [name for name in ROWS if IS_WHOLE or first[module_of(name)] == name or random.Random(name).random() < 1 / 5]
 
 
 def check_row(name: str, layouts: Sequence[int]) -> None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Iterator
 
 import pytest
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE
 from tests.sweeps.random_programs import program
 from tests.sweeps.test_nn import ROWS, check_row
 from tests.sweeps.test_random_programs import KEPT, check_program
 
-WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-DRAWN = sorted(random.Random(0).sample(sorted(ROWS), 150 if WHOLE else 20))
-PARTS = range(40 if WHOLE else 1)
+DRAWN = sorted(random.Random(0).sample(sorted(ROWS), 150 if IS_WHOLE else 20))
+PARTS = range(40 if IS_WHOLE else 1)
 A_PART = 25
 
 
@@ -28,7 +27,7 @@ def eight_workers() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_module_and_its_gradients_equal_plain_torchs(name: str) -> None:
-    check_row(name, range(3) if WHOLE else range(1))
+    check_row(name, range(3) if IS_WHOLE else range(1))
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from collections.abc import Container, Iterator
 
@@ -10,11 +9,11 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE
 from tests.sweeps.op_db import DEVICES, DTYPES, OPS, check, samples
 from tests.sweeps.op_db_misses import MISSES, NOT_RUN, ONE_OP
 
-WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
-SAMPLES = 14 if WHOLE else 1  # of float32; of each other dtype a quarter, at least one
+SAMPLES = 14 if IS_WHOLE else 1  # of float32; of each other dtype a quarter, at least one
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,7 +29,7 @@ def test_an_op_on_sharded_operands_gives_what_torch_gives(name: str) -> None:
     found = []
     count = 0
     for dtype in DTYPES:
-        if dtype not in info.dtypes or (not WHOLE and dtype not in (torch.float32, _other(name, info.dtypes))):
+        if dtype not in info.dtypes or (not IS_WHOLE and dtype not in (torch.float32, _other(name, info.dtypes))):
             continue
         for number, sample in samples(info, dtype, SAMPLES if dtype == torch.float32 else -(-SAMPLES // 4)):
             count += 1
@@ -39,7 +38,7 @@ def test_an_op_on_sharded_operands_gives_what_torch_gives(name: str) -> None:
     modes = set(allowed.modes) if allowed is not None else set()
     others = [miss for miss in found if miss.kind == "wrong" or miss.mode not in modes]
     assert not others, f"{len(others)} of {count} samples:\n" + "\n".join(map(str, others[:8]))
-    if allowed is not None and WHOLE:
+    if allowed is not None and IS_WHOLE:
         passed = modes - {miss.mode for miss in found}
         assert not passed, f"{name} is in the table of misses, and nothing missed in {sorted(passed)}: take it out"
 

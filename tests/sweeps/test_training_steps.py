@@ -1,12 +1,11 @@
 """Losses and gradients of a training step equal plain torch's in every layout of a mesh (4, 2) that fits.
 
 By default each tensor has every layout at least once, eager and on the local runtime; a drawn part of these runs under
-jit and on worker processes. TINYSHARD_SWEEP=whole runs all combinations of layouts of the tensors, in every way.
+jit and on worker processes. TINYSHARD_TESTS=whole runs all combinations of layouts of the tensors, in every way.
 """
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE
 from tests.sweeps.nn_running import check_near
 from tests.sweeps.training_steps import (
     TRAININGS,
@@ -27,7 +27,6 @@ from tests.sweeps.training_steps import (
     step_of_blocks,
 )
 
-WHOLE = os.environ.get("TINYSHARD_SWEEP") == "whole"
 DRAWN = 2  # how many layouts of a step run by default under jit, and on worker processes
 
 WAYS = pytest.mark.parametrize("way", ["eager", "jit"])
@@ -43,7 +42,7 @@ def runtime(request: Any) -> Iterator[str]:
 
 def drawn(layouts: list[Any], name: str, way: str, runtime: str) -> list[Any]:
     """The part of the layouts that this run goes through."""
-    if WHOLE or (way, runtime) == ("eager", "local") or len(layouts) <= DRAWN:
+    if IS_WHOLE or (way, runtime) == ("eager", "local") or len(layouts) <= DRAWN:
         return layouts
     return random.Random(f"{name} {way} {runtime}").sample(layouts, DRAWN)
 
@@ -68,7 +67,7 @@ def check_step(run: Callable[..., Any], training: Training, params: Any, batch: 
 def test_a_step_is_plain_torchs_in_every_layout_of_the_batch(name: str, way: str, runtime: str) -> None:
     training = TRAININGS[name]
     want, run = plain_step(training), wrapped(way, step(training))
-    layouts = every_combination(training.batch, 121) if WHOLE else every_layout(training.batch)
+    layouts = every_combination(training.batch, 121) if IS_WHOLE else every_layout(training.batch)
     for batch in drawn(layouts, name, way, runtime):
         check_step(run, training, [ts.P()] * len(training.params), batch, want)
 
@@ -79,7 +78,7 @@ def test_a_step_is_plain_torchs_in_every_layout_of_the_parameters(name: str, way
     training = TRAININGS[name]
     want, run = plain_step(training), wrapped(way, step(training))
     tensors = training.params.values()
-    layouts = every_combination(tensors, 121) if WHOLE else every_layout(tensors)
+    layouts = every_combination(tensors, 121) if IS_WHOLE else every_layout(tensors)
     for params in drawn(layouts, name, way, runtime):
         check_step(run, training, params, [ts.P("a")] * len(training.batch), want)
 
