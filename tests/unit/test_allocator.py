@@ -2,7 +2,9 @@
 
 import os
 import stat
+import tempfile
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import torch
 from tests.monitors import held
 from tinyshard.runtime.shm import region, segment, system
 from tinyshard.runtime.shm.allocator import Arena
+from tinyshard.runtime.shm.holders import table_nbytes
 from tinyshard.runtime.shm.segment import Mapping
 
 pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
@@ -18,13 +21,29 @@ pytestmark = pytest.mark.skipif(not segment.is_possible(), reason="this system h
 gives_pages_back = pytest.mark.skipif(system.MADV_REMOVE is None, reason="this system keeps pages that were touched")
 
 
-@pytest.fixture
-def members():
+def arenas():
     """Both devices of two and the controller."""
     fd = segment.create(2)
     made = [Arena(fd, 2, member) for member in range(3)]
     os.close(fd)
     return made
+
+
+@pytest.fixture
+def members():
+    return arenas()
+
+
+def with_regions_of(pages, monkeypatch):
+    """The members, each with addresses for the blocks of so many pages of 4 KiB."""
+    monkeypatch.setattr(segment, "REGIONS_NBYTES", (region.rounded(table_nbytes(2)) + pages * 4096,))
+    return arenas()
+
+
+def on_a_machine_of(nbytes, monkeypatch):
+    """The members, where there is so much memory: each keeps pages of a twelfth of it, when idle of a 192nd."""
+    monkeypatch.setattr(system, "limit_nbytes", lambda: nbytes)
+    return arenas()
 
 
 def test_what_one_member_writes_another_reads(members):
@@ -113,10 +132,8 @@ def test_thousands_of_blocks_live_and_all_come_back(members):
 def test_free_blocks_are_cut_anew_when_all_slots_are_taken(monkeypatch):
     """Hours with values of many sizes: none of them is there any more."""
     monkeypatch.setattr(region, "SLOTS", 16)
-    fd = segment.create(2)
-    owner, other = Arena(fd, 2, 0), Arena(fd, 2, 1)
-    os.close(fd)
-    for nbytes in (100_000, 200_000, 1_000_000, 50_000, 3_000_000, 100_000):
+    owner, other, _ = arenas()
+    for nbytes in (100_000, 200_000, 500_000, 50_000, 1_000_000, 100_000):
         blocks = [owner.copied(torch.full((nbytes,), i, dtype=torch.uint8), [1]) for i in range(12)]
         held = [other.hold(block, (nbytes,), torch.uint8) for block in blocks]
         assert all(x.eq(i).all() for i, x in enumerate(held))
@@ -124,9 +141,8 @@ def test_free_blocks_are_cut_anew_when_all_slots_are_taken(monkeypatch):
         other.let_go()
 
 
-def test_free_blocks_are_cut_anew_when_all_addresses_are_taken_and_held_ones_stay(members):
-    owner, other = members[:2]
-    owner._region._end = owner._region._start + 64 * 4096
+def test_free_blocks_are_cut_anew_when_all_addresses_are_taken_and_held_ones_stay(monkeypatch):
+    owner, other, _ = with_regions_of(64, monkeypatch)
     kept = []
     for pages in (1, 2, 4, 8, 3, 5, 1):
         blocks = [owner.copied(torch.full((pages * 4096,), i, dtype=torch.uint8), [1]) for i in range(20 // pages)]
@@ -142,9 +158,7 @@ def test_free_blocks_are_cut_anew_when_all_addresses_are_taken_and_held_ones_sta
 
 def test_free_blocks_at_the_end_join_the_addresses_of_none(monkeypatch):
     monkeypatch.setattr(region, "SLOTS", 16)
-    fd = segment.create(2)
-    owner, other = Arena(fd, 2, 0), Arena(fd, 2, 1)
-    os.close(fd)
+    owner, other, _ = with_regions_of(576, monkeypatch)
 
     def use(pages, count):
         blocks = [owner.allocate(pages * 4096, [1]) for _ in range(count)]
@@ -155,16 +169,14 @@ def test_free_blocks_at_the_end_join_the_addresses_of_none(monkeypatch):
 
     small = use(10, 16)
     assert use(512, 1)[0].offset == small[0].offset  # larger than all that is free, and no slot was left
-    owner._region._end = owner._region._start + 64 * 4096
     assert use(576, 1)[0].offset == small[0].offset
     with pytest.raises(MemoryError, match="beside 0 blocks"):
         use(640, 1)
 
 
 @gives_pages_back
-def test_pages_of_many_free_blocks_are_given_back_and_the_blocks_still_serve(members, monkeypatch):
-    member = members[0]
-    monkeypatch.setattr(member._region, "_most_kept_nbytes", 1 << 20)
+def test_pages_of_many_free_blocks_are_given_back_and_the_blocks_still_serve(monkeypatch):
+    member, *_ = on_a_machine_of(12 << 20, monkeypatch)
     blocks = [member.copied(torch.ones(1 << 18), [0]) for _ in range(8)]
     for block in blocks:
         member.release(block)
@@ -187,28 +199,14 @@ def freed(member):
 
 
 @gives_pages_back
-def test_more_is_kept_for_the_next_value_than_when_nothing_happens(members, monkeypatch):
-    member = members[0]
-    monkeypatch.setattr(member._region, "_most_kept_idle_nbytes", 3 << 20)
-    monkeypatch.setattr(member._region, "_most_kept_nbytes", 6 << 20)
+@pytest.mark.parametrize(("memory", "busy", "idle"), [(72 << 20, 6, 0), (96 << 20, 8, 0), (576 << 20, 8, 3)])
+def test_more_is_kept_for_the_next_value_than_when_nothing_happens(monkeypatch, memory, busy, idle):
+    member, *_ = on_a_machine_of(memory, monkeypatch)
     blocks = freed(member)
     member.collect()
-    assert kept_pages(member, blocks) == 6
+    assert kept_pages(member, blocks) == busy
     member.trim()
-    assert kept_pages(member, blocks) == 3
-
-
-@gives_pages_back
-def test_a_busy_device_keeps_the_pages_that_its_next_values_take(monkeypatch):
-    monkeypatch.setattr(system, "limit_nbytes", lambda: 96 << 20)
-    fd = segment.create(2)
-    member = Arena(fd, 2, 0)
-    os.close(fd)
-    blocks = freed(member)
-    member.collect()
-    assert kept_pages(member, blocks) == 8
-    member.trim()
-    assert kept_pages(member, blocks) == 0
+    assert kept_pages(member, blocks) == idle
 
 
 @gives_pages_back
@@ -294,21 +292,23 @@ def test_a_member_that_is_stopped_with_a_tables_monitor_keeps_nobody(members):
 @gives_pages_back
 @pytest.mark.parametrize("page_nbytes", [n << 10 for n in (16, 64) if (n << 10) % system.PAGE_NBYTES == 0])
 def test_all_that_is_mapped_or_given_back_is_whole_pages_of_any_size(monkeypatch, page_nbytes):
-    places = []
+    places = {"make_private": [], "give_back": []}
 
-    def note(self, offset, nbytes, *arguments):
-        places.append((offset, nbytes))
-        return place(self, offset, nbytes, *arguments)
+    def note(name):
+        act = getattr(Mapping, name)
 
-    def note_given_back(pages, offset, nbytes):
-        places.append((offset, nbytes))
-        return give_back(pages, offset, nbytes)
+        def noting(self, offset, nbytes, **options):
+            places[name].append((offset, nbytes))
+            return act(self, offset, nbytes, **options)
 
-    place, give_back = Mapping._place, system.give_back
-    monkeypatch.setattr(Mapping, "_place", note)
-    monkeypatch.setattr(system, "give_back", note_given_back)
+        monkeypatch.setattr(Mapping, name, noting)
+
+    for name in places:
+        note(name)
     monkeypatch.setattr(system, "PAGE_NBYTES", page_nbytes)
+    monkeypatch.setattr(system, "limit_nbytes", lambda: 0)  # no pages are kept
     fd = segment.create(2)
+    assert os.fstat(fd).st_size % page_nbytes == 0
     device, _, controller = [Arena(fd, 2, member, is_controller=member == 2) for member in range(3)]
     os.close(fd)
     x = controller.new((40_000,), torch.float32).fill_(1)
@@ -317,18 +317,20 @@ def test_all_that_is_mapped_or_given_back_is_whole_pages_of_any_size(monkeypatch
     block = device.copied(torch.ones(40_000), [0])
     assert block.offset % page_nbytes == 0
     device.release(block)
-    monkeypatch.setattr(device._region, "_most_kept_nbytes", 0)
     device.collect()
     controller.leave()
     assert x.eq(1).all()
-    assert len(places) > 6 and all(offset % page_nbytes == nbytes % page_nbytes == 0 for offset, nbytes in places)
+    assert all(places.values())
+    for offset, nbytes in [place for found in places.values() for place in found]:
+        assert offset % page_nbytes == nbytes % page_nbytes == 0
 
 
 @pytest.fixture
 def without_memory_files(monkeypatch, tmp_path):
-    """As on a system that has none: temporary files, in a folder of the test's."""
+    """As on a system that has none: temporary files, in the only folder that may be written, one of the test's."""
     monkeypatch.setattr(system, "HAS_MEMORY_FILES", False)
-    monkeypatch.setattr(system, "_SHARED_FOLDER", tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda folder, mode: folder == str(tmp_path))
     return tmp_path
 
 
@@ -345,9 +347,9 @@ def test_a_temporary_file_serves_as_well_and_has_no_name(without_memory_files):
 
 
 def test_a_folder_without_room_is_left_alone_and_one_that_fills_up_refuses(without_memory_files, monkeypatch):
-    monkeypatch.setattr(system, "_LEAST_ROOM_NBYTES", 1 << 60)
-    assert not segment.is_possible()
-    monkeypatch.undo()
+    with monkeypatch.context() as full:
+        full.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_bavail=(1 << 18) - 1, f_frsize=4096))
+        assert not segment.is_possible()
     fd = segment.create(1)
     member = Arena(fd, 1, 0)
     os.close(fd)
@@ -365,9 +367,7 @@ def test_where_large_regions_are_refused_smaller_ones_serve(monkeypatch):
         truncate(fd, nbytes)
 
     monkeypatch.setattr(os, "ftruncate", refuse)
-    fd = segment.create(2)
-    members = [Arena(fd, 2, member) for member in range(3)]
-    os.close(fd)
+    members = arenas()
     block = members[1].copied(torch.arange(9.0), [2])
     assert members[2].hold(block, (9,), torch.float32).tolist() == list(range(9))
     with pytest.raises(MemoryError, match="no room for"):
@@ -375,13 +375,12 @@ def test_where_large_regions_are_refused_smaller_ones_serve(monkeypatch):
 
 
 @pytest.mark.parametrize("refusal", ["no such advice", "no holes"])
-def test_where_pages_cannot_be_given_back_they_are_kept_and_blocks_still_serve(members, monkeypatch, refusal):
+def test_where_pages_cannot_be_given_back_they_are_kept_and_blocks_still_serve(monkeypatch, refusal):
     if refusal == "no such advice":
         monkeypatch.setattr(system, "MADV_REMOVE", None)
     else:
         monkeypatch.setattr(system, "MADV_REMOVE", 1 << 20)  # which the system knows not
-    member = members[0]
-    monkeypatch.setattr(member._region, "_most_kept_nbytes", 0)
+    member, *_ = on_a_machine_of(0, monkeypatch)
     blocks = freed(member)
     member.collect()
     assert kept_pages(member, blocks) == 8

@@ -1,4 +1,5 @@
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -31,8 +33,19 @@ def on_default_device(x):
     return ts.array(x)
 
 
+def eager(f):
+    return f
+
+
 PLACES = pytest.mark.parametrize("put", [on_host, on_devices, on_default_device])
-WAYS = pytest.mark.parametrize("wrap", [lambda f: f, ts.jit], ids=["eager", "jit"])
+WAYS = pytest.mark.parametrize("wrap", [eager, ts.jit])
+PLACES_AND_WAYS = pytest.mark.parametrize(
+    ("put", "wrap"),
+    mostly_whole(
+        itertools.product((on_host, on_devices, on_default_device), (eager, ts.jit)),
+        lambda row: row[0] is on_devices or row == (on_default_device, eager),
+    ),
+)
 
 
 def same(got, wanted):
@@ -71,8 +84,7 @@ def by_differences(function, x, step=1e-6):
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
-@PLACES
-@WAYS
+@PLACES_AND_WAYS
 def test_the_gradient_of_a_tree_is_that_of_autograd(put, wrap):
     params, x = {"w": host(4, 8), "b": host(8, seed=1)}, host(8, 4, seed=2)
     placed = {k: put(v) for k, v in params.items()}
@@ -85,8 +97,7 @@ def test_the_gradient_of_a_tree_is_that_of_autograd(put, wrap):
     same(gradient["w"], by_autograd(model, params, x)["w"])
 
 
-@PLACES
-@WAYS
+@PLACES_AND_WAYS
 def test_the_gradient_of_a_jitted_function_is_the_same(put, wrap):
     x = host(8)
     f = ts.jit(lambda v: curve(v).sum())
@@ -146,8 +157,7 @@ def test_gradients_nest(put):
     same(ts.jit(third)(put(x)), 24 * x)
 
 
-@PLACES
-@WAYS
+@PLACES_AND_WAYS
 def test_the_gradient_of_each_example_by_vmap(put, wrap):
     w, xs = host(4), host(8, 4, seed=1)
     f = wrap(torch.func.vmap(ts.grad(lambda w, x: torch.sin((w * x).sum())), in_dims=(None, 0)))
@@ -200,8 +210,7 @@ def test_vjp_of_trees_and_with_aux():
     same(cotangent[0], torch.full((2,), 2.0).double())
 
 
-@PLACES
-@WAYS
+@PLACES_AND_WAYS
 def test_jvp_is_the_derivative_along_the_tangent(put, wrap):
     x, t = host(8), host(8, seed=1)
     value, tangent = wrap(lambda x, t: ts.jvp(curve, (x,), (t,)))(put(x), put(t))
@@ -225,8 +234,7 @@ def test_vjp_inside_a_function(wrap):
 # ---- whole Jacobians ------------------------------------------------------------------------------------------------
 
 
-@PLACES
-@WAYS
+@PLACES_AND_WAYS
 @pytest.mark.parametrize("transform", [ts.jacrev, ts.jacfwd])
 def test_jacobians_are_those_of_finite_differences(put, wrap, transform):
     x = host(4, 3)
@@ -264,8 +272,7 @@ def test_jacobians_with_aux(transform):
     same(aux, host(3).sum())
 
 
-@PLACES
-@WAYS
+@PLACES_AND_WAYS
 def test_the_hessian_is_that_of_second_differences(put, wrap):
     x = host(4)
 
@@ -460,19 +467,21 @@ def _matrix(x):
     return torch.eye(len(x), dtype=x.dtype) * 9 + torch.outer(x, x) + torch.diag(x)
 
 
+CURVED = {
+    "solve": lambda x: torch.linalg.solve(_matrix(x), x.sin()).sum(),
+    "slogdet": lambda x: torch.linalg.slogdet(_matrix(x))[1],
+    "silu": lambda x: F.silu(x).sum(),
+    "group_norm": lambda x: (F.group_norm(x[None], 2) ** 3).sum(),
+}
+OF_TORCH = ("slogdet", "group_norm")  # in the part; the others by tinyshard's own
+
+
 @pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: torch.linalg.solve(_matrix(x), x.sin()).sum(),
-        lambda x: torch.linalg.slogdet(_matrix(x))[1],
-        lambda x: F.silu(x).sum(),
-        lambda x: (F.group_norm(x[None], 2) ** 3).sum(),
-    ],
-    ids=["solve", "slogdet", "silu", "group_norm"],
+    ("name", "whose"),
+    mostly_whole(itertools.product(CURVED, (ts, torch.func)), lambda row: (row[1] is ts) == (row[0] not in OF_TORCH)),
 )
-@pytest.mark.parametrize("whose", [ts, torch.func], ids=["ts", "torch.func"])
-def test_second_derivatives_in_a_trace_are_those_outside_of_it(function, whose):
-    x = host(4)
+def test_second_derivatives_in_a_trace_are_those_outside_of_it(name, whose):
+    function, x = CURVED[name], host(4)
     wanted = torch.autograd.functional.hessian(function, x)
     same(ts.jit(whose.hessian(function))(x), wanted)
     same(ts.jit(whose.hessian(function))(on_devices(x)), wanted)

@@ -1,8 +1,9 @@
 """Which calls an interrupt leaves out: no device may wait for another that leaves the same call out."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.extent import examples
 from tinyshard.runtime.controller.cancellation import left_out
 from tinyshard.runtime.controller.lineage import Run, Where
 
@@ -21,6 +22,7 @@ def test_the_example_of_the_module():
 devices = st.sets(st.integers(0, 3), min_size=1)
 
 
+@settings(max_examples=examples(40, 100))
 @given(st.lists(st.tuples(devices, st.booleans()), max_size=12), st.lists(st.integers(0, 12), min_size=4, max_size=4))
 def test_all_leave_out_an_exchange_or_none_and_what_has_started_is_never_left_out(calls, started):
     runs = [run(i + 1, sorted(on), communicates) for i, (on, communicates) in enumerate(calls)]

@@ -54,5 +54,18 @@ assert gc.get_freeze_count() > count // 2 > 0 and gc.isenabled()
 """
 
 
-def test_what_a_user_has_frozen_stays_frozen():
+def test_what_is_frozen_stays_frozen():
+    had_frozen = gc.get_freeze_count() > 0
+    gc.freeze()
+    try:
+        with collector.paused_for_imports():
+            count = gc.get_freeze_count()
+        assert gc.get_freeze_count() > count // 2 > 0
+    finally:
+        if not had_frozen:
+            gc.unfreeze()
+
+
+@pytest.mark.whole
+def test_what_a_user_has_frozen_before_the_import_stays_frozen():
     subprocess.run([sys.executable, "-c", FROZEN], cwd=ROOT, check=True, timeout=60)

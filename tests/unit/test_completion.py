@@ -34,12 +34,18 @@ def always():
     return True
 
 
-def test_a_thread_that_waits_is_woken_when_all_that_it_needs_is_finished(ends):
+def until_asleep(thread, control, device, number):
+    """Until the thread has asked the device to ring when it has finished this call, or is over."""
+    while thread.is_alive() and control.calls["awaited"][device] != number:
+        pass
+
+
+def test_a_thread_that_waits_is_woken_when_all_that_it_needs_is_finished(control, ends):
     controllers, devices = ends
     got = []
     thread = threading.Thread(target=lambda: got.append(controllers.wait({0: 5, 2: 7}, always, 60)))
     thread.start()
-    time.sleep(0.05)  # it is asleep by then
+    until_asleep(thread, control, 2, 7)
     devices[0].finish(5)
     devices[2].finish(6)
     thread.join(0.2)
@@ -99,12 +105,17 @@ def test_a_device_that_is_stopped_with_its_mutex_is_not_waited_for_without_end(c
         assert controllers.wait({1: 1}, always, 5) is not None
 
 
-def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(ends):
+def test_an_interrupt_at_any_line_of_a_wait_leaves_the_place_to_wait_free(control, ends):
     controllers, devices = ends
     for line in range(1, 300):
-        wait = functools.partial(controllers.wait, {0: line + 5}, always, 0.001)
-        if not strike_at(line, wait, completion.__file__.__eq__):
+        wait = functools.partial(controllers.wait, {0: line + 5}, always)
+        if not strike_at(line, functools.partial(wait, 0.001), completion.__file__.__eq__):
             break
-        assert not controllers._waiting.locked(), line
-        devices[0].finish(line)  # its mutex is free
+        got = []
+        thread = threading.Thread(target=lambda got=got, wait=wait: got.append(wait(20)))
+        thread.start()
+        until_asleep(thread, control, 0, line + 5)
+        devices[0].finish(line + 5)  # its mutex is free
+        thread.join(20)
+        assert got == [[line + 5, 0, 0]], line
     assert 20 < line < 299

@@ -1,11 +1,14 @@
 """Derivatives by 0-d tensors, floats, NumPy arrays and empty tensors, and values that do not fit their partners."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 import tinyshard as ts
+from tests.extent import every
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -165,9 +168,11 @@ def test_an_argument_named_twice_by_argnums_is_refused(argnums):
             transform(lambda x, y: x * y, argnums=argnums)(1.0, 2.0)
 
 
-@pytest.mark.parametrize("shape", [(0,), (0, 8), (8, 0)], ids=str)
-@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss])
-def test_a_mean_loss_of_nothing_is_torchs_with_its_gradient(loss, shape):
+LOSSES = (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss)
+
+
+@pytest.mark.parametrize(("shape", "loss"), every(3, itertools.product([(0,), (0, 8), (8, 0)], LOSSES)), ids=str)
+def test_a_mean_loss_of_nothing_is_torchs_with_its_gradient(shape, loss):
     x, y = torch.zeros(shape), torch.ones(shape)
     value, slope = torch.func.grad_and_value(loss)(x, y)[::-1]
     spec = P(*("x" if n == 8 else None for n in shape))

@@ -6,9 +6,8 @@ import re
 from types import ModuleType
 from typing import Any
 
-import pytest
-
 import tinyshard as ts
+from tests.rows import for_every_row
 
 MODULES = {
     "ts": ts,
@@ -93,30 +92,30 @@ def test_every_public_module_is_looked_at() -> None:
     assert modules - set(MODULES) == set()
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@for_every_row(PUBLIC)
 def test_a_docstring_has_every_part(name: str) -> None:
     parts = parts_of(PUBLIC[name])
     assert [part for part in expected(name) if not parts.get(part, "").strip()] == []
 
 
-@pytest.mark.parametrize("name, part", WITHOUT)
+@for_every_row(WITHOUT)
 def test_an_exception_is_for_a_part_that_is_not_there(name: str, part: str) -> None:
     assert part not in parts_of(PUBLIC[name])
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if "Args" in expected(name)])
+@for_every_row([name for name in PUBLIC if "Args" in expected(name)])
 def test_the_args_of_a_docstring_are_those_of_the_signature(name: str) -> None:
     told = entries_of(parts_of(PUBLIC[name])["Args"])
     assert [argument for argument in told if argument != "others"] == arguments_of(PUBLIC[name])
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if "Raises" in expected(name)])
+@for_every_row([name for name in PUBLIC if "Raises" in expected(name)])
 def test_what_a_docstring_says_is_raised_is_an_error(name: str) -> None:
     errors = entries_of(parts_of(PUBLIC[name])["Raises"])
     assert errors, "none is named"
     assert [error for error in errors if error not in ERRORS and not hasattr(builtins, error)] == []
 
 
-@pytest.mark.parametrize("name", PUBLIC)
+@for_every_row(PUBLIC)
 def test_the_example_of_a_docstring_is_code_that_doctest_runs(name: str) -> None:
     assert ">>> " in parts_of(PUBLIC[name])["Example"]

@@ -124,16 +124,18 @@ def test_neighbouring_devices_differ_in_colour_up_to_32():
     assert [device_colour(d) for d in range(8)] == list(OKABE_ITO)
 
 
-@pytest.mark.parametrize("device", range(32))
-def test_ink_on_every_colour_reaches_the_contrast_that_wcag_asks_for(device):
+def test_ink_on_every_colour_reaches_the_contrast_that_wcag_asks_for():
     def luminance(colour):
         channels = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
         linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    fill = device_colour(device)
-    dark, light = sorted([luminance(fill), luminance(ink(fill))])
-    assert (light + 0.05) / (dark + 0.05) >= 4.5
+    def contrast(fill):
+        dark, light = sorted([luminance(fill), luminance(ink(fill))])
+        return (light + 0.05) / (dark + 0.05)
+
+    found = {device: contrast(device_colour(device)) for device in range(32)}
+    assert {device: by for device, by in found.items() if by < 4.5} == {}
 
 
 @given(st.integers(1, 300), st.integers(1, 200), st.integers(1, 40), st.integers(0, 5000))

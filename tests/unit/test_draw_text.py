@@ -7,13 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ShardingError
+import tinyshard as ts
 from tinyshard.core.layout import Layout, replicated
 from tinyshard.draw.text import sharding_text
-from tinyshard.sharding import NamedSharding, P
 from tinyshard.sharding.debug import visualize_array_sharding, visualize_sharding
-from tinyshard.sharding.mesh import Mesh
 
 # What jax.debug.visualize_sharding printed (JAX 0.10.2 with rich, CPU devices) for these layouts.
 JAX_PRINTED = [
@@ -372,18 +369,12 @@ def test_every_picture_has_straight_borders_and_names_every_block_in_order(drawn
 
 
 # Devices 1 and 0, in that order: rows over two devices.
-PAIR = NamedSharding(Mesh([Device(1), Device(0)], ("i",)), P("i"))
+PAIR = ts.NamedSharding(ts.Mesh([ts.Device(1), ts.Device(0)], ("i",)), ts.P("i"))
 
 
-class _Array:
-    """All of an Array that a picture asks for."""
-
-    shape = (4,)
-    sharding = PAIR
-
-
+@pytest.mark.usefixtures("local")
 def test_visualize_prints_an_array_and_a_sharding_alike(capsys):
-    visualize_array_sharding(_Array())
+    visualize_array_sharding(ts.device_put(torch.zeros(4), PAIR))
     first = capsys.readouterr().out
     visualize_sharding((4,), PAIR)
     assert first == capsys.readouterr().out == "┌───────┬───────┐\n│ CPU 1 │ CPU 0 │\n└───────┴───────┘\n"
@@ -396,16 +387,16 @@ def test_a_plain_tensor_is_on_device_0(capsys):
 
 @pytest.mark.parametrize("wrong", [3, [1.0], None, "x"])
 def test_what_is_no_array_is_an_error_that_says_what_came(wrong):
-    with pytest.raises(DtypeError, match=r"got: .*a " + type(wrong).__name__):
+    with pytest.raises(ts.DtypeError, match=r"got: .*a " + type(wrong).__name__):
         visualize_array_sharding(wrong)
 
 
 def test_wrong_arguments_of_visualize_sharding_are_errors():
-    with pytest.raises(DtypeError, match="not a sharding"):
+    with pytest.raises(ts.DtypeError, match="not a sharding"):
         visualize_sharding((8,), (8,))
-    with pytest.raises(DtypeError, match="not a shape"):
+    with pytest.raises(ts.DtypeError, match="not a shape"):
         visualize_sharding(8, PAIR)
-    with pytest.raises(DtypeError, match="not a shape"):
+    with pytest.raises(ts.DtypeError, match="not a shape"):
         visualize_sharding((-8,), PAIR)
-    with pytest.raises(ShardingError, match="7 must be a multiple of 2"):
+    with pytest.raises(ts.ShardingError, match="7 must be a multiple of 2"):
         visualize_sharding((7,), PAIR)

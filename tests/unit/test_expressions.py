@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.expressions import check_round_trip, device_orders, leaf, placed, run_expression, run_operation
+from tests.extent import every, examples
 from tests.operations import OPERATIONS
 
 # a first plan asks DTensor, which takes some tenths of a second
@@ -26,14 +27,15 @@ def eight_local_devices() -> Iterator[None]:
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=examples(60, 300))
 def test_what_is_put_comes_back_and_each_shard_is_its_slice(data: Any) -> None:
     check_round_trip(data.draw)
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
+# the random expressions, and those of the sweeps, draw from all operations
+@pytest.mark.parametrize("name", every(4, sorted(OPERATIONS)))
 @given(data=st.data())
-@settings(max_examples=16, suppress_health_check=SLOW)
+@settings(max_examples=examples(3, 16), suppress_health_check=SLOW)
 def test_an_op_gives_what_plain_torch_gives(name: str, data: Any) -> None:
     order = data.draw(device_orders())
     whole = leaf(data.draw, OPERATIONS[name])
@@ -41,13 +43,13 @@ def test_an_op_gives_what_plain_torch_gives(name: str, data: Any) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=800, suppress_health_check=SLOW)
+@settings(max_examples=examples(250, 800), suppress_health_check=SLOW)
 def test_an_expression_gives_what_plain_torch_gives(data: Any) -> None:
     run_expression(data.draw, data.draw(st.integers(2, 5)))
 
 
 @given(data=st.data())
-@settings(max_examples=25, suppress_health_check=SLOW)
+@settings(max_examples=examples(8, 25), suppress_health_check=SLOW)
 def test_an_expression_is_the_same_on_any_number_of_devices(data: Any) -> None:
     x = leaf(data.draw, OPERATIONS["softmax"])
     made = []

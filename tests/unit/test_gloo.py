@@ -1,98 +1,83 @@
-"""What a device hands to gloo, in a group of one's own."""
+"""Collectives of devices that gloo joins; here the devices are threads of this process."""
 
-from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import PeerLostError, Request
 from tinyshard.runtime.collectives.gloo import GlooCommunicator
 
-
-class World:
-    """A process group that notes what it is asked for, in order. What it receives is full of the sender's id."""
-
-    def __init__(self):
-        self.calls = []
-
-    def send(self, blocks, member, tag):
-        return self._note("send", member, blocks[0].tolist())
-
-    def recv(self, blocks, member, tag):
-        blocks[0].fill_(member)
-        return self._note("receive", member)
-
-    def wait(self):
-        self._note("wait")
-
-    def _note(self, *words):
-        self.calls.append(words)
-        return self
+PATIENCE_S = 60
+LARGE = 1 << 22  # more bytes than a socket takes before the other side reads
+Joined = Callable[[int], list[GlooCommunicator]]
 
 
 @pytest.fixture
-def device():
-    """A device whose exchanges with others go to a `World`."""
+def joined() -> Iterator[Joined]:
+    """So many devices, each of which is connected to the others."""
+    made: list[GlooCommunicator] = []
 
-    def make(number):
-        made = GlooCommunicator.__new__(GlooCommunicator)
-        made._device, made._place, made._world, made.handed = number, None, World(), deque()
-        made._thread, made._is_aborted = ThreadPoolExecutor(1), False
+    def make(count: int) -> list[GlooCommunicator]:
+        store = dist.HashStore()
+        with ThreadPoolExecutor(count) as threads:
+            made.extend(threads.map(lambda device: GlooCommunicator(store, device, count), range(count)))
         return made
 
-    return make
+    yield make
+    for device in made:
+        device.abort()
 
 
-class Broken(World):
-    """A process group whose connections have ended."""
-
-    def wait(self):
-        raise RuntimeError("[pair.cc:534] Connection closed by peer")
-
-
-META = ShapedType((2,), torch.uint8)
-WHOLE = (slice(0, 2),)
-SWAP = [("send", 1, [7, 7]), ("receive", 1), ("wait",), ("wait",)]
+def performed(device: GlooCommunicator, x: Tensor, name: str, devices: tuple[int, ...], **params: Any) -> Any:
+    """What the device gets from a collective of these devices."""
+    meta = ShapedType(tuple(x.shape), x.dtype)
+    return device.ready(Request(name, devices, (len(devices),), (0,), params, meta, meta, 0))(x, 1)
 
 
-def ready(device, name, devices, **params):
-    return device.ready(Request(name, devices, (len(devices),), (0,), params, META, META, 0))
+WHOLE = (slice(0, LARGE),)
+SWAPS: dict[str, dict[str, Any]] = {
+    "collective_permute": {"pairs": ((0, 1), (1, 0))},
+    "transfer": {"moves": ((0, 1, WHOLE, WHOLE), (1, 0, WHOLE, WHOLE))},
+}
 
 
-@pytest.mark.parametrize(
-    "name, params",
-    [
-        ("collective_permute", {"pairs": ((0, 1), (1, 0))}),
-        ("transfer", {"moves": ((0, 1, WHOLE, WHOLE), (1, 0, WHOLE, WHOLE))}),
-    ],
-)
-def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait(device, name, params):
-    here = device(0)
-    out = ready(here, name, (0, 1), **params)(torch.tensor([7, 7], dtype=torch.uint8), 1)
-    assert out.tolist() == [1, 1]
-    assert here._world.calls == SWAP
+@pytest.mark.parametrize("name", SWAPS)
+def test_two_devices_that_swap_begin_to_send_and_to_receive_before_they_wait(name: str, joined: Joined) -> None:
+    devices = joined(2)
+    with ThreadPoolExecutor(2) as threads:
+        given = [torch.full((LARGE,), place, dtype=torch.uint8) for place in (0, 1)]
+        waiting = [
+            threads.submit(performed, device, x, name, (0, 1), **SWAPS[name])
+            for device, x in zip(devices, given, strict=True)
+        ]
+        try:
+            assert [got.result(PATIENCE_S).unique().tolist() for got in waiting] == [[1], [0]]
+        finally:
+            for device in devices:
+                device.abort()
 
 
-def test_what_a_process_group_raises_is_the_loss_of_a_peer(device):
-    here = device(0)
-    here._world = Broken()
-    perform = ready(here, "collective_permute", (0, 1), pairs=((0, 1), (1, 0)))
-    with pytest.raises(PeerLostError, match="closed by peer"):
-        perform(torch.tensor([7, 7], dtype=torch.uint8), 1)
+def test_the_end_of_a_device_is_the_loss_of_a_peer(joined: Joined) -> None:
+    devices = joined(2)
+    del devices[1]
+    with pytest.raises(PeerLostError, match="closed"):
+        performed(devices[0], torch.ones(2), "collective_permute", (0, 1), pairs=((0, 1), (1, 0)))
 
 
-def test_a_device_that_takes_no_part_in_a_permutation_exchanges_nothing_and_gets_zeros(device):
-    here = device(2)
-    perform = ready(here, "collective_permute", (0, 1, 2), pairs=((0, 1), (1, 0)))
-    assert perform(torch.tensor([7, 7], dtype=torch.uint8), 1).tolist() == [0, 0]
-    assert here._world.calls == []
+def test_a_device_that_takes_no_part_in_a_permutation_exchanges_nothing_and_gets_zeros(joined: Joined) -> None:
+    device = joined(3)[2]
+    assert performed(device, torch.ones(2), "collective_permute", (0, 1, 2), pairs=((0, 1), (1, 0))).tolist() == [0, 0]
 
 
-def test_a_collective_of_one_device_is_the_operand_itself(device):
-    x = torch.tensor([7, 7], dtype=torch.uint8)
-    for name in ("all_reduce", "all_gather", "collective_permute"):
-        assert COLLECTIVES[name].communicates
-        assert ready(device(0), name, (0,))(x, 1) is x
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "collective_permute"])
+def test_a_collective_of_one_device_is_the_operand_itself(name: str, joined: Joined) -> None:
+    x = torch.ones(2)
+    assert COLLECTIVES[name].communicates
+    assert performed(joined(2)[0], x, name, (0,)) is x

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,8 @@ from tests.workers.processes import wait_until
 from tinyshard import worker
 from tinyshard.core.errors import DeviceLostError, RuntimeStateError
 from tinyshard.runtime import wire
-from tinyshard.runtime.controller.connection import Link, Stream
 from tinyshard.runtime.controller.watchdog import STOPPED
-from tinyshard.runtime.launch import connect, remote_workers
-from tinyshard.runtime.launch.agent import _obey
+from tinyshard.runtime.launch import agent, connect, remote_workers
 from tinyshard.runtime.launch.connect import versions
 from tinyshard.runtime.launch.hosts import Hosts
 from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
@@ -126,22 +125,14 @@ def test_a_start_that_is_called_off_kills_what_it_had_started(hosts: Hosts, come
     assert wire.receive(agent)[1:] == ("kill all", None)
 
 
-def test_an_agent_that_may_fork_no_more_says_so(hosts: Hosts, come: Callable[..., socket.socket]) -> None:
-    agent = come("agent", 0, {**FACTS, "count": 1})
-    links = RemoteWorkers(gathered(hosts), "cpu", "gloo").links()
-    assert next(links) is None
-
-    def line(role: str) -> socket.socket:
-        return come(role, 0, {})
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fork", no_more)
-        obeying = threading.Thread(target=_obey, args=(agent, line))
-        obeying.start()
-        with pytest.raises(DeviceLostError, match=r"could not be forked on 127.0.0.1 \(alpha\): .* unavailable"):
-            list(links)
-        hosts.close()
-        obeying.join()
+def test_an_agent_that_may_fork_no_more_says_so(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    serving = threading.Thread(target=agent.serve, args=(connect.parse(hosts.address), SECRET, (0, 1), WITHIN_S))
+    monkeypatch.setattr(os, "fork", no_more)
+    serving.start()
+    with pytest.raises(DeviceLostError, match=r"could not be forked on 127.0.0.1 \(.*\): .* unavailable"):
+        list(RemoteWorkers(gathered(hosts), "cpu", "gloo").links())
+    hosts.close()
+    serving.join()
 
 
 def test_two_threads_may_ask_one_agent_and_each_gets_its_own_answer(
@@ -191,18 +182,14 @@ def test_all_agents_of_a_machine_that_was_lost_are_and_those_that_live_come_agai
 ) -> None:
     ends = [come("agent", rank, FACTS) for rank in range(2)]
     workers = RemoteWorkers(gathered(hosts), "cpu", "gloo")
-    channel, control, output = (socket.socketpair() for _ in range(3))
-    link = Link(1, Stream(channel[0]), Stream(control[0]), output[0].detach(), 7)
-    link.control._reader.error = TimeoutError("what the system raises if a connection is not acknowledged")
+    broken = TimeoutError("what the system raises if a connection is not acknowledged")
+    link: Any = SimpleNamespace(device=1, pid=7, broken=broken)
     lost = "the connection to its machine 127.0.0.1 (alpha) was lost (CPU 0-1 there)"
     assert workers.end(link) == workers.end(link) == lost
     for rank, end in enumerate(ends):
         assert end.recv(1) == b""
         come("agent", rank, FACTS)
     assert [agent.lost for agent in gathered(hosts)] == ["", ""]
-    for sock in (*channel, *control, output[1]):
-        sock.close()
-    link.close()
 
 
 def test_a_silent_device_is_stopped_if_its_agent_answers_and_else_its_connection_is_lost(

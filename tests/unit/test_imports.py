@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tinyshard as ts
+from tests.rows import for_every_row
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,15 +87,28 @@ def imports_of(source: str, package: str, *, late: bool = False) -> Iterator[str
     Args:
         late: only what functions import when they are called.
     """
-    tree = ast.parse(source)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    for node in (inner for function in functions for inner in ast.walk(function)) if late else ast.walk(tree):
+    for node, is_late in _import_statements(source):
+        if late and not is_late:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
             yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def _import_statements(source: str) -> list[tuple[ast.stmt, bool]]:
+    """Each import in a source, and whether it is inside of a function."""
+    found, left = [], [(node, False) for node in ast.parse(source).body]
+    while left:
+        node, is_late = left.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append((node, is_late))
+        is_late = is_late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        left += [(inner, is_late) for inner in ast.iter_child_nodes(node) if not isinstance(inner, ast.expr)]
+    return found
 
 
 @functools.cache
@@ -132,7 +146,7 @@ def wrong_imports(importer: str, forbidden: tuple[str, ...]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("importer, forbidden", FORBIDDEN)
+@for_every_row(FORBIDDEN)
 def test_nothing_imports_from_above(importer: str, forbidden: tuple[str, ...]) -> None:
     assert wrong_imports(importer, forbidden) == []
 
@@ -149,7 +163,7 @@ def test_a_file_is_short() -> None:
     assert [str(path) for path in lines if lines[path] > most[path]] == []
 
 
-@pytest.mark.parametrize("folder", [name for name in FOLDERS if name != "runtime"])
+@for_every_row([name for name in FOLDERS if name != "runtime"])
 def test_the_docstring_of_a_folder_names_each_of_its_files(folder: str) -> None:
     package = ROOT / "tinyshard" / folder
     page = ast.get_docstring(ast.parse((package / "__init__.py").read_text("utf-8"))) or ""
@@ -167,7 +181,7 @@ def test_a_folder_imports_from_those_before_it() -> None:
     assert against == {}
 
 
-@pytest.mark.parametrize("folder", KNOWS_ONLY)
+@for_every_row(KNOWS_ONLY)
 def test_what_draws_and_what_runs_knows_only_plain_data(folder: str) -> None:
     known = (folder, *KNOWS_ONLY[folder])
     assert [
@@ -211,7 +225,7 @@ def test_controller_and_worker_import_nothing_of_each_other() -> None:
     assert wrong_imports("tinyshard.runtime.controller", ("tinyshard.runtime.worker",)) == []
 
 
-@pytest.mark.parametrize("name", ["config", "debug", "errors", "mesh_utils", "platform", "tree"])
+@for_every_row(["config", "debug", "errors", "mesh_utils", "platform", "tree"])
 def test_a_public_module_has_its_public_name_whatever_folder_it_stands_in(name: str) -> None:
     assert importlib.import_module(f"tinyshard.{name}") is getattr(ts, name)
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import every
 from tinyshard import P
 
 
@@ -35,7 +36,7 @@ def at(mesh, *spec):
 SPECS = [("c", "d"), ("d", "c"), ("c",), (None, "d"), ("d",), (("c", "d"),), (None, ("d", "c")), ()]
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize(("spec",), every(3, [(spec,) for spec in SPECS]), ids=str)
 def test_out_shardings_of_another_mesh_are_had_as_asked(wide, tall, spec):
     x = ts.device_put(values(), at(wide, "a", "b"))
     for function in (

@@ -1,10 +1,13 @@
 """A jitted function under grad, jvp, vmap, on torch's tape, and in another jit."""
 
+import itertools
+
 import pytest
 import torch
 from torch.autograd import forward_ad
 
 import tinyshard as ts
+from tests.extent import every, in_turn, mostly_whole
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -33,9 +36,9 @@ def same(got, wanted):
 PUT = {"host": lambda x: x, "default": ts.array, "cut": lambda x: ts.device_put(x, rows())}
 
 
-@pytest.mark.parametrize("put", PUT.values(), ids=PUT)
+@pytest.mark.parametrize("put", mostly_whole(PUT, lambda put: put == "cut"))
 def test_every_derivative_is_that_of_the_function(put):
-    f, w, x = ts.jit(loss), weights(), put(data())
+    f, w, x = ts.jit(loss), weights(), PUT[put](data())
     plain = lambda w: loss(w, data())  # noqa: E731
     same(ts.grad(f)(w, x), torch.func.grad(plain)(w))
     value, gradient = ts.value_and_grad(f)(w, x)
@@ -190,10 +193,9 @@ OWN = {
 }
 
 
-@pytest.mark.parametrize(("function", "gradient"), OWN.values(), ids=OWN)
-@pytest.mark.parametrize("put", PUT.values(), ids=PUT)
-def test_a_derivative_of_the_functions_own_is_kept(function, gradient, put):
-    x = data()
+@pytest.mark.parametrize("name, put", in_turn(OWN, PUT))
+def test_a_derivative_of_the_functions_own_is_kept(name, put):
+    (function, gradient), put, x = OWN[name], PUT[put], data()
     f = ts.jit(function)
     same(f(put(x)), function(x))
     same(ts.grad(f)(put(x)), gradient(x))
@@ -228,10 +230,8 @@ def test_shardings_of_an_inner_jit_are_constraints():
     assert text.count("tinyshard.constrain") == 2
     gradient = ts.grad(lambda v: (inner(v) ** 2).sum())(x)
     same(gradient, 8 * data())
-    made = []
-    ts.grad(lambda v: made.append(inner(v)) or made[0].sum())(data())
-    layout = torch._C._functorch.get_unwrapped(made[0]).sharding
-    assert layout.is_equivalent_to(rows(), 2)
+    _, made = ts.grad(lambda v: (inner(v).sum(), inner(v)), has_aux=True)(data())
+    assert made.sharding.is_equivalent_to(rows(), 2)
     leaf = data().requires_grad_()
     got = inner(leaf)
     assert got.sharding.is_equivalent_to(rows(), 2)
@@ -239,7 +239,7 @@ def test_shardings_of_an_inner_jit_are_constraints():
     same(leaf.grad, torch.full_like(data(), 2))
 
 
-@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("mode", every(3, ["mean", "sum", "max"]))
 def test_an_embedding_of_bags_has_its_gradient(mode):
     weight, bags = torch.arange(12.0).reshape(4, 3) / 7, torch.tensor([[0, 1], [2, 1]])
 
@@ -254,19 +254,33 @@ def test_an_embedding_of_bags_has_its_gradient(mode):
     torch.testing.assert_close(ts.device_get(ts.grad(lambda w: each(w, bags).sum())(weight)), want)
 
 
-def test_a_jitted_attention_has_a_gradient_by_its_mask():
-    q, mask = torch.randn(2, 2, 4, 8, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
+def queries_and_mask():
+    return torch.randn(2, 2, 4, 8, dtype=torch.float64), torch.randn(4, 4, dtype=torch.float64)
 
-    def attention(q, mask):
-        return (torch.nn.functional.scaled_dot_product_attention(q, q * 2, q, attn_mask=mask, scale=0.3) ** 2).sum()
 
-    for numbers in (0, 1, (0, 1)):
-        wanted = torch.func.grad(attention, argnums=numbers)(q, mask)
-        for where in (q, ts.device_put(q, ts.NamedSharding(ts.make_mesh((2, 4), ("a", "b")), P("a", None, "b")))):
-            same(ts.grad(ts.jit(attention), argnums=numbers)(where, mask), wanted)
-            same(ts.jit(ts.grad(ts.jit(attention), argnums=numbers))(where, mask), wanted)
+def attention(q, mask):
+    return (torch.nn.functional.scaled_dot_product_attention(q, q * 2, q, attn_mask=mask, scale=0.3) ** 2).sum()
+
+
+@pytest.mark.parametrize("numbers, is_cut", every(6, itertools.product(((0, 1), 0, 1), (True, False))))
+def test_a_jitted_attention_has_a_gradient_by_its_mask(numbers, is_cut):
+    q, mask = queries_and_mask()
+    wanted = torch.func.grad(attention, argnums=numbers)(q, mask)
+    if is_cut:
+        q = ts.device_put(q, ts.NamedSharding(ts.make_mesh((2, 4), ("a", "b")), P("a", None, "b")))
+    same(ts.grad(ts.jit(attention), argnums=numbers)(q, mask), wanted)
+    same(ts.jit(ts.grad(ts.jit(attention), argnums=numbers))(q, mask), wanted)
+
+
+def test_a_mask_that_is_made_of_the_queries_adds_to_their_gradient():
+    q, _ = queries_and_mask()
     by_itself = lambda q: attention(q, q[0, 0, :, :4])  # noqa: E731
     same(ts.grad(ts.jit(by_itself))(q), torch.func.grad(by_itself)(q))
+
+
+@pytest.mark.whole
+def test_a_gradient_of_a_jitted_attention_is_taken_in_another_jit():
+    q, mask = queries_and_mask()
     twice = ts.jit(lambda q, mask: ts.grad(ts.jit(attention), argnums=1)(q, mask).sum())
     same(twice(q, mask), torch.func.grad(attention, argnums=1)(q, mask).sum())
 
@@ -295,7 +309,9 @@ def test_a_hook_that_a_jitted_function_registers_changes_the_gradient_as_in_torc
     assert w.grad.tolist() == [20.0] * 4
 
 
-@pytest.mark.parametrize("at", [slice(1, None), slice(-3, None), slice(-4, -1), slice(1, 99), slice(None, None, 2)])
+@pytest.mark.parametrize(
+    "at", every(5, [slice(-3, None), slice(1, None), slice(-4, -1), slice(1, 99), slice(None, None, 2)])
+)
 def test_a_jitted_function_that_writes_to_a_slice_is_vmapped(at):
     def shifted(x):
         y = torch.zeros(4, dtype=x.dtype)
@@ -322,9 +338,15 @@ def test_a_part_of_another_dtype_is_converted_under_transformations_too(function
     same(ts.grad(lambda x: f(x).sum())(x), wanted)
 
 
-@pytest.mark.parametrize("index", [0, (slice(None), -1), slice(1, None)], ids=["a row", "a column", "a slice"])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=str)
-def test_a_vmapped_function_that_writes_to_a_part_has_its_gradient(index, dtype):
+WRITTEN = {"a row": 0, "a column": (slice(None), -1), "a slice": slice(1, None)}
+
+
+@pytest.mark.parametrize(
+    "dtype, part", every(4, itertools.product((torch.float64, torch.complex128), WRITTEN)), ids=str
+)
+def test_a_vmapped_function_that_writes_to_a_part_has_its_gradient(dtype, part):
+    index = WRITTEN[part]
+
     def written(x):
         y = torch.ones(3, 3, dtype=dtype)
         y[index].mul_(2).add_(x)

@@ -1,5 +1,6 @@
 """A device performs an op by the fastest way there is: what comes out is what the op itself gives."""
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import tinyshard as ts
 from benchmarks.kernels import rows
+from tests.extent import in_turn, pairwise
 from tinyshard.core.program import Builder, Eqn, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.worker.executor import find_op, make_ready
@@ -79,8 +81,7 @@ def pointwise_ops() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("op", [*pointwise_ops(), "aten.clamp.Tensor"])
+@pytest.mark.parametrize("op, shape", in_turn([*pointwise_ops(), "aten.clamp.Tensor"], SHAPES))
 def test_an_op_on_tensors_gives_what_it_gives_by_its_whole_name(op: str, shape: str) -> None:
     arguments = [a for a in find_op(op)._schema.arguments if not a.kwarg_only and not a.has_default_value()]
     values = tuple(map(Value, range(3 if "clamp" in op else len(arguments))))
@@ -99,12 +100,11 @@ def test_an_op_on_tensors_gives_what_it_gives_by_its_whole_name(op: str, shape: 
     assert tried
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize(
-    "op", ["add", "sub", "mul", "div", "add_", "mul_", "remainder", "maximum", "bitwise_and", "eq"]
-)
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_number_beside_a_tensor_counts_as_torch_counts_it(op: str, number: Any, shape: str) -> None:
+BESIDE = ("add", "sub", "mul", "div", "add_", "mul_", "remainder", "maximum", "bitwise_and", "eq")
+
+
+@pytest.mark.parametrize("number, op, shape", pairwise(NUMBERS, BESIDE, list(SHAPES)))
+def test_a_number_beside_a_tensor_counts_as_torch_counts_it(number: Any, op: str, shape: str) -> None:
     name = f"aten.{op}.{'default' if op == 'maximum' else 'Tensor'}"
     for dtype in DTYPES:
         (x,) = operands(1, dtype, shape)
@@ -160,6 +160,7 @@ MANY = 1 << 15
 FLOATS = [0.0, -0.0, 1e-45, -1e-45, 0.1, -2.5, float("inf"), float("-inf"), float("nan"), float("-nan")]
 
 
+@functools.cache
 def many(dtype: torch.dtype) -> torch.Tensor:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(MANY, generator=generator, dtype=torch.float64)
@@ -186,9 +187,10 @@ def check_picked(mask: torch.Tensor, x: torch.Tensor, other: torch.Tensor) -> No
     assert torch.equal(made.flatten().view(torch.uint8), wanted.flatten().view(torch.uint8))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("other", [0.0, -0.0, 1.0, float("nan")])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32])
+@pytest.mark.parametrize(
+    "dtype, other, layout",
+    pairwise([torch.float32, torch.float64, torch.int32], [0.0, -0.0, 1.0, float("nan")], list(LAYOUTS)),
+)
 def test_many_elements_are_picked_as_where_picks_them(dtype: torch.dtype, other: float, layout: str) -> None:
     if not dtype.is_floating_point and other != other:
         other = 7.0
@@ -212,17 +214,22 @@ def test_a_mask_that_lies_or_is_otherwise_picks_as_where_does() -> None:
     check_picked(mask, torch._neg_view(x), zero)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("number", [0, 0.0, -0.0, 0.1, 1e-45, 1e300, 2**40, True, float("inf"), float("nan")])
-@pytest.mark.parametrize("op", ["ge", "gt", "le", "lt"])
-def test_many_elements_are_compared_as_torch_compares_them(op: str, number: float, layout: str) -> None:
-    for dtype in (torch.float32, torch.float64, torch.float16):
-        for x in (LAYOUTS[layout](many(dtype)), torch._neg_view(LAYOUTS[layout](many(dtype)))):
-            wanted = find_op(f"aten.{op}.Scalar")(x, number)
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")
-                made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], ShapedType(tuple(x.shape), torch.bool))
-            check_same(made, wanted)
+COMPARED = [0, 0.0, -0.0, 0.1, 1e-45, 1e300, 2**40, True, float("inf"), float("nan")]
+
+
+@pytest.mark.parametrize(
+    "op, number, layout, dtype",
+    pairwise(["ge", "gt", "le", "lt"], COMPARED, list(LAYOUTS), [torch.float32, torch.float64, torch.float16]),
+)
+def test_many_elements_are_compared_as_torch_compares_them(
+    op: str, number: float, layout: str, dtype: torch.dtype
+) -> None:
+    for x in (LAYOUTS[layout](many(dtype)), torch._neg_view(LAYOUTS[layout](many(dtype)))):
+        wanted = find_op(f"aten.{op}.Scalar")(x, number)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            made = performed(f"aten.{op}.Scalar", (Value(0), number), [x], ShapedType(tuple(x.shape), torch.bool))
+        check_same(made, wanted)
 
 
 def test_every_kernel_has_a_row_in_the_benchmark() -> None:

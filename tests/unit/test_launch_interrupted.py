@@ -31,11 +31,11 @@ def is_of_launch(file: str) -> bool:
 def test_an_interrupted_stop_leaves_no_fork_server_to_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
     first = forkserver.start()
 
-    def wait(timeout: float | None = None) -> int:
+    def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(first._process, "wait", wait)
+        patch.setattr(subprocess.Popen, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             forkserver.stop()
         assert not first.is_alive
@@ -78,7 +78,7 @@ def test_an_interrupt_of_a_fork_server_that_starts_or_ends_leaves_nothing(monkey
             super().__init__([sys.executable, "-S", "-c", wait], **options)
             made.append(self)
 
-    monkeypatch.setattr(forkserver, "_fork_server", None)
+    forkserver.stop()
     monkeypatch.setattr(subprocess, "Popen", Recorded)
 
     def start_and_stop() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.collectives_by_hand import KINDS, LINEAR, MESHES, cases, extremes_keep_nan, over_two_axes, same
+from tests.extent import every, examples, in_turn
 from tests.slopes_by_hand import DIFFERENTIABLE, close, gradients_agree, slope_by_differences, sum_of_sines, weights
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -18,7 +19,7 @@ def drawn(data, kind, sizes=(1, 2, 3, 4, 6, 8), **options):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=40)
+@settings(max_examples=examples(6, 40))
 @given(data=st.data())
 def test_vmap_and_pmap_give_what_numpy_gives(kind, data):
     case = drawn(data, kind)
@@ -28,7 +29,7 @@ def test_vmap_and_pmap_give_what_numpy_gives(kind, data):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=12)
+@settings(max_examples=examples(3, 12))
 @given(data=st.data())
 def test_a_tuple_of_names_is_one_long_axis_however_they_are_bound(kind, data):
     mesh_shape = data.draw(st.sampled_from(MESHES))
@@ -41,8 +42,8 @@ def test_a_tuple_of_names_is_one_long_axis_however_they_are_bound(kind, data):
             raise AssertionError(f"{way}: {error}") from error
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=10)
+@pytest.mark.parametrize("kind", every(2, KINDS))
+@settings(max_examples=examples(2, 10))
 @given(data=st.data())
 def test_one_of_two_names_works_for_each_position_of_the_other(kind, data):
     a, b = data.draw(st.sampled_from(MESHES))
@@ -63,14 +64,14 @@ def test_one_of_two_names_works_for_each_position_of_the_other(kind, data):
 
 
 @pytest.mark.parametrize("kind", DIFFERENTIABLE)
-@settings(max_examples=6)
+@settings(max_examples=examples(2, 6))
 @given(data=st.data())
 def test_gradients_are_the_finite_differences_inside_and_outside_of_the_map(kind, data):
     gradients_agree(drawn(data, kind, (1, 2, 4), distinct=True))
 
 
-@pytest.mark.parametrize("kind", DIFFERENTIABLE)
-@settings(max_examples=5)
+@pytest.mark.parametrize("kind", every(2, DIFFERENTIABLE))
+@settings(max_examples=examples(2, 5))
 @given(data=st.data())
 def test_jvp_is_the_finite_difference_along_the_tangent(kind, data):
     case = drawn(data, kind, (1, 2, 4), distinct=True)
@@ -83,7 +84,7 @@ def test_jvp_is_the_finite_difference_along_the_tangent(kind, data):
 
 
 @pytest.mark.parametrize("kind", LINEAR)
-@settings(max_examples=5)
+@settings(max_examples=examples(2, 5))
 @given(data=st.data())
 def test_the_tangent_of_a_linear_collective_is_the_collective_of_the_tangent(kind, data):
     case = drawn(data, kind, (1, 2, 4), dtypes=("float64",))
@@ -96,8 +97,9 @@ def test_the_tangent_of_a_linear_collective_is_the_collective_of_the_tangent(kin
         close(mapped(pushed, axis_name="i")(case.operand, torch.from_numpy(tangent)), case.by_hand(tangent))
 
 
-@pytest.mark.parametrize("kind", ["psum", "pmean", "all_gather", "ppermute", "pshuffle"])
-@pytest.mark.parametrize("mapped", [ts.vmap, ts.pmap])
+@pytest.mark.parametrize(
+    "kind, mapped", in_turn(["psum", "pmean", "all_gather", "ppermute", "pshuffle"], (ts.vmap, ts.pmap))
+)
 def test_jacfwd_jacrev_and_hessian_through_the_map_are_the_matrices_by_hand(kind, mapped):
     n = 4
     calls = {
@@ -281,9 +283,8 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("what", WRONG)
-@pytest.mark.parametrize("mapped", [ts.vmap, ts.pmap])
-def test_a_wrong_use_says_what_it_got_and_the_rule(mapped, what):
+@pytest.mark.parametrize("what, mapped", in_turn(WRONG, (ts.vmap, ts.pmap)))
+def test_a_wrong_use_says_what_it_got_and_the_rule(what, mapped):
     f, kind, words = WRONG[what]
     with pytest.raises(kind) as raised:
         mapped(f, axis_name="i")(torch.zeros(4, 3))

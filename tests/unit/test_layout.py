@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.expressions import factorizations
+from tests.extent import examples
 from tinyshard.core.layout import (
     Layout,
     coarsest,
@@ -22,6 +23,7 @@ from tinyshard.core.layout import (
     split_axes,
 )
 
+drawn = settings(max_examples=examples(25, 100))
 SIZES = st.lists(st.sampled_from((1, 2, 3, 4)), max_size=4).filter(lambda s: math.prod(s) <= 48)
 
 
@@ -63,6 +65,7 @@ def placement(layout: Layout) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     return [(block, layout.parts) for block in blocks_by_numpy(layout)]
 
 
+@drawn
 @given(layouts())
 def test_coordinates_count_as_unravel_index_does(layout: Layout) -> None:
     for position in range(len(layout.devices)):
@@ -70,11 +73,13 @@ def test_coordinates_count_as_unravel_index_does(layout: Layout) -> None:
         assert layout.coordinates(position) == want
 
 
+@drawn
 @given(layouts())
 def test_a_block_is_the_number_that_the_coordinates_along_its_cuts_spell(layout: Layout) -> None:
     assert [layout.block(p) for p in range(len(layout.devices))] == blocks_by_numpy(layout)
 
 
+@drawn
 @given(layouts(), st.integers(1, 3))
 def test_the_blocks_tile_the_tensor(layout: Layout, unit: int) -> None:
     shape = tuple(k * unit for k in layout.parts)
@@ -87,6 +92,7 @@ def test_the_blocks_tile_the_tensor(layout: Layout, unit: int) -> None:
     assert (seen == copies).all()
 
 
+@drawn
 @given(layouts())
 def test_block_i_of_n_is_the_ith_of_numpys_split(layout: Layout) -> None:
     shape = tuple(2 * k for k in layout.parts)
@@ -98,6 +104,7 @@ def test_block_i_of_n_is_the_ith_of_numpys_split(layout: Layout) -> None:
         assert (whole[layout.index(position, shape)] == want).all()
 
 
+@drawn
 @given(layouts())
 def test_owners_list_each_device_once_and_copies_are_numbered_in_mesh_order(layout: Layout) -> None:
     blocks = blocks_by_numpy(layout)
@@ -113,12 +120,14 @@ def test_owners_list_each_device_once_and_copies_are_numbered_in_mesh_order(layo
     assert layout.is_replicated == (len(owners) == 1)
 
 
+@drawn
 @given(layouts())
 def test_free_axes_and_cuts_are_all_axes(layout: Layout) -> None:
     cut = [a for dim in layout.dims for a in dim]
     assert sorted([*cut, *layout.free_axes]) == list(range(len(layout.axes)))
 
 
+@drawn
 @given(layouts())
 def test_coarsest_says_the_same_with_no_axis_to_spare(layout: Layout) -> None:
     coarse = coarsest(layout)
@@ -132,6 +141,7 @@ def test_coarsest_says_the_same_with_no_axis_to_spare(layout: Layout) -> None:
         assert all((a, a + 1) not in pairwise(cut) for cut in users)
 
 
+@drawn
 @given(st.data())
 def test_equal_placements_are_recognized_and_others_told_apart(data: Any) -> None:
     first = data.draw(layouts())
@@ -141,6 +151,7 @@ def test_equal_placements_are_recognized_and_others_told_apart(data: Any) -> Non
     assert (coarsest(first) == coarsest(second)) == (placement(first) == placement(second))
 
 
+@drawn
 @given(st.data())
 def test_merged_axes_are_common_to_all_and_change_no_placement(data: Any) -> None:
     sizes = tuple(data.draw(SIZES))
@@ -150,6 +161,7 @@ def test_merged_axes_are_common_to_all_and_change_no_placement(data: Any) -> Non
     assert [placement(x) for x in merged] == [placement(x) for x in given_]
 
 
+@drawn
 @given(st.data())
 def test_refined_layouts_share_axes_and_change_no_placement(data: Any) -> None:
     first = data.draw(layouts())
@@ -178,6 +190,7 @@ def test_three_by_two_and_two_by_three_have_no_common_axes() -> None:
     assert refine([Layout(devices, (3, 2), ((0,),)), Layout(devices, (2, 3), ((0,),))]) is None
 
 
+@drawn
 @given(st.data())
 def test_split_axes_change_no_placement(data: Any) -> None:
     layout = data.draw(layouts())

@@ -8,9 +8,11 @@ import torch
 
 import tinyshard as ts
 
+pytestmark = pytest.mark.usefixtures("local")
 
-@pytest.fixture(autouse=True)
-def eight(local):
+
+@pytest.fixture
+def no_garbage():
     gc.collect()  # what failed tests left behind
 
 
@@ -19,7 +21,7 @@ def rows():
     return ts.sharding.PositionalSharding(ts.devices()).reshape(8, 1)
 
 
-def test_live_arrays_are_those_that_somebody_holds_the_oldest_first(rows):
+def test_live_arrays_are_those_that_somebody_holds_the_oldest_first(no_garbage, rows):
     before = ts.live_arrays()
     x = ts.device_put(torch.ones(8, 4), rows)
     y = x + 1
@@ -30,7 +32,7 @@ def test_live_arrays_are_those_that_somebody_holds_the_oldest_first(rows):
     assert len(ts.live_arrays()) == len(before) + 1
 
 
-def test_nbytes_are_those_of_each_devices_blocks_and_shared_ones_count_once(rows):
+def test_nbytes_are_those_of_each_devices_blocks_and_shared_ones_count_once(no_garbage, rows):
     before = ts.live_arrays().nbytes
     x = ts.device_put(torch.ones(8, 4, dtype=torch.float64), rows)
     whole = ts.device_put(torch.ones(3), rows.replicate())

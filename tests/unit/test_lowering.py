@@ -44,6 +44,7 @@ def test_there_is_a_golden_file_for_each_program_and_none_besides():
     assert {path.stem for path in GOLDEN.glob("*.txt")} == set(CASES)
 
 
+@pytest.mark.whole
 def test_the_texts_are_the_same_in_another_process_in_another_order(mesh):
     code = (
         "import tinyshard as ts; from tests.programs import CASES, texts\n"
@@ -179,35 +180,54 @@ def test_a_described_value_must_fit_its_sharding(mesh):
 # ---- thousands of devices -------------------------------------------------------------------------------------------
 
 
-def test_lowering_the_network_for_4096_devices_needs_no_runtime_and_no_process():
+def lower_for_4096_devices():
+    """The gradient of a network's loss, compiled for a mesh of 64 by 64."""
+    mesh = ts.AbstractMesh((64, 64), ("data", "model"))
+
+    def predict(params, inputs):
+        for W, b in params:
+            outputs = inputs @ W + b
+            inputs = outputs.clamp(min=0)
+        return outputs
+
+    def loss(params, batch):
+        inputs, targets = batch
+        return ((predict(params, inputs) - targets) ** 2).sum(-1).mean()
+
+    def at(shape, *spec):
+        return described(mesh, shape, *spec)
+
+    n = 8192
+    params = [
+        (at((784, n)), at((n,))),
+        (at((n, n), None, "model"), at((n,), "model")),
+        (at((n, n), "model"), at((n,))),
+        (at((n, 10)), at((10,))),
+    ]
+    batch = (at((n, 784), "data"), at((n, 10), "data"))
+    compiled = ts.jit(ts.grad(loss)).lower(params, batch).compile()
+    text, cost = compiled.as_text(), compiled.cost_analysis()
+    assert "program on 4096 devices" in text and "f32[8192, 128]" in text
+    assert cost.flops > 0 and cost.nbytes > 0
+    assert compiled.output_shardings[1][0].spec == P(None, "model")
+
+
+def test_the_network_is_lowered_for_4096_devices_without_a_runtime():
+    before = lifecycle.running()
+    lower_for_4096_devices()
+    assert lifecycle.running() is before
+
+
+@pytest.mark.whole
+def test_lowering_for_4096_devices_starts_no_process():
     code = """
-import threading
-import psutil, torch, tinyshard as ts
+import psutil, tinyshard
+from tinyshard.runtime import lifecycle
 before = {p.pid for p in psutil.Process().children(recursive=True)}  # the helper that the import starts
-from tinyshard import P, platform
-from tinyshard.runtime.launch import forkserver
-mesh = ts.AbstractMesh((64, 64), ("data", "model"))
-def predict(params, inputs):
-    for W, b in params:
-        outputs = inputs @ W + b
-        inputs = outputs.clamp(min=0)
-    return outputs
-def loss(params, batch):
-    inputs, targets = batch
-    return ((predict(params, inputs) - targets) ** 2).sum(-1).mean()
-def at(shape, *spec):
-    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, P(*spec)))
-n = 8192
-params = [(at((784, n)), at((n,))), (at((n, n), None, "model"), at((n,), "model")),
-          (at((n, n), "model"), at((n,))), (at((n, 10)), at((10,)))]
-batch = (at((n, 784), "data"), at((n, 10), "data"))
-compiled = ts.jit(ts.grad(loss)).lower(params, batch).compile()
-text, cost = compiled.as_text(), compiled.cost_analysis()
-assert "program on 4096 devices" in text and "f32[8192, 128]" in text
-assert cost.flops > 0 and cost.nbytes > 0
-assert platform._runtime is None
+from tests.unit.test_lowering import lower_for_4096_devices
+lower_for_4096_devices()
+assert lifecycle.running() is None
 assert {p.pid for p in psutil.Process().children(recursive=True)} == before
-assert compiled.output_shardings[1][0].spec == P(None, "model")
 print("done")
 """
     env = {k: v for k, v in os.environ.items() if k != "TINYSHARD_RUNTIME"} | {"PYTHONPATH": str(ROOT)}
@@ -216,9 +236,9 @@ print("done")
 
 
 def test_lowering_here_starts_no_runtime(mesh):
-    before = lifecycle._runtime
+    before = lifecycle.running()
     ts.jit(torch.sin).lower(described(mesh, (8, 8), "a")).compile()
-    assert lifecycle._runtime is before
+    assert lifecycle.running() is before
 
 
 def test_the_collectives_of_a_compiled_layer_are_listed_by_kind_axes_count_and_bytes(mesh):

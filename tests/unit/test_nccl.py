@@ -3,18 +3,18 @@
 torch's "meta" device stands for a GPU: an op that mixes it with the CPU, or makes something there, is found out.
 """
 
-from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 import tinyshard as ts
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives import nccl
-from tinyshard.runtime.collectives.base import Perform, Request
-from tinyshard.runtime.collectives.gloo import GlooCommunicator
+from tinyshard.runtime.collectives.base import Communicator, Request
 from tinyshard.runtime.collectives.nccl import NcclCommunicator, StagedCommunicator
 from tinyshard.runtime.local import LocalRuntime
 from tinyshard.runtime.worker.executor import make_ready, zeros_for
@@ -64,37 +64,41 @@ def test_a_program_on_another_device_makes_nothing_on_the_cpu(way: str, monkeypa
                     values[slot] = value
 
 
-def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    places: list[str] = []
+def test_what_is_exchanged_passes_through_the_cpu_and_what_is_not_stays() -> None:
+    store = dist.HashStore()
+    with ThreadPoolExecutor(2) as threads:
+        made = threads.map(lambda n: StagedCommunicator(store, n, 2, "127.0.0.1", ELSEWHERE), range(2))
+        devices = list(made)
 
-    def ready(self: GlooCommunicator, request: Request, *rest: Any) -> Perform:
-        def perform(x: torch.Tensor, call: int) -> torch.Tensor:
-            places.append(x.device.type)
-            return torch.zeros(3, device=x.device)
+        def performed(device: StagedCommunicator, name: str, x: torch.Tensor, params: dict[str, Any]) -> Any:
+            meta = ShapedType((3,), torch.float32)
+            return device.ready(Request(name, (0, 1), (2,), (0,), params, meta, meta, 0))(x, 1)
 
-        return perform
+        for name, x, params in (
+            ("own_index", torch.ones(3, device=ELSEWHERE), {}),
+            ("all_reduce", torch.ones(3), {"op": "sum"}),
+            (
+                "transfer",
+                torch.ones(3),
+                {"moves": ((0, 1, (slice(3),), (slice(3),)), (1, 0, (slice(3),), (slice(3),)))},
+            ),
+        ):
+            waiting = [threads.submit(performed, device, name, x, params) for device in devices]
+            assert [got.result(60).device for got in waiting] == [ELSEWHERE] * 2
 
-    monkeypatch.setattr(GlooCommunicator, "_ready_collective", ready)
-    monkeypatch.setattr(GlooCommunicator, "_ready_transfer", ready)
-    staged = StagedCommunicator.__new__(StagedCommunicator)
-    staged._device, staged._gpu, staged.handed = 0, ELSEWHERE, deque()
-    meta = ShapedType((3,), torch.float32)
-    for name, x in (
-        ("own_index", torch.ones(3, device=ELSEWHERE)),
-        ("all_reduce", torch.ones(3)),
-        ("transfer", torch.ones(3)),
-    ):
-        asked = Request(name, (0, 1), (2,), (0,), {}, meta, meta, 0)
-        assert staged.ready(asked)(x, 1).device == ELSEWHERE
-    assert places == ["cpu", "cpu"]
+
+class Unconnected(NcclCommunicator):
+    """A device without a GPU, and without the others."""
+
+    def __init__(self, device: int) -> None:
+        Communicator.__init__(self, device)
 
 
 def test_what_a_device_sends_and_receives_in_a_permutation_is_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     batches: list[list[tuple[Any, int]]] = []
     monkeypatch.setattr(nccl.dist, "P2POp", lambda way, block, device, tag: (way, device))
     monkeypatch.setattr(nccl.dist, "batch_isend_irecv", lambda operations: batches.append(operations) or [])
-    here = NcclCommunicator.__new__(NcclCommunicator)
-    here._device, here.handed = 4, deque()
+    here = Unconnected(4)
     meta = ShapedType((2,), torch.float32)
     for pairs in (((0, 1), (1, 0)), ((0, 0),)):
         params = {"pairs": pairs}

@@ -1,5 +1,6 @@
 """An index or a class that torch refuses is refused in every layout, and a number that torch takes is taken."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import tinyshard as ts
+from tests.extent import every, pairwise
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -19,20 +21,19 @@ def put(x: torch.Tensor, spec: P) -> ts.Array:
     return ts.device_put(x, ts.NamedSharding(ts.make_mesh((4, 2), ("x", "y")), spec))
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
-@pytest.mark.parametrize("wrong", [8, -1, 100])
-def test_a_target_that_is_no_class_is_an_error_though_the_classes_are_cut(mode: str, spec: P, wrong: int) -> None:
+@pytest.mark.parametrize(
+    "spec, wrong, reduction, mode", pairwise(LAYOUTS, (8, -1, 100), ("mean", "sum", "none"), list(MODES)), ids=str
+)
+def test_a_target_that_is_no_class_is_an_error_though_the_classes_are_cut(
+    spec: P, wrong: int, reduction: str, mode: str
+) -> None:
     target = torch.tensor([0, 1, 2, 3, wrong, 5, 6, 7])
-    x = put(torch.randn(8, 8), spec)
-    for reduction in ("mean", "sum", "none"):
-        loss = MODES[mode](lambda x, target, reduction=reduction: F.cross_entropy(x, target, reduction=reduction))
-        with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
-            ts.device_get(loss(x, put(target, P("y"))))
+    loss = MODES[mode](lambda x, target: F.cross_entropy(x, target, reduction=reduction))
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+        ts.device_get(loss(put(torch.randn(8, 8), spec), put(target, P("y"))))
 
 
-@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
-@pytest.mark.parametrize("ignored", [-100, 3, 100])
+@pytest.mark.parametrize("spec, ignored", every(4, itertools.product(LAYOUTS, (-100, 3, 100))), ids=str)
 def test_an_ignored_target_is_none_of_the_classes_and_weighs_nothing(spec: P, ignored: int) -> None:
     x, weight = torch.randn(8, 8), torch.rand(8)
     target = torch.tensor([0, 1, ignored, 3, ignored, 5, 6, 7])
@@ -63,10 +64,8 @@ NOT_TAKEN: dict[str, tuple[Any, torch.dtype, torch.dtype]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("spec", LAYOUTS, ids=str)
-@pytest.mark.parametrize("case", NOT_TAKEN)
-def test_a_dtype_that_torch_refuses_is_refused_in_every_layout(mode: str, spec: P, case: str) -> None:
+@pytest.mark.parametrize("case, spec, mode", every(5, itertools.product(NOT_TAKEN, LAYOUTS, MODES)), ids=str)
+def test_a_dtype_that_torch_refuses_is_refused_in_every_layout(case: str, spec: P, mode: str) -> None:
     function, dtype, of_target = NOT_TAKEN[case]
     x, target = torch.ones(8, 8, dtype=dtype), torch.ones(8, dtype=of_target)
     with pytest.raises(RuntimeError) as torchs:
@@ -89,10 +88,8 @@ REFUSED: dict[str, tuple[Any, type[Exception]]] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("spec", [P(), P("y", "x")], ids=str)
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_torch_refuses_is_refused_though_other_ops_stand_for_the_op(mode: str, spec: P, case: str) -> None:
+@pytest.mark.parametrize("case, spec, mode", every(3, itertools.product(REFUSED, [P(), P("y", "x")], MODES)), ids=str)
+def test_what_torch_refuses_is_refused_though_other_ops_stand_for_the_op(case: str, spec: P, mode: str) -> None:
     function, kind = REFUSED[case]
     x = torch.arange(64.0).reshape(8, 8)
     with pytest.raises(kind):
@@ -111,14 +108,18 @@ def test_a_float_written_at_a_mask_of_integers_is_an_integer_as_in_torch(mode: s
     torch.testing.assert_close(ts.device_get(MODES[mode](written)(put(x, P("x")))), written(x))
 
 
-@pytest.mark.parametrize("spec", [P("a"), P(None, "b"), P()])
-@pytest.mark.parametrize("loss", [F.cross_entropy, lambda x, t: F.nll_loss(x.log_softmax(-1), t)])
-def test_classes_of_uint8_are_classes_as_in_torch(loss, spec):
-    ts.init(devices=8, runtime="local")
-    mesh = ts.make_mesh((4, 2), ("a", "b"))
+LOSSES: dict[str, Any] = {
+    "cross_entropy": F.cross_entropy,
+    "nll_loss": lambda x, t: F.nll_loss(x.log_softmax(-1), t),
+}
+
+
+@pytest.mark.parametrize("name, spec", every(4, itertools.product(LOSSES, [P("x"), P(None, "y"), P()])), ids=str)
+def test_classes_of_uint8_are_classes_as_in_torch(name: str, spec: P) -> None:
+    loss = LOSSES[name]
     torch.manual_seed(0)
     x, classes = torch.randn(8, 6), torch.randint(0, 6, (8,)).to(torch.uint8)
-    cut, whole = ts.device_put(x, ts.NamedSharding(mesh, spec)), ts.device_put(classes, ts.NamedSharding(mesh, P()))
+    cut, whole = put(x, spec), put(classes, P())
     wanted = torch.func.grad_and_value(loss)(x, classes)
     for f in (ts.value_and_grad(loss), ts.jit(ts.value_and_grad(loss)), ts.value_and_grad(ts.jit(loss))):
         value, gradient = f(cut, whole)

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -53,15 +54,22 @@ VALUES = {
 LAYOUTS = [P("x"), P(("x", "y")), P("y", "x")]
 
 
+def programs(dtype: torch.dtype, spec: P) -> list[tuple[str, str]]:
+    """Reductions and their uses: in `make test` each of them for one or two of the dtypes and layouts."""
+    shift = list(VALUES).index(dtype) + len(VALUES) * LAYOUTS.index(spec)
+    rows = itertools.product(enumerate(REDUCTIONS), enumerate(USES))
+    return [(r, u) for (i, r), (j, u) in rows if IS_WHOLE or (i + j + shift) % (2 * len(VALUES)) == 0]
+
+
 @pytest.mark.parametrize("dtype", VALUES, ids=str)
 @pytest.mark.parametrize("spec", LAYOUTS, ids=str)
 def test_what_is_computed_of_a_reduction_is_as_of_the_whole(dtype: torch.dtype, spec: P) -> None:
     value = VALUES[dtype].to(dtype)
     x = ts.device_put(value, ts.NamedSharding(ts.make_mesh((4, 2), ("x", "y")), spec))
     wrong = []
-    for (reduction, reduce), (use, compute) in itertools.product(REDUCTIONS.items(), USES.items()):
+    for reduction, use in programs(dtype, spec):
 
-        def function(v: Any, reduce: Function = reduce, compute: Function = compute) -> Any:
+        def function(v: Any, reduce: Function = REDUCTIONS[reduction], compute: Function = USES[use]) -> Any:
             return compute(reduce(v))
 
         got, want = ts.device_get(ts.jit(function)(x)), function(value)

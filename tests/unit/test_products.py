@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.extent import pairwise
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Eqn, Value
 from tinyshard.core.types import ShapedType
@@ -22,6 +23,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "one row, repeated": lambda x: x[..., :1, :].expand(x.shape),
     "negated": torch._neg_view,
 }
+SIZES: dict[str, tuple[int, ...]] = {"mm": (), "bmm": (3,)}  # how many products an op makes at once
 
 
 @pytest.fixture(autouse=True)
@@ -37,21 +39,12 @@ def kernel_of(op: str, tensors: list[torch.Tensor], own: Callable[..., torch.Ten
     return kernel_for(Eqn(op, tuple(map(Value, range(len(tensors)))), {}, (len(tensors),)), metas, own)
 
 
-@pytest.mark.parametrize("right", LAYOUTS)
-@pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
-    ("op", "shapes"),
-    [
-        ("mm", [(160, 130), (130, 150)]),
-        ("bmm", [(3, 160, 130), (3, 130, 150)]),
-    ],
+    ("left", "right", "dtype", "op"), pairwise(list(LAYOUTS), list(LAYOUTS), (torch.float32, torch.float64), SIZES)
 )
-def test_a_product_has_torchs_values_shape_and_strides(
-    op: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, left: str, right: str
-) -> None:
-    tensors = [torch.randn(shape, dtype=dtype) for shape in shapes]
-    tensors[-2:] = LAYOUTS[left](tensors[-2]), LAYOUTS[right](tensors[-1])
+def test_a_product_has_torchs_values_shape_and_strides(left: str, right: str, dtype: torch.dtype, op: str) -> None:
+    tensors = [torch.randn(*SIZES[op], *shape, dtype=dtype) for shape in ((160, 130), (130, 150))]
+    tensors = [LAYOUTS[left](tensors[0]), LAYOUTS[right](tensors[1])]
     torchs = getattr(torch, op)
     kernel = kernel_of(f"aten.{op}.default", tensors, torchs)
     assert kernel is not torchs, "the kernel fits"
@@ -62,18 +55,13 @@ def test_a_product_has_torchs_values_shape_and_strides(
     torch.testing.assert_close(made, wanted, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.parametrize("dtype", kernels.HALVES)
-@pytest.mark.parametrize(
-    ("op", "shapes"),
-    [("mm", [(90, 70), (70, 80)]), ("bmm", [(3, 90, 70), (3, 70, 80)])],
-)
+@pytest.mark.parametrize(("left", "dtype", "op"), pairwise(list(LAYOUTS), list(kernels.HALVES), SIZES))
 def test_a_product_of_16_bits_is_rounded_once(
-    monkeypatch: pytest.MonkeyPatch, op: str, shapes: list[tuple[int, ...]], dtype: torch.dtype, left: str
+    monkeypatch: pytest.MonkeyPatch, left: str, dtype: torch.dtype, op: str
 ) -> None:
     monkeypatch.setattr(kernels, "has_half", lambda dtype: False)
-    tensors = [torch.randn(shape).to(dtype) for shape in shapes]
-    tensors[-2] = LAYOUTS[left](tensors[-2])
+    tensors = [torch.randn(*SIZES[op], *shape).to(dtype) for shape in ((90, 70), (70, 80))]
+    tensors[0] = LAYOUTS[left](tensors[0])
     torchs = getattr(torch, op)
     kernel = kernel_of(f"aten.{op}.default", tensors, torchs)
     assert kernel is not torchs, "the kernel fits"

@@ -14,11 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
+from tests.extent import examples
 from tinyshard.compile.capture import TracedValueError
 from tinyshard.primitives import random_bits
 from tinyshard.primitives.original_counting import hashed_pairs
 from tinyshard.primitives.random_bits import DRAW, Counters, counters_of
 from tinyshard.primitives.threefry import words
+from tinyshard.runtime import lifecycle
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -57,6 +59,7 @@ def numpy_words(key, counters):
     return x
 
 
+@settings(max_examples=examples(40, 100))
 @given(
     key=st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
     first=st.integers(0, 2**40),
@@ -71,6 +74,7 @@ def test_words_of_64_bit_counters_are_those_of_numpy(key, first, count):
     np.testing.assert_array_equal(made.numpy().view(np.uint32).T, expected)
 
 
+@settings(max_examples=examples(40, 100))
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), max_size=3),
     data=st.data(),
@@ -135,6 +139,7 @@ def test_numba_and_torch_agree_on_counters_above_32_bits(monkeypatch):
     assert torch.equal(*made)
 
 
+@pytest.mark.whole
 def test_without_numba_large_draws_are_made_by_torch():
     code = """
 import sys
@@ -155,9 +160,7 @@ def test_a_key_says_what_it_is_and_starts_no_device():
     key = ts.random.key(42)
     assert repr(key) == "Key() overlaying:\n[ 0 42]"
     assert repr(ts.random.split(key)).startswith("Key(2) overlaying:\n[[")
-    from tinyshard.runtime import lifecycle
-
-    assert lifecycle._runtime is None
+    assert lifecycle.running() is None
     ts.init(devices=8, runtime="local")
 
 
@@ -269,7 +272,7 @@ def test_uniform_of_other_dtypes_lies_in_its_range_and_has_its_mean(dtype):
     assert abs(z.mean()) < 0.03 and abs(z.std() - 1) < 0.03
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8, 20))
 @given(n=st.integers(0, 50), seed=st.integers(0, 1000))
 def test_a_permutation_holds_each_number_once(n, seed):
     assert sorted(ts.random.permutation(ts.random.key(seed), n).tolist()) == list(range(n))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinyshard as ts
+from tests.extent import examples
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -68,7 +69,7 @@ def plain(x):
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@settings(max_examples=25)
+@settings(max_examples=examples(4, 25))
 @given(case=drawn_cases(), seed=st.integers(-(2**31), 2**32))
 def test_each_device_draws_its_own_counters_and_the_values_are_those_of_one_device(name, case, seed):
     sharding, shape = case
@@ -84,7 +85,7 @@ def test_each_device_draws_its_own_counters_and_the_values_are_those_of_one_devi
 
 
 @pytest.mark.parametrize("name", DRAWS)
-@settings(max_examples=25)
+@settings(max_examples=examples(4, 25))
 @given(case=drawn_cases(), seed=st.integers(0, 2**32))
 def test_the_original_mode_gives_one_devices_values_on_any_mesh(name, case, seed):
     sharding, shape = case

@@ -1,5 +1,7 @@
 """Recurrent layers and cells of torch.nn on Arrays, whose state they make themselves: torch's values and gradients."""
 
+import itertools
+
 import pytest
 import torch
 from torch.func import functional_call
@@ -7,6 +9,7 @@ from torch.nn.utils import rnn
 from torch.utils._pytree import tree_leaves
 
 import tinyshard as ts
+from tests.extent import mostly_whole
 from tinyshard import P
 
 MAKERS = {
@@ -27,7 +30,7 @@ def loss(module, x, parameters=None):
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch says that oneDNN has none
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", mostly_whole(MAKERS, lambda name: name not in ("rnn", "gru cell", "rnn cell")))
 def test_values_and_gradients_are_torchs(name):
     torch.manual_seed(0)
     module = MAKERS[name]()
@@ -61,8 +64,12 @@ def test_a_packed_sequence_and_a_state_of_the_users():
     torch.testing.assert_close(ts.device_get(last).detach(), last_expected.detach())
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-@pytest.mark.parametrize("lengths", [[6, 5, 2, 1], [2, 6, 1, 5]])
+@pytest.mark.parametrize(
+    "lengths, batch_first",
+    mostly_whole(
+        itertools.product([[6, 5, 2, 1], [2, 6, 1, 5]], [False, True]), lambda row: row[1] == (row[0][0] == 2)
+    ),
+)
 def test_padded_sequences_are_packed_and_padded_again(batch_first, lengths):
     torch.manual_seed(0)
     module, host = torch.nn.LSTM(3, 4, batch_first=batch_first), torch.randn(6, 4, 3)

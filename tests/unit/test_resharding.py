@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.expressions import device_orders, shapes, shardings
+from tests.extent import examples
 from tinyshard.arrays.transfer import move_program
 from tinyshard.core.collectives import COLLECTIVES, group_positions, local_slice, reduce_stack
 from tinyshard.core.layout import Layout, coarsest
@@ -44,7 +45,7 @@ def moved(axes: tuple[int, ...], have: Any, want: Any, shape: tuple[int, ...], p
 
 
 @given(data=st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(40, 150))
 def test_an_array_put_elsewhere_is_the_tensor_cut_anew(data: Any) -> None:
     order = data.draw(device_orders())
     shape = data.draw(shapes())
@@ -58,7 +59,7 @@ def test_an_array_put_elsewhere_is_the_tensor_cut_anew(data: Any) -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(20, 60))
 def test_an_array_moves_between_any_two_sets_of_devices(data: Any) -> None:
     shape = data.draw(shapes())
     x = torch.arange(math.prod(shape)).reshape(shape)
@@ -126,7 +127,7 @@ def test_a_value_kept_pending_for_one_op_is_still_combined_for_another() -> None
 
 
 @given(data=st.data())
-@settings(max_examples=100)
+@settings(max_examples=examples(30, 100))
 def test_no_device_receives_more_than_the_whole_tensor(data: Any) -> None:
     order = data.draw(device_orders())
     shape = data.draw(shapes(1, 3))
@@ -171,6 +172,7 @@ def groups(draw: Any) -> list[torch.Tensor]:
     return [torch.arange(math.prod(shape), dtype=torch.float64).reshape(shape).sin() + s for s in seeds]
 
 
+@settings(max_examples=examples(30, 100))
 @given(groups())
 def test_all_reduce_gives_all_the_sum(shards: list[torch.Tensor]) -> None:
     for out in on_stack("all_reduce", shards, op="sum"):
@@ -180,6 +182,7 @@ def test_all_reduce_gives_all_the_sum(shards: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize(
     ("op", "numpy"), [("avg", np.mean), ("product", np.prod), ("max", np.max), ("min", np.min), ("sum", np.sum)]
 )
+@settings(max_examples=examples(20, 100))
 @given(shards=groups())
 def test_reductions_are_numpys(op: str, numpy: Any, shards: list[torch.Tensor]) -> None:
     np.testing.assert_allclose(reduce_stack(shards, op), numpy([x.numpy() for x in shards], axis=0))
@@ -191,6 +194,7 @@ def test_bools_reduce_by_any_and_all() -> None:
     assert reduce_stack(shards, "min").tolist() == [False, False, True]
 
 
+@settings(max_examples=examples(30, 100))
 @given(groups(), st.integers(0, 1))
 def test_all_gather_gives_all_the_concatenation(shards: list[torch.Tensor], dim: int) -> None:
     for out in on_stack("all_gather", shards, dim=dim):
@@ -203,6 +207,7 @@ def on_stack(name: str, shards: list[torch.Tensor], **params: Any) -> list[torch
     return list(form(torch.stack(shards), **params))
 
 
+@settings(max_examples=examples(30, 100))
 @given(groups(), st.integers(0, 1))
 def test_reduce_scatter_gives_device_i_block_i_of_the_sum(shards: list[torch.Tensor], dim: int) -> None:
     want = np.split(sum(x.numpy() for x in shards), len(shards), dim)
@@ -210,6 +215,7 @@ def test_reduce_scatter_gives_device_i_block_i_of_the_sum(shards: list[torch.Ten
         np.testing.assert_allclose(out, block)
 
 
+@settings(max_examples=examples(30, 100))
 @given(groups(), st.integers(0, 1), st.integers(0, 1))
 def test_all_to_all_gives_device_i_block_i_of_each(shards: list[torch.Tensor], split: int, join: int) -> None:
     for i, out in enumerate(on_stack("all_to_all", shards, split=split, join=join)):
@@ -217,6 +223,7 @@ def test_all_to_all_gives_device_i_block_i_of_each(shards: list[torch.Tensor], s
         np.testing.assert_array_equal(out, want)
 
 
+@settings(max_examples=examples(30, 100))
 @given(groups(), st.data())
 def test_collective_permute_gives_the_target_the_sources_shard(shards: list[torch.Tensor], data: Any) -> None:
     targets = data.draw(st.permutations(range(len(shards))))
@@ -227,6 +234,7 @@ def test_collective_permute_gives_the_target_the_sources_shard(shards: list[torc
         np.testing.assert_array_equal(x, shards[given_to[i]] if i in given_to else np.zeros(shards[0].shape))
 
 
+@settings(max_examples=examples(30, 100))
 @given(groups(), st.integers(0, 1))
 def test_own_block_is_the_ith_of_numpys_split(shards: list[torch.Tensor], dim: int) -> None:
     for i, x in enumerate(shards):

@@ -1,10 +1,11 @@
-"""Seeds 000, 001 and 002 with jnp written as torch: what they print, and ten million rows."""
+"""Seeds 000, 001 and 002 with jnp written as torch: what they print, and millions of rows."""
 
 import numpy as np
 import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import examples
 
 pytestmark = pytest.mark.usefixtures("local")
 ROW = "[11., 20., 29.]"
@@ -43,18 +44,19 @@ def test_vmap_jit_of_vmap_and_pmap_of_convolve_print_what_the_seeds_print(x, w, 
     assert [s.device for s in made.addressable_shards] == ts.devices()[:count]
 
 
-def test_ten_million_rows_by_vmap_and_by_pmap_of_vmap():
+def test_millions_of_rows_by_vmap_and_by_pmap_of_vmap():
     made = torch.Generator().manual_seed(1234)
-    v1, v2 = (torch.randn(10_000_000, 3, generator=made) for _ in range(2))
+    count = examples(1_000_000, 10_000_000)
+    v1, v2 = (torch.randn(count, 3, generator=made) for _ in range(2))
 
     def dot(v1, v2):
         return torch.vdot(v1, v2)
 
     expected = np.einsum("ij,ij->i", v1.numpy(), v2.numpy())
     np.testing.assert_allclose(ts.vmap(dot)(v1, v2).numpy(), expected, rtol=0, atol=1e-5)
-    blocks = [v.reshape(8, 1_250_000, 3) for v in (v1, v2)]
+    blocks = [v.reshape(8, count // 8, 3) for v in (v1, v2)]
     mapped = ts.pmap(ts.vmap(dot))(*blocks)
-    assert [s.data.shape for s in mapped.addressable_shards] == [(1, 1_250_000)] * 8
+    assert [s.data.shape for s in mapped.addressable_shards] == [(1, count // 8)] * 8
     np.testing.assert_allclose(mapped.numpy().reshape(-1), expected, rtol=0, atol=1e-5)
 
 

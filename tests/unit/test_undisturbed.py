@@ -1,24 +1,25 @@
 """Finalizers and signal handlers use Arrays while a function is traced, or an op is planned: neither sees the other."""
 
-import abc
 import contextlib
+import functools
 import gc
 import itertools
+import os
 import signal
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.core import axis_names
-from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.undisturbed import raise_waiting, undisturbed
+from tests.extent import examples, mostly_whole
+from tinyshard.core.undisturbed import undisturbed
 
 pytestmark = pytest.mark.usefixtures("local")
+# torch, and what it calls between two of its steps: the code that it makes, and blocks of contextlib
+TORCHS = (os.path.dirname(torch.__file__), "<string>", contextlib.__file__)
 
 
 def numbers():
@@ -66,12 +67,13 @@ def test_a_finalizer_that_computes_does_not_run_within_a_trace(always_collected)
         within.append(len(made) - at_start)
         return v
 
-    for _ in range(10):
+    times = examples(3, 10)
+    for _ in range(times):
         got = ts.jit(lambda v: f(v))(y)
         np.testing.assert_allclose(np.asarray(got), np.tanh(np.arange(8.0)) + 1, rtol=1e-6)
     gc.collect()
-    assert within == [0] * 10
-    assert len(made) == 10
+    assert within == [0] * times
+    assert len(made) == times
     assert all(x.tolist() == [1, 2, 3, 4, 5, 6, 7, 8] for x in made)
 
 
@@ -97,7 +99,7 @@ def test_a_signal_handler_within_a_traced_function_computes_outside_of_the_trace
     y, made = numbers(), []
 
     def handler(number, frame):
-        made.append((y + 1, is_tracing()))
+        made.append((y + 1).tolist())
 
     handled(handler)
 
@@ -108,7 +110,7 @@ def test_a_signal_handler_within_a_traced_function_computes_outside_of_the_trace
 
     jitted = ts.jit(f)
     assert jitted(y).tolist() == [2 * i + 1 for i in range(8)]
-    assert [(x.tolist(), traced) for x, traced in made] == [([1, 2, 3, 4, 5, 6, 7, 8], False)] * 2
+    assert made == [[1, 2, 3, 4, 5, 6, 7, 8]] * 2
     assert signal.getsignal(signal.SIGTERM) is handler
 
 
@@ -134,15 +136,26 @@ def planned():
     assert torch.logsumexp(x, 0).tolist() == pytest.approx([np.log(8) + 1] * length)
 
 
-def interrupted(function, act, moment):
-    """How many functions are called when this one is; `act` is called at the call of this number."""
+def mapped():
+    """Trace a new function of each device, differentiate it, check what it makes."""
+    slope = ts.grad(lambda v: ts.pmap(lambda u: ts.lax.psum(u * u, "i"), axis_name="i")(v).sum())(numbers())
+    assert slope.tolist() == [16.0 * i for i in range(8)]
+
+
+def at_call(moment, act, function, files=""):
+    """Call the function, and `act` with the frame of one of the calls that it makes, the first being 1.
+
+    Calls of functions of files whose names begin so count. Returns how many there were until then.
+    """
     calls = 0
 
     def count(frame, event, arg):
         nonlocal calls
-        calls += event == "call"
-        if event == "call" and calls == moment:
-            act()
+        if event == "call" and frame.f_code.co_filename.startswith(files):
+            calls += 1
+            if calls == moment:
+                sys.setprofile(None)
+                act(frame)
 
     sys.setprofile(count)
     try:
@@ -152,13 +165,24 @@ def interrupted(function, act, moment):
     return calls
 
 
-@pytest.mark.parametrize("function", [traced, planned])
-@pytest.mark.parametrize("cause", ["signal", "finalizer"])
+def moments(function, parts, files=""):
+    """The numbers of some of the calls that it makes, at equal distances."""
+    at_call(0, None, function)
+    count = at_call(0, None, function, files)
+    return range(1, count, max(1, count // parts))
+
+
+INTERRUPTIONS = itertools.product(["signal", "finalizer"], [traced, planned, mapped])
+
+
+@pytest.mark.parametrize(
+    "cause, function", mostly_whole(INTERRUPTIONS, lambda row: row[0] == "signal" or row[1] is traced)
+)
 def test_at_any_moment_of_a_trace_and_of_planning_an_interruption_computes_apart(function, cause, handled):
     y, made = numbers(), []
     handled(lambda number, frame: made.append(torch.tanh(y + 1)))
 
-    def act():
+    def act(frame):
         if cause == "signal":
             signal.raise_signal(signal.SIGTERM)
             return
@@ -168,14 +192,35 @@ def test_at_any_moment_of_a_trace_and_of_planning_an_interruption_computes_apart
         [[] for _ in range(10)]  # the collector runs, if it may
         gc.set_threshold(*before)
 
-    interrupted(function, act, -1)
-    count = interrupted(function, act, -1)
-    reached = [moment <= interrupted(function, act, moment) for moment in range(1, count, max(1, count // 25))]
+    reached = [moment <= at_call(moment, act, function) for moment in moments(function, examples(5, 25))]
     gc.collect()
-    assert len(made) == sum(reached) > 20
+    assert len(made) == sum(reached) > 3
     want = np.arange(1, 9.0) if cause == "finalizer" else np.tanh(np.arange(1, 9.0))
     for x in made:
         np.testing.assert_allclose(np.asarray(x), want, rtol=1e-6)
+
+
+def strike(frame, number=signal.SIGINT):
+    """As Python calls the handler between two lines of this frame."""
+    signal.getsignal(number)(number, frame)
+
+
+@pytest.mark.parametrize("function", [traced, planned, mapped])
+def test_ctrl_c_at_any_moment_of_a_trace_reaches_the_user_and_leaves_torch_as_it_was(function):
+    """While torch begins or ends a mode it would leave the mode on, and the notebook without any real tensor."""
+    struck = 0
+    for moment in moments(function, examples(10, 100), TORCHS):
+        try:
+            assert at_call(moment, strike, function, TORCHS) < moment, "it went on"
+        except KeyboardInterrupt:
+            struck += 1
+        assert torch.ones(2).tolist() == [1.0, 1.0]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert gc.isenabled()
+        with pytest.raises(NameError):
+            ts.lax.axis_index("i")
+    assert struck > 8
+    function()
 
 
 def test_a_handler_that_raises_ends_a_trace(handled):
@@ -199,126 +244,109 @@ def test_a_handler_that_raises_ends_a_trace(handled):
     assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def press_ctrl_c(*files, number=signal.SIGINT):
-    """As Python calls the handler, within a line of the first file, called from the next."""
-    frame = None
-    for file in reversed(files):
-        frame = SimpleNamespace(f_code=SimpleNamespace(co_filename=file), f_globals={}, f_back=frame)
-    signal.getsignal(number)(number, frame)
+def press(number=signal.SIGINT):
+    """Ctrl-C, or another signal, while a line of torch's runs, which the user's line has called."""
+    at_call(1, lambda frame: strike(frame, number), functools.partial(torch.is_tensor, 0))
 
 
-def test_ctrl_c_within_torch_strikes_at_the_next_op_or_at_the_end_and_pressed_again_at_once():
-    """While torch begins or ends a mode it would leave the mode on, and the notebook without any real tensor."""
-    x, reached = numbers(), []
-
-    def f(v, times):
-        y = v + 1
-        for _ in range(times):
-            reached.append("pressed")
-            press_ctrl_c(torch.__file__)
-        reached.append("went on")
-        return y + 1 if times else press_ctrl_c(torch.__file__) or y
-
-    for times in (1, 2, 0):
-        with pytest.raises(KeyboardInterrupt):
-            ts.jit(f, static_argnums=1)(x, times)
-    assert reached == ["pressed", "went on", "pressed", "pressed", "went on"]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
-def test_what_a_handler_raises_within_torch_strikes_at_the_next_op_or_at_the_end(handled):
-    """As Ctrl-C, also when an alarm rings twice; Ctrl-C meanwhile strikes at once."""
-    x, reached = numbers(), []
-
+@pytest.mark.parametrize("is_at_an_op", [True, False])
+@pytest.mark.parametrize(
+    "signals, error",
+    [
+        ([signal.SIGINT], KeyboardInterrupt),
+        ([signal.SIGTERM], TimeoutError),
+        ([signal.SIGTERM, signal.SIGTERM], TimeoutError),
+    ],
+)
+def test_what_a_handler_raises_within_torch_strikes_at_the_next_op_or_at_the_end(signals, error, is_at_an_op, handled):
     def handler(number, frame):
         raise TimeoutError("too long")
 
-    def f(v, numbers):
-        y = v + 1
-        for number in numbers:
-            reached.append(number)
-            press_ctrl_c(torch.__file__, number=number)
-        reached.append("went on")
-        return y + 1 if numbers else press_ctrl_c(torch.__file__, number=signal.SIGTERM) or y
-
     handled(handler)
-    alarm, ctrl_c = signal.SIGTERM, signal.SIGINT
-    for numbers_, error in [
-        ((alarm,), TimeoutError),
-        ((alarm, alarm), TimeoutError),
-        ((alarm, ctrl_c, alarm), KeyboardInterrupt),
-        ((), TimeoutError),
-    ]:
-        with pytest.raises(error):
-            ts.jit(f, static_argnums=1)(x, numbers_)
-    assert reached == [alarm, "went on", alarm, alarm, "went on", alarm, ctrl_c, "went on"]
+    reached = []
+
+    def f(v):
+        v = v + 1
+        for number in signals:
+            press(number)
+        reached.append("went on")
+        if is_at_an_op:
+            v = v + 1
+            reached.append("went too far")
+        return v
+
+    with pytest.raises(error):
+        ts.jit(f)(numbers())
+    assert reached == ["went on"]
     assert signal.getsignal(signal.SIGTERM) is handler
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert ts.jit(lambda v: v + 1)(x).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert ts.jit(lambda v: v + 1)(numbers()).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_handler_that_raises_where_pmap_binds_its_axes_leaves_none_bound(handled):
-    def handler(number, frame):
-        raise TimeoutError("too long")
-
-    def ring(frame, event, arg):
-        if event == "return" and frame.f_code.co_name == "__enter__" and axis_names.in_scope() and not rung:
-            rung.append(frame)
-            press_ctrl_c(contextlib.__file__, number=signal.SIGTERM)
-
-    handled(handler)
-    rung, x = [], numbers()
-    sys.setprofile(ring)
-    try:
-        with pytest.raises(TimeoutError) as raised:
-            ts.pmap(lambda v: ts.lax.psum(v, "i"), axis_name="i")(x)
-    finally:
-        sys.setprofile(None)
-    assert rung and raised.tb  # which keeps what was not left
-    assert axis_names.in_scope() == ()
-    assert ts.pmap(lambda v: ts.lax.psum(v, "i"), axis_name="i")(x).tolist() == [28] * 8
-
-
-def test_a_handler_that_raises_while_the_others_are_put_back_leaves_them_put_back(handled, monkeypatch):
+@pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_an_error_of_a_handler_waits_strikes_at_once(first, handled):
     def handler(number, frame):
         raise TimeoutError("too long")
 
     handled(handler)
-    put, unused = signal.signal, signal.getsignal(signal.SIGWINCH)
-    put(signal.SIGWINCH, lambda *_: None)  # has a higher number, so that it is put back later
-    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    reached = []
 
-    def put_and_ring(number, new):
-        old = put(number, new)
-        if new is handler:
-            signal.raise_signal(signal.SIGTERM)
-        return old
+    def f(v):
+        press(first)
+        reached.append("went on")
+        press()
+        reached.append("went too far")
+        return v
 
-    monkeypatch.setattr(signal, "signal", put_and_ring)
-    with pytest.raises(TimeoutError), undisturbed():
-        pass
-    after = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    put(signal.SIGWINCH, unused)
-    assert after == before
-    raise_waiting()  # nothing is left to be raised
-    assert gc.isenabled()
+    with pytest.raises(KeyboardInterrupt):
+        ts.jit(f)(numbers())
+    assert reached == ["went on"]
 
 
-def test_ctrl_c_that_waits_is_not_lost_where_another_handler_raises(handled):
+@pytest.mark.parametrize("is_in_torch", [True, False])
+def test_ctrl_c_that_waits_is_not_lost_where_another_handler_raises(is_in_torch, handled):
     def handler(number, frame):
         raise TimeoutError("too long")
 
     handled(handler)
 
     def f(v):
-        press_ctrl_c(torch.__file__)
-        signal.raise_signal(signal.SIGTERM)
+        press()
+        press(signal.SIGTERM) if is_in_torch else signal.raise_signal(signal.SIGTERM)
         return v + 1
 
     with pytest.raises(KeyboardInterrupt):
         ts.jit(f)(numbers())
-    raise_waiting()
+    assert ts.jit(lambda v: v + 1)(numbers()).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_handler_that_raises_while_the_others_are_put_back_leaves_them_put_back(handled):
+    def handler(number, frame):
+        raise TimeoutError("too long")
+
+    handled(handler)
+    unused = signal.signal(signal.SIGWINCH, lambda *_: None)  # has a higher number, so that it is put back later
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    began = []
+
+    def ring(frame, event, arg):
+        is_put = event == "return" and frame.f_code is signal.signal.__code__
+        if is_put and began and signal.getsignal(signal.SIGTERM) is handler:
+            sys.setprofile(None)
+            strike(frame, signal.SIGTERM)
+
+    function = ts.jit(lambda v: began.append(v) or v + 1)
+    x = numbers()
+    sys.setprofile(ring)
+    try:
+        with pytest.raises(TimeoutError):
+            function(x)
+    finally:
+        sys.setprofile(None)
+    after = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    signal.signal(signal.SIGWINCH, unused)
+    assert after == before
+    assert gc.isenabled()
+    assert function(numbers()).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_a_handler_that_a_traced_function_keeps_and_installs_later_raises_at_once(handled):
@@ -326,36 +354,24 @@ def test_a_handler_that_a_traced_function_keeps_and_installs_later_raises_at_onc
         raise TimeoutError("too long")
 
     handled(handler)
-    with undisturbed():
-        kept = signal.getsignal(signal.SIGTERM)
-    handled(kept)
+    kept = []
+    ts.jit(lambda v: kept.append(signal.getsignal(signal.SIGTERM)) or v + 1)(numbers())
+    handled(kept[0])
     with pytest.raises(TimeoutError):
-        press_ctrl_c(torch.__file__, number=signal.SIGTERM)
+        press(signal.SIGTERM)
 
 
-@pytest.mark.parametrize(
-    "files, waits",
-    [
-        ((__file__,), False),
-        ((threading.__file__, __file__, torch.__file__), False),
-        ((torch.__file__, __file__), True),
-        ((contextlib.__file__, torch.__file__, __file__), True),
-        ((abc.ABCMeta.__instancecheck__.__code__.co_filename, torch.__file__, __file__), True),
-        (("<string>", __file__), True),
-        ((), True),
-    ],
-)
-def test_ctrl_c_strikes_at_once_where_the_users_own_line_waits_in_a_library(files, waits):
+def test_ctrl_c_strikes_at_once_where_the_users_own_line_waits_in_a_library():
     reached = []
 
     def f(v):
-        press_ctrl_c(*files)
+        at_call(1, strike, threading.Event().is_set)
         reached.append("went on")
         return v + 1
 
     with pytest.raises(KeyboardInterrupt):
         ts.jit(f)(numbers())
-    assert bool(reached) is waits
+    assert not reached
 
 
 def test_a_handler_that_a_traced_function_installs_stays(handled):

@@ -1,9 +1,12 @@
 """Values written at a mask in a traced function, and masks of no dim."""
 
+import itertools
+
 import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE, every
 from tinyshard import P
 from tinyshard.compile.capture import TracedValueError
 
@@ -19,19 +22,19 @@ def _written_at(mask, value):
     return write
 
 
-@pytest.mark.parametrize("spec", [P("x"), P("y", "x"), P(None, "x"), P(None, "x", "y"), P("x", None, "y")], ids=str)
-@pytest.mark.parametrize(
-    "write",
-    [
-        _written_at(lambda x: x > 0, lambda x: 0.5),
-        _written_at(lambda x: x[:, :, 0] > 0, lambda x: 0.5),
-        _written_at(lambda x: x[:, 0, 0] > 0, lambda x: x.detach().sum()),
-        _written_at(lambda x: x[:, :, 0] > 0, lambda x: x.detach()[0, 0]),
-        _written_at(lambda x: (slice(None), x[0, :, 0] > 0), lambda x: x.detach()[0, 0]),
-        _written_at(lambda x: (slice(None), x[0] > 0), lambda x: 2.0),
-        lambda x: x.index_put((x[..., 0] > 0,), x.detach().mean(), accumulate=True),
-    ],
-)
+WRITES = [
+    _written_at(lambda x: x > 0, lambda x: 0.5),
+    _written_at(lambda x: x[:, :, 0] > 0, lambda x: 0.5),
+    _written_at(lambda x: x[:, 0, 0] > 0, lambda x: x.detach().sum()),
+    _written_at(lambda x: x[:, :, 0] > 0, lambda x: x.detach()[0, 0]),
+    _written_at(lambda x: (slice(None), x[0, :, 0] > 0), lambda x: x.detach()[0, 0]),
+    _written_at(lambda x: (slice(None), x[0] > 0), lambda x: 2.0),
+    lambda x: x.index_put((x[..., 0] > 0,), x.detach().mean(), accumulate=True),
+]
+LAYOUTS = [P("x"), P("y", "x"), P(None, "x"), P(None, "x", "y"), P("x", None, "y")]
+
+
+@pytest.mark.parametrize("write, spec", every(2, itertools.product(WRITES, LAYOUTS)))
 def test_a_write_at_a_mask_is_torchs_in_every_layout(write, spec):
     torch.manual_seed(0)
     value = torch.randn(8, 4, 2)
@@ -73,9 +76,10 @@ def test_the_gradient_of_a_value_written_at_a_mask_is_torchs(case):
         return (z * z.sin()).sum()
 
     wanted = torch.func.grad(loss, argnums=(0, 1))(y, value)
-    for put in (y, ts.device_put(y, ts.NamedSharding(ts.make_mesh((4, 2), ("a", "b")), P("a", "b")))):
-        for call in (ts.jit(ts.grad(loss, argnums=(0, 1))), ts.grad(ts.jit(loss), argnums=(0, 1))):
-            torch.testing.assert_close(ts.device_get(call(put, value)), wanted)
+    placed = ts.device_put(y, ts.NamedSharding(ts.make_mesh((4, 2), ("a", "b")), P("a", "b")))
+    inside, outside = ts.jit(ts.grad(loss, argnums=(0, 1))), ts.grad(ts.jit(loss), argnums=(0, 1))
+    for call, operand in [(inside, placed), (outside, y), *[(inside, y), (outside, placed)] * IS_WHOLE]:
+        torch.testing.assert_close(ts.device_get(call(operand, value)), wanted)
 
 
 def test_a_value_of_another_dtype_or_shape_than_torch_takes_at_a_mask_is_refused_still():

@@ -1,10 +1,13 @@
 """`y[:, i] = v` under vmap, as a loop over the examples has it: torch.func's own rule writes to other places."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import IS_WHOLE, mostly_whole
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -60,15 +63,23 @@ def loop(f, axes, *operands):
     return torch.stack([f(*row) for row in rows])
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("index", INDICES)
+def _number(row):
+    return list(INDICES).index(row[0]) + list(WAYS).index(row[1])
+
+
+@pytest.mark.parametrize(
+    "index, way",
+    mostly_whole(itertools.product(INDICES, WAYS), lambda row: row[1] != "vmap of jit" or _number(row) % 3 == 0),
+)
 def test_values_are_written_where_a_loop_writes_them(index, way):
     f = writes(INDICES[index])
-    for axes in AXES:
+    number = _number((index, way))
+    for axes in AXES if IS_WHOLE else [AXES[number // 2 % len(AXES)]] * (number % 2):
         operands = [x[0] if axis is None else x for x, axis in zip((X, AT, BESIDE, V), axes, strict=True)]
         assert torch.equal(ts.device_get(WAYS[way](f, axes)(*operands)), loop(f, axes, *operands))
-    placed = ts.device_put((X, AT, BESIDE, V), ts.NamedSharding(ts.make_mesh((8,), "a"), P("a")))
-    assert torch.equal(ts.device_get(WAYS[way](f, 0)(*placed)), loop(f, (0, 0, 0, 0), X, AT, BESIDE, V))
+    if IS_WHOLE or number % 2 == 0:
+        placed = ts.device_put((X, AT, BESIDE, V), ts.NamedSharding(ts.make_mesh((8,), "a"), P("a")))
+        assert torch.equal(ts.device_get(WAYS[way](f, 0)(*placed)), loop(f, (0, 0, 0, 0), X, AT, BESIDE, V))
 
 
 @pytest.mark.parametrize("index", MASKS)
