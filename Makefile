@@ -23,7 +23,7 @@ TWO := -n 2 --dist loadfile
 help:
 	@echo 'make lab         open JupyterLab on a working copy of the lessons (LAB_ARGS=--no-browser passes on)'
 	@echo 'make test        lint types unit sweeps workers doctests notebooks browser: a quarter of an hour on two cores'
-	@echo 'make test-all    the same with whole tables and series, gloo for all, every lesson in the browser: hours'
+	@echo 'make test-all    the same with whole tables and series, gloo for all, every lesson in the browser'
 	@echo 'make fast        lint, types and unit: what to run while editing'
 	@echo 'make format      rewrite the code in the one format'
 	@echo 'make mutants     forty deliberate faults, and which fast test notices each'
@@ -42,7 +42,7 @@ test: $(STEPS)
 	$(call heading,everything passed)
 
 # tests/extent.py reads it: each test that carries the marker `whole`, and all of what the others draw a part of.
-test-all sweep: export TINYSHARD_TESTS = whole
+test-all: export TINYSHARD_TESTS = whole
 test-all: $(STEPS)
 	$(call heading,everything passed$(comma) whole)
 
@@ -65,7 +65,9 @@ unit: test-installed
 	$(call heading,unit tests: no worker processes)
 	@$(PYTEST) $(TWO) tests --ignore=tests/workers --ignore=tests/browser --ignore=tests/sweeps
 
-# torch's op database, torch.nn, random programs, held against plain torch: a drawn part, on two cores at once.
+# torch's op database, torch.nn, random programs, held against plain torch: a drawn part, in test-all a larger one, in
+# sweep everything; on two cores at once.
+sweep: export TINYSHARD_TESTS = sweep
 sweeps sweep: test-installed
 	$(call heading,$@: op database$(comma) torch.nn$(comma) random programs)
 	@$(PYTEST) -n 2 --dist worksteal tests/sweeps

@@ -9,7 +9,7 @@ import os
 import pytest
 from hypothesis import settings
 
-from tests.extent import IS_WHOLE
+from tests.extent import IS_SWEEP, IS_WHOLE
 from tests.foreground import restore_sigint
 
 settings.register_profile("tinyshard", deadline=None, derandomize=True, database=None, print_blob=True)
@@ -27,10 +27,10 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` runs."""
-    if IS_WHOLE:
-        return
-    left_out = [item for item in items if item.get_closest_marker("whole")]
+    """Leave out what only `make test-all`, or `make sweep`, runs."""
+    others = {"whole": IS_WHOLE, "sweep": IS_SWEEP}
+    left_out = [item for item in items if not all(others.get(mark.name, True) for mark in item.iter_markers())]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("whole")]
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]

@@ -1,7 +1,8 @@
-"""How much a run tests: `make test` a part of each table and series, `make test-all` the whole.
+"""How much a run tests: `make test` a part of each table, `make test-all` the whole, `make sweep` every draw.
 
-The environment variable TINYSHARD_TESTS=whole asks for the whole. A test, or a row of a table, that only the whole has
-carries the marker `whole`; tests/conftest.py leaves those out of every other run.
+The environment variable TINYSHARD_TESTS says so: whole, or sweep. A test, or a row of a table, that only the whole has
+carries the marker `whole`, one for all draws of the sweeps the marker `sweep`; tests/conftest.py leaves these out of
+every other run.
 """
 
 import itertools
@@ -11,12 +12,18 @@ from typing import Any
 
 import pytest
 
-IS_WHOLE = os.environ.get("TINYSHARD_TESTS") == "whole"
+IS_SWEEP = os.environ.get("TINYSHARD_TESTS") == "sweep"
+IS_WHOLE = IS_SWEEP or os.environ.get("TINYSHARD_TESTS") == "whole"
 
 
 def examples(part: int, whole: int) -> int:
     """How many cases hypothesis draws."""
     return whole if IS_WHOLE else part
+
+
+def drawn(part: int, whole: int, sweep: int) -> int:
+    """How many a sweep draws in `make test`, in `make test-all`, and in `make sweep`."""
+    return sweep if IS_SWEEP else whole if IS_WHOLE else part
 
 
 def mostly_whole(rows: Iterable[Any], is_in_part: Callable[[Any], bool]) -> list[Any]:

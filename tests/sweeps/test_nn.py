@@ -1,25 +1,26 @@
 """The modules and losses of torch.nn on Arrays give what they give on plain tensors, forward and backward.
 
-By default the first row of each module and a fifth of the others run in one layout; TINYSHARD_TESTS=whole runs all rows
-in all layouts. What is expected to miss stands in MISSES, and one that does not miss is a failure too.
+`make test` runs the first row of each module in one layout, `make test-all` a fifth of the others too, `make sweep` all
+rows in all layouts. What is expected to miss stands in MISSES, and one that does not miss is a failure too.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from torch import nn
 
 import tinyshard as ts
-from tests.extent import IS_WHOLE
+from tests.extent import IS_SWEEP, mostly_whole
 from tests.sweeps.nn_cases import CASES
 from tests.sweeps.nn_losses import LOSSES
 from tests.sweeps.nn_running import WAYS, outcomes
 
 ROWS = {**CASES, **LOSSES}
-LAYOUTS = range(8 if IS_WHOLE else 1)
+LAYOUTS = range(8 if IS_SWEEP else 1)
 
 ANY_WAY = tuple(WAYS)
 
@@ -69,10 +70,11 @@ def module_of(name: str) -> str:
     return name.partition(",")[0].split()[0]
 
 
-def drawn() -> list[str]:
+def drawn() -> list[Any]:
     """The rows of this run."""
-    first = {module_of(name): name for name in reversed(ROWS)}
-    return [name for name in ROWS if IS_WHOLE or first[module_of(name)] == name or random.Random(name).random() < 1 / 5]
+    first = set({module_of(name): name for name in reversed(ROWS)}.values())
+    rows = [name for name in ROWS if IS_SWEEP or name in first or random.Random(name).random() < 1 / 5]
+    return mostly_whole(rows, first.__contains__)
 
 
 def check_row(name: str, layouts: Sequence[int]) -> None:

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 import tinyshard as ts
-from tests.extent import IS_WHOLE
+from tests.extent import drawn, every
 from tests.sweeps.random_programs import program
 from tests.sweeps.test_nn import ROWS, check_row
 from tests.sweeps.test_random_programs import KEPT, check_program
 
-DRAWN = sorted(random.Random(0).sample(sorted(ROWS), 150 if IS_WHOLE else 20))
-PARTS = range(40 if IS_WHOLE else 1)
-A_PART = 25
+DRAWN = sorted(random.Random(0).sample(sorted(ROWS), drawn(6, 20, 150)))
+PARTS = range(drawn(1, 1, 40))
+A_PART = drawn(8, 25, 25)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,7 +27,7 @@ def eight_workers() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_module_and_its_gradients_equal_plain_torchs(name: str) -> None:
-    check_row(name, range(3) if IS_WHOLE else range(1))
+    check_row(name, range(drawn(1, 1, 3)))
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -36,6 +36,6 @@ def test_random_programs_give_what_plain_torch_gives(part: int) -> None:
         check_program(program(random.Random(f"{part} {number}").choice))
 
 
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize("name", every(3, KEPT))
 def test_a_program_that_once_missed_gives_what_plain_torch_gives(name: str) -> None:
     check_program(KEPT[name])

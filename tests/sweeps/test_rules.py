@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 import tinyshard as ts
-from tests.extent import IS_WHOLE
+from tests.extent import drawn
 from tests.sweeps import aten_calls
 from tinyshard.partition.verified import ANY_STRIDES, RULES
 
-DRAWS = 60 if IS_WHOLE else 3
-PARTS = 24 if IS_WHOLE else 16  # none takes longer than the limit of a test
-SAMPLES = 12 if IS_WHOLE else 2
+DRAWS = drawn(1, 3, 60)
+PARTS = drawn(16, 16, 24)  # none takes longer than the limit of a test
+SAMPLES = drawn(1, 2, 12)
 # kernels that make sparse tensors
 SPARSE = {
     "aten._sparse_coo_tensor_with_dims_and_tensors.default",
@@ -53,7 +53,7 @@ def test_an_op_partitioned_in_random_layouts_gives_what_torch_gives(part: int) -
     assert not wrong, "\n".join(wrong[:10])
 
 
-@pytest.mark.whole  # a drawn part meets a part of the ops
+@pytest.mark.sweep  # a drawn part meets a part of the ops
 def test_every_verified_rule_and_kernel_is_of_an_op_that_the_sweep_meets() -> None:
     assert set(found()) >= RULES
     assert set(found()) >= ANY_STRIDES

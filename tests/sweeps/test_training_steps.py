@@ -1,7 +1,8 @@
 """Losses and gradients of a training step equal plain torch's in every layout of a mesh (4, 2) that fits.
 
-By default each tensor has every layout at least once, eager and on the local runtime; a drawn part of these runs under
-jit and on worker processes. TINYSHARD_TESTS=whole runs all combinations of layouts of the tensors, in every way.
+Each tensor has every layout at least once, eager and on the local runtime (in `make test` every second one); a drawn
+part of these runs under jit and on worker processes. `make sweep` runs all combinations of layouts of the tensors, in
+every way.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 import tinyshard as ts
-from tests.extent import IS_WHOLE
+from tests.extent import IS_SWEEP, IS_WHOLE, drawn
 from tests.sweeps.nn_running import check_near
 from tests.sweeps.training_steps import (
     TRAININGS,
@@ -27,7 +28,7 @@ from tests.sweeps.training_steps import (
     step_of_blocks,
 )
 
-DRAWN = 2  # how many layouts of a step run by default under jit, and on worker processes
+DRAWN = drawn(1, 2, 2)  # how many layouts of a step run under jit, and on worker processes
 
 WAYS = pytest.mark.parametrize("way", ["eager", "jit"])
 STEPS = pytest.mark.parametrize("name", TRAININGS)
@@ -40,10 +41,12 @@ def runtime(request: Any) -> Iterator[str]:
     ts.shutdown()
 
 
-def drawn(layouts: list[Any], name: str, way: str, runtime: str) -> list[Any]:
+def chosen(layouts: list[Any], name: str, way: str, runtime: str) -> list[Any]:
     """The part of the layouts that this run goes through."""
-    if IS_WHOLE or (way, runtime) == ("eager", "local") or len(layouts) <= DRAWN:
+    if IS_SWEEP or len(layouts) <= DRAWN:
         return layouts
+    if (way, runtime) == ("eager", "local"):
+        return layouts if IS_WHOLE else layouts[::2]
     return random.Random(f"{name} {way} {runtime}").sample(layouts, DRAWN)
 
 
@@ -67,8 +70,8 @@ def check_step(run: Callable[..., Any], training: Training, params: Any, batch: 
 def test_a_step_is_plain_torchs_in_every_layout_of_the_batch(name: str, way: str, runtime: str) -> None:
     training = TRAININGS[name]
     want, run = plain_step(training), wrapped(way, step(training))
-    layouts = every_combination(training.batch, 121) if IS_WHOLE else every_layout(training.batch)
-    for batch in drawn(layouts, name, way, runtime):
+    layouts = every_combination(training.batch, 121) if IS_SWEEP else every_layout(training.batch)
+    for batch in chosen(layouts, name, way, runtime):
         check_step(run, training, [ts.P()] * len(training.params), batch, want)
 
 
@@ -78,8 +81,8 @@ def test_a_step_is_plain_torchs_in_every_layout_of_the_parameters(name: str, way
     training = TRAININGS[name]
     want, run = plain_step(training), wrapped(way, step(training))
     tensors = training.params.values()
-    layouts = every_combination(tensors, 121) if IS_WHOLE else every_layout(tensors)
-    for params in drawn(layouts, name, way, runtime):
+    layouts = every_combination(tensors, 121) if IS_SWEEP else every_layout(tensors)
+    for params in chosen(layouts, name, way, runtime):
         check_step(run, training, params, [ts.P("a")] * len(training.batch), want)
 
 
@@ -88,6 +91,6 @@ def test_a_step_is_plain_torchs_in_every_layout_of_the_parameters(name: str, way
 def test_a_step_by_shard_map_and_pmean_is_plain_torchs(name: str, way: str, runtime: str) -> None:
     training = TRAININGS[name]
     want = plain_step(training)
-    for cut in drawn(blocks_of_examples(training), name, way, runtime):
+    for cut in chosen(blocks_of_examples(training), name, way, runtime):
         run = wrapped(way, step_of_blocks(training, cut))
         check_step(run, training, [ts.P()] * len(training.params), [cut] * len(training.batch), want)
