@@ -26,6 +26,11 @@ def drawn(part: int, whole: int, sweep: int) -> int:
     return sweep if IS_SWEEP else whole if IS_WHOLE else part
 
 
+def in_words(value: Any) -> str:
+    """The id of a parameter: a function's name, and of anything else its str; the same in each process of a run."""
+    return getattr(value, "__name__", None) or str(value)
+
+
 def mostly_whole(rows: Iterable[Any], is_in_part: Callable[[Any], bool]) -> list[Any]:
     """The rows of a table as parameters; those outside the part carry the marker `whole`."""
     return [row if is_in_part(row) else _whole(row) for row in rows]

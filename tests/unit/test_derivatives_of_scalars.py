@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import tinyshard as ts
-from tests.extent import every
+from tests.extent import every, in_words
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -171,7 +171,7 @@ def test_an_argument_named_twice_by_argnums_is_refused(argnums):
 LOSSES = (F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.l1_loss)
 
 
-@pytest.mark.parametrize(("shape", "loss"), every(3, itertools.product([(0,), (0, 8), (8, 0)], LOSSES)), ids=str)
+@pytest.mark.parametrize(("shape", "loss"), every(3, itertools.product([(0,), (0, 8), (8, 0)], LOSSES)), ids=in_words)
 def test_a_mean_loss_of_nothing_is_torchs_with_its_gradient(shape, loss):
     x, y = torch.zeros(shape), torch.ones(shape)
     value, slope = torch.func.grad_and_value(loss)(x, y)[::-1]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.extent import every
+from tests.extent import every, in_words
 from tests.traces import same
 from tinyshard import P
 from tinyshard.core.errors import TracedValueError
@@ -93,7 +93,7 @@ def test_a_shape_that_depends_on_values_is_a_clear_error():
 
 
 @pytest.mark.parametrize(
-    "wrap, spec", every(3, itertools.product((lambda f: f, ts.jit), (P("a"), P(None, "b"), P()))), ids=str
+    "wrap, spec", every(3, itertools.product((lambda f: f, ts.jit), (P("a"), P(None, "b"), P()))), ids=in_words
 )
 def test_repeat_interleave_that_is_told_the_size_of_its_result_has_a_shape(mesh, wrap, spec):
     x, times = torch.arange(32.0).reshape(8, 4), torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])

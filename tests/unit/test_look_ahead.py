@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import tinyshard as ts
-from tests.extent import every
+from tests.extent import every, in_words
 
 P = ts.P
 
@@ -80,7 +80,7 @@ def test_a_gradient_is_combined_once(mesh: ts.Mesh, update: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize(
-    "update, spec", every(5, itertools.product((adam, clipped, signs), (P("d"), P(None, "d")))), ids=str
+    "update, spec", every(5, itertools.product((adam, clipped, signs), (P("d"), P(None, "d")))), ids=in_words
 )
 def test_a_gradient_is_combined_where_the_moments_are(
     mesh: ts.Mesh, update: Callable[..., Any], spec: ts.PartitionSpec
