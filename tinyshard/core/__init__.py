@@ -11,6 +11,7 @@ axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
 undisturbed  a trace, and what interrupts it: finalizers and signal handlers
 users_code   which lines are the user's, and the IPython shell that runs them
+progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines
 primitive    an op of tinyshard's own with all its rules: the base of `tinyshard/primitives/`
 evaluate     the one walk over a traced graph, and what interprets it
