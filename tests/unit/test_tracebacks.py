@@ -39,6 +39,24 @@ CASES = {
     ],
     "import numpy as np\nts.jit(lambda v: np.asarray(v))(x)": ["np.asarray(v)", "  rule:", "  try:"],
     "def f(v):\n    raise KeyboardInterrupt\n\nts.jit(f)(x)": ["ts.jit(f)(x)", "raise KeyboardInterrupt"],
+    "def f(v):\n    if v > 0:\n        return v\n\nts.vmap(f)(torch.ones(3))": [
+        "ts.vmap(f)",
+        "if v > 0:",
+        "  got:",
+        "  try:",
+    ],
+    "class N(torch.nn.Module):\n    def forward(self, v):\n        return v @ v\n\nN()(x)": ["N()(x)", "return v @ v"],
+    "@torch.no_grad()\ndef f():\n    return x @ x\n\nf()": ["f()", "return x @ x", "must have same reduction dim"],
+    "import functools\nfunctools.reduce(lambda a, b: a @ b, [x, x])": ["functools.reduce(", "must have same reduction"],
+    "def h(g):\n    raise KeyError\n\np = x + 0\np.requires_grad_().register_hook(h)\np.sum().backward()": [
+        "raise KeyError"
+    ],
+    "f = ts.jit(lambda v: f(v))\nf(x)": ["f(x)", "lambda v: f(v)", "RecursionError"],
+    "torch.utils._pytree.tree_map(lambda a: a.foo, [x])": ["lambda a: a.foo", "has no attribute 'foo'"],
+    "try:\n    x @ x\nexcept RuntimeError as error:\n    raise ValueError('mine') from error": [
+        "x @ x",
+        "ValueError: mine",
+    ],
     "try:\n    x @ x\nexcept RuntimeError:\n    missing": ["x @ x", "same reduction dim", "missing", "NameError"],
     "try:\n    x @ x\nexcept RuntimeError:\n    x[0] = 1": ["x @ x", "same reduction dim", "x[0] = 1", "  try:"],
 }
@@ -184,6 +202,20 @@ def test_an_error_that_does_not_pass_through_tinyshard_is_shown_whole() -> None:
     error = caught(lambda: torch.nn.Linear(2, 3)(torch.ones(5)))
     with tracebacks.shortened(error):
         assert "torch/nn/modules/linear.py" in printed(error)
+
+
+def test_an_error_of_tinyshards_that_torch_caught_keeps_its_words_without_frames() -> None:
+    def convert() -> None:  # as torch.testing.assert_close does
+        try:
+            ts.make_mesh((0,), ("x",))
+        except ValueError as error:
+            assert error.__traceback__ is not None
+            raise RuntimeError("of torch's") from error.with_traceback(error.__traceback__.tb_next)
+
+    error = caught(convert)
+    with tracebacks.shortened(error):
+        assert "\ntinyshard.errors" not in printed(error).partition("Traceback")[0]
+        assert "  got:" in printed(error) and "tinyshard/" not in printed(error)
 
 
 def test_an_error_without_a_line_of_the_users_is_shown_whole() -> None:

@@ -1,7 +1,7 @@
 """Tracebacks: an uncaught error shows the user's own lines, and leaves out the frames of tinyshard and of torch.
 
 Only what is printed is short, by `sys.excepthook` or by IPython's shell: the error itself keeps every frame, for
-debuggers, pytest and `traceback.print_exc()`. An error that has not passed through tinyshard is shown as it is.
+debuggers, pytest and `traceback.print_exc()`. An error that has nothing to do with tinyshard is shown as it is.
 
     cell, line 2                    shown
       Array.__torch_function__      hidden: tinyshard, torch, and what these two call of Python's own library
@@ -64,10 +64,11 @@ def shortened(error: BaseException | None) -> Iterator[None]:
         error: the error to be shown.
     """
     global _is_hint_shown
-    if error is None or config.read("tracebacks") == "full":
+    chain = list(_chain(error))
+    is_whole = config.read("tracebacks") == "full" or not any(_passes_tinyshard(e) for e in chain)
+    if error is None or is_whole or _short(error.__traceback__) is None:  # without a line of the user's: an inner error
         yield
         return
-    chain = list(_chain(error))
     saved = [(e, e.__traceback__, e.__cause__, e.__context__, e.__suppress_context__) for e in chain]
     notes = getattr(error, "__notes__", None)
     shown = [error, *(e for after, e in itertools.pairwise(chain) if not _is_replaced(e, by=after))]
@@ -77,8 +78,7 @@ def shortened(error: BaseException | None) -> Iterator[None]:
                 one.__cause__, one.__context__ = (before, None) if one.__cause__ else (None, before)
                 one.__suppress_context__ = one.__cause__ is not None
             one.__traceback__ = _short(one.__traceback__)
-        is_shorter = any(e.__traceback__ is not trace for e, trace, *_ in saved) or len(shown) < len(chain)
-        if is_shorter and not _is_hint_shown:
+        if not _is_hint_shown:
             _is_hint_shown = True
             error.__notes__ = [*(notes or ()), _HINT]
         yield
@@ -92,10 +92,10 @@ def shortened(error: BaseException | None) -> Iterator[None]:
             del error.__notes__
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """An error, the one that it was raised from or while handling, and so on."""
     seen: set[int] = set()
-    one: BaseException | None = error
+    one = error
     while one is not None and id(one) not in seen:
         seen.add(id(one))
         yield one
@@ -107,18 +107,14 @@ def _before(error: BaseException) -> BaseException | None:
 
 
 def _is_replaced(error: BaseException, by: BaseException) -> bool:
-    """Whether tinyshard, or torch beneath it, raised an error, caught it and raised another one in its place."""
-    first, last = list(_frames(error.__traceback__)), list(_frames(by.__traceback__))
-    if not (first and last and _passes_tinyshard(by.__traceback__)):
-        return False
-    return first[0][1] and first[-1][1] and last[-1][1]
+    """Whether an error was raised and caught inside, and tinyshard raised another one in its place."""
+    inside, theirs = [is_hidden for _, is_hidden in _frames(error.__traceback__)], list(_frames(by.__traceback__))
+    return bool(inside and theirs) and inside[0] and inside[-1] and _is_tinyshards(theirs[-1][0])
 
 
 def _short(trace: TracebackType | None) -> TracebackType | None:
-    """The frames that are shown; all of them if they do not pass through tinyshard, or none would be left."""
+    """The frames that are shown; None if there is none."""
     own = [one for one, is_hidden in _frames(trace) if not is_hidden]
-    if not own or not _passes_tinyshard(trace):
-        return trace
     short = None
     for one in reversed(own):
         short = TracebackType(short, one.tb_frame, one.tb_lasti, one.tb_lineno)
@@ -143,5 +139,9 @@ def _is_pythons(frame: FrameType) -> bool:
     return file.startswith(_PYTHONS) and not file.startswith(_INSTALLED) and not is_main
 
 
-def _passes_tinyshard(trace: TracebackType | None) -> bool:
-    return any(one.tb_frame.f_code.co_filename.startswith(PACKAGE) for one, _ in _frames(trace))
+def _passes_tinyshard(error: BaseException) -> bool:
+    return any(_is_tinyshards(one) for one, _ in _frames(error.__traceback__))
+
+
+def _is_tinyshards(one: TracebackType) -> bool:
+    return one.tb_frame.f_code.co_filename.startswith(PACKAGE)
