@@ -84,7 +84,7 @@ def _show_in_notebook(line: str | None) -> None:
 def _bar() -> Any:
     from tqdm.auto import tqdm
 
-    class Line(tqdm):  # type: ignore[misc, type-arg]
+    class Line(tqdm):  # type: ignore[misc]
         monitor_interval = 0  # no thread that draws
 
     Line.set_lock(threading.RLock())  # tqdm's own is one between processes
