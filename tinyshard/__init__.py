@@ -54,7 +54,7 @@ from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
 from tinyshard.arrays.shard import Shard
 from tinyshard.compile.compiled import collectives_in
-from tinyshard.core import config, errors, tree
+from tinyshard.core import config, errors, tracebacks, tree
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import (
@@ -96,6 +96,8 @@ _sys.modules.update(
         "tinyshard.tree": tree,
     }
 )
+
+tracebacks.install()
 
 __version__ = "0.1.0"
 

@@ -25,6 +25,7 @@ from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.hidden_effects import call_profiler, runs_in_batch_norm, statistics_error, writes_statistics
 from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.compile.zero_tangents import followed
+from tinyshard.core import progress
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
@@ -160,8 +161,8 @@ class Watch(TorchDispatchMode):
         from torch._subclasses.fake_tensor import DynamicOutputShapeException
         from torch._subclasses.functional_tensor import FunctionalTensor
 
-        kwargs = kwargs or {}
-        recorder = current_recorder()
+        progress.still_doing()
+        recorder, kwargs = current_recorder(), kwargs or {}
         if recorder is None:
             return op(*args, **kwargs)
         where = recorder.where()
@@ -181,7 +182,6 @@ class Watch(TorchDispatchMode):
         asked, op = op, aten.zeros.default if op is aten._efficientzerotensor.default else op  # it has no memory
         if op in (aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default, aten.allclose.default):
             raise traced_value_error(where)
-        fresh = op in (aten.lift_fresh.default, aten.lift_fresh_copy.default)
         recorder.rescales_weights |= op is aten.embedding_renorm_.default
         if op in BATCH_NORMS and writes_statistics(args):
             got = f"running_mean and running_var of a call in {where}, under jit"
@@ -194,7 +194,7 @@ class Watch(TorchDispatchMode):
             raise closed_over_changed(f"{op._schema.name.removeprefix('aten::')} in {where}")
         if op._schema.is_mutable and op.namespace not in ("aten", "prims"):
             raise custom_op_writes(op, f"{op} in {where}")
-        if not fresh:
+        if op not in (aten.lift_fresh.default, aten.lift_fresh_copy.default):
             args, kwargs = tree_map_only(
                 torch.Tensor,
                 lambda x: recorder.capture(x) if _is_closed_over(x, FunctionalTensor) else x,

@@ -25,6 +25,7 @@ from tinyshard.compile.executable import (
 from tinyshard.compile.signature import Signature
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import Traced, closed_names
+from tinyshard.core import progress
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import is_same_placement
@@ -121,7 +122,8 @@ class TraceCacheEntry:
         key = (assignment.platform, assignment.devices, specs, asked)
         known = self.executables.get(key)
         if known is None:
-            with default_dtype(self.traced.default_dtype):
+            what = f"planning a program for {len(assignment.devices)} devices"
+            with default_dtype(self.traced.default_dtype), progress.doing(what):
                 known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
         return known
 

@@ -1,8 +1,9 @@
-"""Flags that change what programs do; those are part of every cache key."""
+"""Flags: a row for each; those that change what programs do are part of every cache key."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from typing import Any, NamedTuple
 
 import torch
 
@@ -10,29 +11,46 @@ from tinyshard.core.errors import UnknownFlagError
 
 __all__ = ["FLAGS", "UnknownFlagError", "update"]
 
-# name -> (default, meaning, whether it changes programs)
-FLAGS: dict[str, tuple[Any, str, bool]] = {
-    "explain_cache_misses": (False, "print why a jitted function is traced again", False),
-    "explain_gathers": (False, "print which op gathers an operand, on whose line, how many bytes and why", False),
-    "threefry_partitionable": (
-        True,
-        "a random number depends on its own counter alone, not on how many there are",
-        True,
+
+class Flag(NamedTuple):
+    """A flag.
+
+    Attributes:
+        default: its value before `update`; a new value has the same type.
+        meaning: what it does.
+        changes_programs: whether it is part of every cache key.
+        choices: its legal values, if they are words: then the environment variable TINYSHARD_<NAME> sets it too.
+    """
+
+    default: Any
+    meaning: str
+    changes_programs: bool = False
+    choices: tuple[str, ...] = ()
+
+
+FLAGS: dict[str, Flag] = {
+    "explain_cache_misses": Flag(False, "print why a jitted function is traced again"),
+    "explain_gathers": Flag(False, "print which op gathers an operand, on whose line, how many bytes and why"),
+    "threefry_partitionable": Flag(
+        True, "a random number depends on its own counter alone, not on how many there are", changes_programs=True
     ),
-    "check_replicated": (
+    "check_replicated": Flag(
         False,
         "shard_map and pmap compare the blocks of a result that out_specs or out_axes call the same",
-        True,
+        changes_programs=True,
     ),
-    "debug_key_reuse": (False, "drawing twice from one key, outside of jit, is an error", False),
-    "hosts_timeout_s": (120, "how long ts.init(hosts=...) waits for the workers of other machines", False),
-    "collective_timeout_s": (60, "how long a wait goes on while no device makes progress; then it is an error", False),
+    "debug_key_reuse": Flag(False, "drawing twice from one key, outside of jit, is an error"),
+    "hosts_timeout_s": Flag(120, "how long ts.init(hosts=...) waits for the workers of other machines"),
+    "collective_timeout_s": Flag(60, "how long a wait goes on while no device makes progress; then it is an error"),
+    "tracebacks": Flag(
+        "short", "what an uncaught error shows: the user's own lines, or every frame", choices=("short", "full")
+    ),
 }
 
 # what `set_mesh` made current; no ContextVar: a notebook may run each cell in a context of its own
 mesh: list[Any] = [None]
-_values: dict[str, Any] = {name: default for name, (default, _, _) in FLAGS.items()}
-_CHANGE_PROGRAMS = tuple(name for name, (_, _, changes) in FLAGS.items() if changes)
+_values: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items()}
+_CHANGE_PROGRAMS = tuple(name for name, flag in FLAGS.items() if flag.changes_programs)
 
 
 def update(name: str, value: Any) -> None:
@@ -40,10 +58,10 @@ def update(name: str, value: Any) -> None:
 
     Args:
         name: one of `FLAGS`.
-        value: of the same type as its default.
+        value: of the same type as its default; one of its choices, if it has any.
 
     Raises:
-        UnknownFlagError: no such flag, or a value of another type, or a number below 1.
+        UnknownFlagError: no such flag, or a value of another type, a number below 1, or a word that is no choice.
 
     Communication: none.
 
@@ -52,7 +70,9 @@ def update(name: str, value: Any) -> None:
     """
     if name not in FLAGS:
         raise UnknownFlagError(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
-    kind = type(FLAGS[name][0])
+    kind, choices = type(FLAGS[name].default), FLAGS[name].choices
+    if choices and value not in choices:
+        raise UnknownFlagError(f"{name!r} takes {' or '.join(map(repr, choices))}", got=repr(value))
     if type(value) is not kind:
         raise UnknownFlagError(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})")
     if kind is int and value < 1:
@@ -69,3 +89,8 @@ def key() -> tuple[Any, ...]:
     """What changes programs: flags, the current mesh, and torch's default dtype and its autocast."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return (*map(_values.__getitem__, _CHANGE_PROGRAMS), mesh[0], torch.get_default_dtype(), autocast)
+
+
+for _name, _flag in FLAGS.items():
+    if _flag.choices and f"TINYSHARD_{_name.upper()}" in os.environ:
+        update(_name, os.environ[f"TINYSHARD_{_name.upper()}"])

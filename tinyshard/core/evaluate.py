@@ -15,6 +15,8 @@ import torch
 from torch.fx import graph_module
 from torch.fx.node import map_arg
 
+from tinyshard.core import progress
+
 
 class Interpreter:
     """What a walk over a graph makes of its nodes."""
@@ -57,6 +59,7 @@ def evaluate(
     made = {} if made is None else made
     given = iter(inputs)
     for node in module.graph.nodes:
+        progress.still_doing()
         if node.op == "placeholder":
             made[node] = next(given)
         elif node.op == "get_attr":

@@ -23,7 +23,7 @@ from tinyshard.compile.explain import explanation
 from tinyshard.compile.signature import Bound, Signature, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, codes_of, traces_of
 from tinyshard.compile.tracing import trace
-from tinyshard.core import axis_names, config
+from tinyshard.core import axis_names, config, progress
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
@@ -243,7 +243,8 @@ class Jitted:
         return entry, [*operands, *closed]
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
-        return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names))
+        with progress.doing(f"tracing {self._name}"):
+            return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names))
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 

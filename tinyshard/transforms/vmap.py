@@ -180,5 +180,6 @@ def _as_own_errors() -> Iterator[None]:
             raise
         for words, (problem, rule, try_, kind) in _REFUSALS.items():
             if words in str(error):
-                raise kind(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_) from None
+                own = kind(problem, got=str(users_line_of(error) or users_line()), rule=rule, try_=try_)
+                raise own.with_traceback(error.__traceback__) from None
         raise

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tinyshard.core.users_code import ipython_shell
 from tinyshard.runtime.controller.connection import Calls
 from tinyshard.runtime.controller.lineage import Run, Where, users_line_of
 from tinyshard.runtime.failure import interrupted
@@ -140,7 +141,7 @@ def after_interrupted_cells(call: Callable[[Where], None]) -> Callable[[], None]
     Returns:
         A function that removes the hook. Outside of IPython neither does anything.
     """
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = ipython_shell()
     if shell is None:
         return lambda: None
     show = shell.showtraceback

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 from tinyshard.core.types import ShapedType
-from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH
+from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH, ipython_shell
 from tinyshard.runtime.failure import Failure
 
 _NOT_THE_USERS = (PACKAGE, TORCH)
@@ -33,7 +33,7 @@ class Where:
     line: int
 
     def __str__(self) -> str:
-        shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+        shell = ipython_shell()
         name = shell.compile.format_code_name(self.file) if shell is not None else None
         place = f"{name[1]}, line {self.line}" if name else f"{self.file}:{self.line}" if self.line else self.file
         text = linecache.getline(self.file, self.line).strip()

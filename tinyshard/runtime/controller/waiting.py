@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from tinyshard.core import progress
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
@@ -24,6 +25,8 @@ LOOK_EVERY_S = 0.5
 # how long one wait for shared memory takes, and how long a wait for answers between two of them
 GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
+# what a notebook shows of a long wait
+_WAITING = "waiting for the devices"
 
 
 class Waiting:
@@ -56,7 +59,9 @@ class Waiting:
         if not dispatcher.started.is_open:
             self.check_can_wait()
             try:
-                dispatcher.started.wait()
+                with progress.doing("starting the devices"):
+                    while not dispatcher.started.wait(LOOK_EVERY_S):
+                        progress.still_doing()
             except KeyboardInterrupt:
                 self.cancel()
                 raise
@@ -85,10 +90,15 @@ class Waiting:
             return
         patience = Patience()
         try:
-            while not self.glances(known, GLANCE_FOR_S) and not any(link.lost for link in self.links(self.late(known))):
-                self._dispatcher.check_open()
-                self._check(self.late(known), patience)
-                time.sleep(BETWEEN_GLANCES_S)  # another thread may sleep in the glance, and this one does not
+            if self.glances(known, GLANCE_FOR_S):
+                return
+            with progress.doing(_WAITING):
+                while not any(link.lost for link in self.links(self.late(known))):
+                    self._dispatcher.check_open()
+                    self._check(self.late(known), patience)
+                    time.sleep(BETWEEN_GLANCES_S)  # another thread may sleep in the glance, and this one does not
+                    if self.glances(known, GLANCE_FOR_S):
+                        return
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -178,8 +188,12 @@ class Waiting:
             self._dispatcher.ring()
             if timeout_s >= 0:
                 return latch.wait(timeout_s)
-            while not latch.wait(LOOK_EVERY_S):
+            if latch.wait(LOOK_EVERY_S):
+                return True
+            with progress.doing(_WAITING):
                 self._check(devices, patience)
+                while not latch.wait(LOOK_EVERY_S):
+                    self._check(devices, patience)
         except KeyboardInterrupt:
             self.cancel()
             raise
@@ -191,6 +205,7 @@ class Waiting:
         Raises:
             CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
         """
+        progress.still_doing()
         now_s = time.monotonic()
         if now_s - patience.looked_s < LOOK_EVERY_S / 2:
             return

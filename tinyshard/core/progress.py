@@ -1,0 +1,94 @@
+"""Progress: in a notebook, one line says what a first call or a wait has been doing for two seconds, until it is over.
+
+    with doing("tracing step"):     around what may take long, never on the path of a call like an earlier one
+        for op in function:
+            still_doing()           now and then, in the main thread: no other thread draws
+
+`show` is the front end: it gets the line, or None when it is over. By default that is tqdm's, in a notebook whose page
+can answer questions; scripts, nbval and nbconvert show nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tinyshard.core.users_code import ipython_shell
+
+_AFTER_S = 2.0
+_EVERY_S = 0.5
+
+
+@dataclass(slots=True)
+class _Task:
+    what: str
+    since_s: float
+    next_s: float  # when it is shown
+    is_shown: bool = False
+
+
+_task: _Task | None = None
+
+
+@contextlib.contextmanager
+def doing(what: str) -> Iterator[None]:
+    """Say what the main thread does in this block; one block within another is part of it, and says nothing.
+
+    Args:
+        what: "tracing step".
+    """
+    global _task
+    if _task is not None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    now_s = time.monotonic()
+    task = _task = _Task(what, now_s, now_s + _AFTER_S)
+    try:
+        yield
+    finally:
+        _task = None
+        if task.is_shown:
+            show(None)
+
+
+def still_doing() -> None:
+    """Say that it goes on; shows the line if it is time to."""
+    task = _task
+    if task is None or (now_s := time.monotonic()) < task.next_s:
+        return
+    if threading.current_thread() is threading.main_thread():
+        task.next_s = now_s + _EVERY_S
+        task.is_shown = True
+        show(f"{task.what}: {now_s - task.since_s:.0f} s")
+
+
+def _show_in_notebook(line: str | None) -> None:
+    """Draw a line below the cell, or take it away."""
+    kernel = getattr(ipython_shell(), "kernel", None)
+    if not getattr(kernel, "_allow_stdin", False):  # the page that runs this cell: nbval and nbclient answer nothing
+        return
+    with contextlib.suppress(Exception):  # without tqdm there is no line; nor may one that fails end what goes on
+        if line is not None:
+            _bar().set_description_str(line)
+        elif _bar.cache_info().currsize:
+            _bar().close()
+            _bar.cache_clear()
+
+
+@functools.cache
+def _bar() -> Any:
+    from tqdm.auto import tqdm
+
+    class Line(tqdm):  # type: ignore[misc]
+        monitor_interval = 0  # no thread that draws
+
+    Line.set_lock(threading.RLock())  # tqdm's own is one between processes
+    return Line(bar_format="{desc}", leave=False)
+
+
+show = _show_in_notebook
