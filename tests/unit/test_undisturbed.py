@@ -12,6 +12,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from torch import overrides
 
 import tinyshard as ts
 from tests.extent import examples, mostly_whole
@@ -215,12 +216,27 @@ def test_ctrl_c_at_any_moment_of_a_trace_reaches_the_user_and_leaves_torch_as_it
         except KeyboardInterrupt:
             struck += 1
         assert torch.ones(2).tolist() == [1.0, 1.0]
+        assert overrides._len_torch_function_stack() == 0
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         assert gc.isenabled()
         with pytest.raises(NameError):
             ts.lax.axis_index("i")
     assert struck > 8
     function()
+
+
+def test_ctrl_c_as_torch_begins_or_ends_a_transformations_mode_leaves_no_mode():
+    x, files = numbers(), overrides.__file__
+
+    def mapped_eagerly():
+        assert ts.vmap(lambda v: v * 2)(x).tolist() == [2 * i for i in range(8)]
+
+    count = at_call(0, None, mapped_eagerly, files)
+    assert count > 3
+    for moment in range(1, count + 1):
+        with contextlib.suppress(KeyboardInterrupt):
+            at_call(moment, strike, mapped_eagerly, files)
+        assert overrides._len_torch_function_stack() == 0
 
 
 def test_a_handler_that_raises_ends_a_trace(handled):

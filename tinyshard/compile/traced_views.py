@@ -230,9 +230,10 @@ class one_transform(one_call):
     In inference_mode torch would count no writes: here it only switches gradients off.
     """
 
-    __slots__ = ("_counted", "_watch")
+    __slots__ = ("_counted", "_depth", "_watch")
 
     def __enter__(self) -> None:
+        self._depth = torch._C._len_torch_function_stack()
         self._counted = contextlib.ExitStack()
         if torch.is_inference_mode_enabled():
             self._counted.enter_context(torch._C._InferenceMode(False))
@@ -247,5 +248,7 @@ class one_transform(one_call):
             if self._watch is not None:
                 self._watch.__exit__(*args)  # it may refuse what is left of the views
         finally:
+            while torch._C._len_torch_function_stack() > self._depth:  # Ctrl-C as torch ended the mode
+                torch._C._pop_torch_function_stack()
             super().__exit__(*args)
             self._counted.close()
