@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import tinyshard.arrays.instead  # noqa: F401  what is called in place of some functions of torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
+from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
+from tinyshard.core import tree as trees
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
@@ -28,8 +30,9 @@ def device_put(tree: Any, device: Any = None) -> Any:
     """Place a tensor, or every tensor of a tree, on devices.
 
     Args:
-        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these. Host values are copied before it
-            returns, so later changes to them do not reach the Array.
+        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these: a list of numbers is a tree of 0-d
+            values. None stays None. Host values are copied before it returns, so later changes to them do not reach
+            the Array.
         device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
             None for the default device (then the result is uncommitted).
 
@@ -58,7 +61,7 @@ def device_put(tree: Any, device: Any = None) -> Any:
     """
     if is_container(device):
         return map_with(_put_leaf, tree, device, is_whole)
-    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=is_whole)
+    return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
 
 
 def _put_leaf(value: Any, device: Any) -> Any:
@@ -162,7 +165,7 @@ def device_get(tree: Any) -> Any:
     Raises:
         RemoteError, DeviceLostError: a value could not be computed.
 
-    Communication: from the devices to the host; waits.
+    Communication: from the devices to the host, of all leaves at once; waits.
 
     Example:
         >>> import tinyshard as ts
@@ -170,7 +173,9 @@ def device_get(tree: Any) -> Any:
         >>> ts.device_get({"x": ts.array([1, 2])})
         {'x': tensor([1, 2])}
     """
-    return tree_map_only(Array, lambda x: x._gather(), tree)
+    leaves, form = tree_flatten(tree)
+    given = iter(gathered([x for x in leaves if isinstance(x, Array)]))
+    return tree_unflatten([next(given) if isinstance(x, Array) else x for x in leaves], form)
 
 
 def array(value: Any, dtype: torch.dtype | None = None) -> Array:

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.core import axis_names
+from tinyshard.core import axis_names, tree
 from tinyshard.core.errors import DtypeError, MappingError, TinyshardError
 from tinyshard.core.leaves import is_whole
 from tinyshard.primitives.collective import Groups, axis_total
@@ -99,12 +98,12 @@ def dim_of(dim: int, ndim: int, what: str) -> int:
     return dim % ndim
 
 
-def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = "") -> Any:
+def on_leaves(one: Callable[[torch.Tensor, int], Any], operand: Any, adds: str = "") -> Any:
     """What a collective does to each leaf: `one(leaf, ndim)`, ndim being the dims that its user counts.
 
     Args:
         one: of a tensor; of keys it gets the words, whose last dim stays.
-        tree: leaves are tensors, what can be made one, and keys.
+        operand: a tree; its leaves are tensors, what can be made one, and keys. None stays None.
         adds: what the collective is called, if it computes with values: then keys are refused.
 
     Raises:
@@ -121,4 +120,4 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = ""
             raise DtypeError(f"{adds} computes with numbers, and keys are none", got=got, try_=try_)
         return type(leaf)(one(leaf.data, leaf.ndim))
 
-    return tree_map(apply, tree, is_leaf=is_whole)
+    return tree.map(apply, operand)
