@@ -14,6 +14,7 @@ from tinyshard.arrays.constraint import Target, is_transformed, placed_at
 from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core import tree as trees
+from tinyshard.core.absent import check_others
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
@@ -26,7 +27,7 @@ from tinyshard.sharding.mesh import current_mesh
 from tinyshard.sharding.prefix import is_container, map_with
 
 
-def device_put(tree: Any, device: Any = None) -> Any:
+def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
     """Place a tensor, or every tensor of a tree, on devices.
 
     Args:
@@ -35,6 +36,7 @@ def device_put(tree: Any, device: Any = None) -> Any:
             the Array.
         device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
             None for the default device (then the result is uncommitted).
+        others: JAX's donate and may_alias are taken, and have no effect.
 
     Returns:
         The same tree of Arrays, committed to their devices; at once, the data is on its way.
@@ -59,9 +61,20 @@ def device_put(tree: Any, device: Any = None) -> Any:
         >>> ts.device_put(torch.ones(4, 6), sharding).addressable_shards[1]
         Shard(device=CPU 1, index=(slice(0, 2, None), slice(3, 6, None)), replica_id=0)
     """
+    check_others(device_put, others)
     if is_container(device):
-        return map_with(_put_leaf, tree, device, is_whole)
-    return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
+        return map_with("device_put's shardings do not fit its values", _put_leaf, tree, device, is_whole)
+    try:
+        return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
+    except ShardingError as error:
+        if isinstance(tree, list | tuple) and all(isinstance(x, bool | int | float | complex) for x in tree):
+            raise ShardingError(
+                "device_put places each number of a list for itself",
+                got=f"{type(tree).__name__} of {len(tree)} numbers, and {device!r}",
+                rule="a list is a tree, and a number in it a 0-d value, which has no dim to cut",
+                try_="ts.device_put(torch.tensor(numbers), sharding)",
+            ) from error
+        raise
 
 
 def _put_leaf(value: Any, device: Any) -> Any:
@@ -143,6 +156,9 @@ def _can_be_shared(values: np.ndarray) -> bool:
 
 
 def _not_numeric(value: Any) -> DtypeError:
+    if isinstance(value, int):
+        rule = "-2**63 <= n < 2**63"
+        return DtypeError("an int that has more bits than torch's ints", got=str(value), rule=rule, try_="float(n)")
     return DtypeError(
         "not a value that can live on a device",
         got=f"{type(value).__name__}: {str(value)[:60]}",

@@ -97,7 +97,7 @@ class Compiled:
         if (given, left_out) != (form, nones):
             got = f"{spelled_call(given, left_out)}, compiled for {spelled_call(form, nones)}"
             self._refuse(got, "its arguments are put together as in lower(), static ones left out")
-        operands = as_operands(leaves)
+        operands = as_operands(leaves, lambda: self._names, "", self._name)
         wrong = [
             f"{name}: {shaped_type_of(x)}, compiled for {meta}"
             for name, x, meta in zip(self._names, operands, self._signature.metas, strict=True)

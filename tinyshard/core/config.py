@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tinyshard.core.errors import UnknownFlagError
+from tinyshard.core.ints import as_int
 
 __all__ = ["FLAGS", "UnknownFlagError", "update"]
 
@@ -53,8 +54,13 @@ def update(name: str, value: Any) -> None:
     if name not in FLAGS:
         raise UnknownFlagError(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
     kind = type(FLAGS[name][0])
+    number = as_int(value) if kind is int and not isinstance(value, bool) else None
+    value = value if number is None else number
     if type(value) is not kind:
-        raise UnknownFlagError(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})")
+        raise UnknownFlagError(
+            f"{name!r} takes {'an int' if kind is int else f'a {kind.__name__}'}",
+            got=f"{value!r} ({type(value).__name__})",
+        )
     if kind is int and value < 1:
         raise UnknownFlagError(f"{name!r} is a positive int", got=repr(value))
     _values[name] = value

@@ -113,6 +113,10 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], operand: Any, adds: str =
     def apply(leaf: Any) -> Any:
         if not is_whole(leaf):
             x = leaf if isinstance(leaf, torch.Tensor) else as_tensor(leaf)
+            if adds and x.is_floating_point() and x.dtype.itemsize == 1:
+                rule = f"torch does not compute with {x.dtype}, it only stores values in it"
+                try_ = f"ts.lax.{adds}(x.to(torch.bfloat16), axis_name)"
+                raise DtypeError(f"{adds} of 8-bit floats", got=f"{x.dtype}", rule=rule, try_=try_)
             return one(x, x.dim())
         if adds:
             got = f"a {type(leaf).__name__} of shape {leaf.shape} for each of the axis"

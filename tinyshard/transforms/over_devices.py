@@ -54,8 +54,6 @@ class Split:
 class OverDevices(Jitted):
     """A function that every device runs on its own shard. Made by `pmap` and `shard_map`."""
 
-    what = ""
-
     def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
         numbers, by_name = static_both_ways(function, tuple(static_numbers), ())
         super().__init__(function, None, None, numbers, by_name)
