@@ -313,7 +313,7 @@ WRONG = {
     "in_axes of other containers": (
         lambda: ts.vmap(lambda d: d["w"], in_axes=({"v": 0},))({"w": X}),
         ValueError,
-        ["in_axes does not fit", "dict of 'v' for dict of 'w'"],
+        ["in_axes do not fit", "dict of 'v' for dict of 'w'"],
     ),
     "no axis": (lambda: ts.vmap(lambda v: v, in_axes=1.0)(X), ValueError, ["1.0", "an int or None"]),
     "a bool for an axis": (lambda: ts.vmap(lambda v: v, in_axes=True)(X), ValueError, ["True", "an int or None"]),

@@ -105,7 +105,7 @@ class Array(Immutable):
     torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
     and `block_until_ready()` wait.
 
-    `torch.save` writes a tree of Arrays as whole values, `torch.load` gives uncommitted Arrays back, and
+    `torch.save` writes a tree of Arrays as whole values, `torch.load`, after `import tinyshard`, gives Arrays back, and
     `ts.device_put(torch.load(file), shardings)` places them under any sharding. `torch.save(ts.device_get(tree), file)`
     writes a file that is read without tinyshard.
 

@@ -68,6 +68,7 @@ def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
         return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
     except ShardingError as error:
         if isinstance(tree, list | tuple) and all(isinstance(x, bool | int | float | complex) for x in tree):
+            as_sharding(device)  # raises for what is not a place
             raise ShardingError(
                 "device_put places each number of a list for itself",
                 got=f"{type(tree).__name__} of {len(tree)} numbers, and {device!r}",
@@ -285,7 +286,7 @@ def block_until_ready(tree: Any) -> Any:
     return tree
 
 
-def _from_values(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
+def saved_array(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
     """What unpickling gives: the values, on the default device of whoever loads them."""
     made: Any = array(values)
     if is_param:
@@ -293,5 +294,7 @@ def _from_values(values: torch.Tensor, requires_grad: bool = False, is_param: bo
     return made.requires_grad_() if requires_grad else made
 
 
-torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
-Array._from_values = staticmethod(_from_values)
+# A process that has not imported tinyshard is told by torch.load that `tinyshard.saved_array` is to be allowed.
+saved_array.__module__ = "tinyshard"
+torch.serialization.add_safe_globals([saved_array])  # torch.load, which by default trusts nobody, may call it
+Array._from_values = staticmethod(saved_array)

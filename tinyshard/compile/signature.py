@@ -201,7 +201,7 @@ def checked_numbers(argnums: Any, what: str) -> tuple[int, ...]:
 
 
 def static_both_ways(
-    function: Any, numbers: Sequence[int], names: Sequence[str]
+    function: Any, numbers: Sequence[int], names: Sequence[str], what: str = "jit"
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """An argument may be given by position or by name: static by one is static by the other.
 
@@ -218,7 +218,7 @@ def static_both_ways(
                     "a static argument has a position that the function does not have",
                     got=f"{number} among the static positions {tuple(numbers)}",
                     rule=f"{getattr(function, '__name__', 'it')} takes {len(plain)} arguments by position",
-                    try_="static_argnames for an argument that is given by name",
+                    try_="static_argnames for an argument that is given by name" if what == "jit" else "",
                 )
     if known is not None and inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in names:

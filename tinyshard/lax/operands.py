@@ -28,7 +28,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
             raise MappingError(
                 "an axis name is a string",
                 got=f"{axis!r} ({type(axis).__name__})",
-                try_="psum(x, 'i'), or a tuple of names",
+                try_="axis_name='i', or a tuple of names",
             )
         axis_names.find(axis)
     if len(set(axes)) < len(axes):

@@ -154,7 +154,7 @@ def _check_names(names: tuple[Any, ...], shape: tuple[int, ...]) -> None:
             "the mesh needs a name for each axis",
             got=f"{len(names)} names {names} for a device grid of shape {tuple(shape)}",
             rule="as many names as the grid has dims",
-            try_="Mesh(devices.reshape(...), names) with as many sizes as names",
+            try_=f"{len(shape)} names, or a grid of {len(names)} dims",
         )
 
 

@@ -19,7 +19,7 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
     """One axis for each leaf of the tree, None leaves included.
 
     Raises:
-        MappingError: the prefix has other containers than the tree, or holds something that is no axis.
+        MappingError: the prefix has other containers than the tree, or holds something that is not an axis.
 
     Example:
         >>> spread_axes("in_axes", (0, {"w": None, "b": 1}), (1, {"w": (2, 3), "b": 4}))
@@ -29,9 +29,9 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
     def misfit(prefix: Any, tree: Any) -> MappingError:
         if not is_container(prefix):
             rule = "an axis is an int or None"
-            return MappingError(f"{what} holds something that is no axis", got=repr(prefix), rule=rule)
+            return MappingError(f"{what} hold something that is not an axis", got=repr(prefix), rule=rule)
         return MappingError(
-            f"{what} does not fit",
+            f"{what} do not fit",
             got=f"{sized(prefix)} for {sized(tree)}",
             rule="it has the same containers, or one axis in place of a whole subtree",
         )

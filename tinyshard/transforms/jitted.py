@@ -105,7 +105,7 @@ class Jitted:
                 "a described value cannot be computed with",
                 got=f"{self._name} called with a ShapeDtypeStruct",
                 rule="it stands for an array in lower(), and has no values",
-                try_=f"jit({self._name}).lower(...), or a call with Arrays",
+                try_=f"ts.{self.what}({self._name}).lower(...), or a call with Arrays",
             )
         entry, everything = self._everything(bound, self._in_place(bound))
         if _is_watched(everything):
@@ -198,7 +198,7 @@ class Jitted:
             assignment = self._assignment(entry, everything, bound.names)
             executable = entry.executable(everything, assignment, self._named(entry))
             roots = (self._function, *bound.statics)
-            return Compiled(self._name, entry, executable, assignment, bound, roots)
+            return Compiled(self._name, entry, executable, assignment, bound, roots, self.what)
 
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 

@@ -106,11 +106,11 @@ def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False)
         is_complex = is_tensor and leaf.dtype.is_complex
         if not is_tensor or not (leaf.dtype.is_floating_point or (is_complex and not real)):
             kinds = "real floating-point" if real else "floating-point or complex"
-            other = "ts.vjp, whose cotangents are complex" if is_complex else "x.float()"
+            other = "ts.vjp, whose cotangents are complex; or " if is_complex else "x.float(); or " if is_tensor else ""
             raise DtypeError(
                 f"{what} needs {kinds} tensors to differentiate by",
                 got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
-                try_=f"{other}; or let the function close over what is not differentiated by",
+                try_=f"{other}let the function close over what is not differentiated by",
             )
     return tree
 
