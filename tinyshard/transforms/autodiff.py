@@ -175,8 +175,9 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     if len(primals) != len(tangents):
         raise DtypeError("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}")
     primals, tangents = capture_arguments((primals, tangents))
-    of = OfLeaves("jvp", fun, checked_values("jvp", primals), has_aux)
-    slopes = tree.leaves(fitted("jvp", "tangent", tuple(tangents), of.arguments(of.leaves)))
+    primals = checked_values("jvp", primals)
+    of = OfLeaves("jvp", fun, primals, has_aux)
+    slopes = tree.leaves(fitted("jvp", "tangent", tangents, primals))
     pairs = [_beside(x, slope) for x, slope in zip(of.leaves, slopes, strict=True)]
     with one_transform():
         found: Any = torch.func.jvp(of, tuple(x for x, _ in pairs), tuple(t for _, t in pairs), has_aux=has_aux)
