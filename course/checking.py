@@ -84,9 +84,11 @@ def _crash(error: BaseException, answer: object) -> str:
     Where no line of theirs was running, it takes other arguments, or the judge has stumbled over what it is, or
     returned.
     """
-    from tinyshard.core.errors import TinyshardError  # not at the top: the commands of the kit start without it
+    from tinyshard.core.errors import RemoteError, TinyshardError  # not at the top: the kit's commands start without it
 
-    first = (str(error).strip().splitlines() or ["no message"])[0]
+    lines = str(error).strip().splitlines() or ["no message"]
+    # of an op that failed on a device the first line says which op, and the second one why
+    first = f"{lines[1].strip()} ({lines[0]})" if type(error) is RemoteError and len(lines) > 1 else lines[0]
     told = f"{type(error).__name__}: {textwrap.shorten(first, WIDTH)}"
     theirs = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
     if theirs and theirs[-1].line:

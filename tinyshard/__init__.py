@@ -52,6 +52,7 @@ from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
+from tinyshard.arrays.placement import saved_array as saved_array  # the name that files of torch.save hold
 from tinyshard.arrays.shard import Shard
 from tinyshard.compile.compiled import collectives_in
 from tinyshard.core import config, errors, tracebacks, tree

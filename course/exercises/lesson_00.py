@@ -22,7 +22,10 @@ def judge_part(part: Callable[..., object]) -> Verdict:
     x, up, down = (torch.randint(-1, 2, shape, generator=generator).float() for shape in shapes)
     y = torch.relu(x @ up) @ down
     got = [part(x, up, down, k) for k in range(DEVICES)]
-    told = [difference(mine, _part(x, up, down, k), f"the part of device {k}") for k, mine in enumerate(got)]
+    sizes = "x, up and down of shapes " + ", ".join(map(str, shapes))
+    told = [
+        difference(mine, _part(x, up, down, k), f"for {sizes} the part of device {k}") for k, mine in enumerate(got)
+    ]
     if not any(told):
         return PASSED
     first = next(filter(None, told))

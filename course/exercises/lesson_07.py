@@ -131,7 +131,9 @@ def judge_column_sums(column_sums: Callable[..., Any]) -> Verdict:
     mesh = ts.make_mesh((4, 2), ("a", "b"))
     left, right = (ts.device_put(numbers, ts.NamedSharding(mesh, spec)) for spec in (P(None, "b"), P("b")))
     wanted = torch.relu(numbers @ numbers).sum(0)
-    wrong = difference(ts.jit(column_sums)(left, right), wanted, "the sums", tolerance=1e-3)
+    wrong = difference(
+        ts.jit(column_sums)(left, right), wanted, "for two matrices of 64 x 64 numbers the result", tolerance=1e-3
+    )
     return differs(wrong) if wrong else PASSED
 
 

@@ -141,7 +141,9 @@ def judge_two_stages(answer: Answer) -> Verdict:
     got = ts.vmap(ts.vmap(answer, axis_name="device"), axis_name="host")(x)
     if got is None:
         return differs("it returns None")
-    told = difference(got, x.sum((0, 1)).expand(2, 4, NUMBERS), "what the devices hold")
+    told = difference(
+        got, x.sum((0, 1)).expand(2, 4, NUMBERS), f"for eight rows of {NUMBERS} numbers, what the devices hold"
+    )
     if told:
         return differs(told.splitlines()[0])
     mesh = ts.AbstractMesh((2, 4), ("host", "device"))

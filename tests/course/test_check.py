@@ -10,7 +10,9 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import torch
 
+import tinyshard as ts
 from course import check, checking, deadline, exercises, progress
 from course.exercises import UnknownExerciseError
 from course.exercises.exercise import PASSED, Exercise, Verdict, differs, is_untouched
@@ -86,6 +88,16 @@ def test_a_crashing_answer_gets_its_error_its_line_and_a_hint(capsys: pytest.Cap
         "  at:   return 1 / nothing",
         "  hint 1 of 3: How many are there?",
     ]
+
+
+def test_of_an_error_on_a_device_the_cause_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    ts.init(devices=2, runtime="local")
+
+    def beyond() -> object:
+        return torch.gather(ts.array([1.0, 2.0]), 0, ts.array([9])).tolist()
+
+    told = "99.1: it raised RemoteError: RuntimeError: index 9 is out of bounds for dimension 0 with size 2"
+    assert said(capsys, beyond)[0].startswith(told)
 
 
 @pytest.mark.parametrize("error", [SystemExit(2), RecursionError(), ExceptionGroup("two", [ValueError("x")])])

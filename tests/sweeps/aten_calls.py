@@ -27,6 +27,7 @@ from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import dtensor, partitioner
 from tinyshard.partition.reshard import ShardedVar
+from tinyshard.runtime.controller.refs import Wanted
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
 LARGEST = 4_000
@@ -319,7 +320,7 @@ def _difference(
         local = placed.local(tuple(axes))
         everything = {d: tuple(slice(0, n) for n in local.shape) for d in range(count)}
         for device in range(count):
-            got = runtime.gather(buffer, {device: everything[device]}, local.shape, local.dtype)
+            (got,) = runtime.gather([Wanted(buffer, {device: everything[device]}, local.shape, local.dtype)])
             if not _same(got, want[layout.index(device, tuple(want.shape))], want):
                 return f"result {number} is wrong on device {device}"
     return None

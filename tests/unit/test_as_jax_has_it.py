@@ -330,11 +330,11 @@ def test_a_container_of_ones_own_is_one_in_trees_of_axes(wrap):
 
 def test_a_prefix_with_another_container_than_ones_own_is_refused():
     pair, cut = Pair(torch.ones(4), torch.ones(4)), ts.NamedSharding(ts.make_mesh((4,), "x"), ts.P("x"))
-    with pytest.raises(ts.ShardingError, match=r"does not fit the tree[^$]*got:  tuple of 2 for Pair of 2"):
+    with pytest.raises(ts.ShardingError, match=r"do not fit its values[^$]*got:  tuple of 2 for Pair of 2"):
         ts.device_put(pair, (cut, cut))
     with pytest.raises(ts.ShardingError, match="got:  Pair of 2 for list of 2"):
         ts.device_put([pair.left, pair.right], Pair(cut, cut))
-    with pytest.raises(ts.MappingError, match="got:  Pair of 2 for Tensor"):
+    with pytest.raises(ts.MappingError, match="got:  Pair of 2 for one value"):
         ts.vmap(lambda x: x, in_axes=(Pair(0, None),))(pair.left)
 
 

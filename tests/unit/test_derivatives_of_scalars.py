@@ -143,9 +143,11 @@ def test_vjp_inside_jit_and_vmap_checks_too():
 
 def test_derivatives_by_integers_and_strings_are_an_error():
     for name in ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian"):
-        for wrong in (2, True, torch.tensor(2), np.arange(3), "x", None):
+        for wrong in (2, True, torch.tensor(2), np.arange(3), "x"):
             with pytest.raises(ts.DtypeError, match="real floating-point"):
                 getattr(ts, name)(cube)(wrong)
+        with pytest.raises(ts.DtypeError, match="nothing to differentiate by"):
+            getattr(ts, name)(cube)(None)
     with pytest.raises(ts.DtypeError, match="floating-point"):
         ts.vjp(cube, torch.tensor(2))
 

@@ -1,7 +1,9 @@
 """What is said of names and arguments that JAX has and tinyshard has not, and of ways in that do not fit."""
 
+import functools
 import importlib
 import math
+import re
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.optim import adam, sgd
 import tinyshard as ts
 from tests.extent import every
 from tinyshard import P
-from tinyshard.core.absent import NAMES, OF_ARRAYS
+from tinyshard.core.absent import ARGUMENTS, NAMES, OF_ARRAYS, WITHOUT_EFFECT
 from tinyshard.core.errors import TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -271,3 +273,136 @@ def test_a_trace_of_torchs_own_that_meets_an_array_is_refused():
     with pytest.raises(TracedValueError, match="lower"):
         make_fx(lambda y: torch.mul(y.sin(), x))(torch.ones(2))
     assert x.sin().shape == (2,)
+
+
+# ---- what the hints say is true -------------------------------------------------------------------------------------
+
+HINTS = [
+    *(hint for names in NAMES.values() for hint in names.values()),
+    *OF_ARRAYS.values(),
+    *(hint for table in (ARGUMENTS, WITHOUT_EFFECT) for names in table.values() for hint in names.values()),
+]
+NO_FUNCTIONS = {torch.cond, torch.func.functional_call}  # of torch's that are no ops, and take Arrays all the same
+
+
+@functools.cache
+def takes_tensors():
+    """The functions of torch that hand an Array to its class, which decides what they do."""
+    return {f for functions in torch.overrides.get_overridable_functions().values() for f in functions}
+
+
+@pytest.mark.parametrize("hint", sorted(set(HINTS)))
+def test_each_name_that_a_hint_recommends_is_there_and_takes_an_array(hint):
+    x = ts.device_put(torch.ones(8), ts.NamedSharding(ts.make_mesh(8, "d"), P("d")))
+    for root, path in re.findall(r"\b(ts|torch|x)((?:\.[a-zA-Z_]\w*)+)", hint):
+        found = {"ts": ts, "torch": torch, "x": x}[root]
+        for name in path.split(".")[1:]:
+            found = getattr(found, name)
+        is_function = root == "torch" and callable(found) and not isinstance(found, type)
+        is_of_trees = getattr(found, "__module__", "") == "torch.utils._pytree"
+        assert not is_function or is_of_trees or found in NO_FUNCTIONS | takes_tensors(), f"{root}{path}"
+
+
+def test_a_name_of_torchs_is_said_to_work_on_arrays_where_torch_asks_their_class():
+    for name in dir(torch):
+        if name.startswith("_") or name in ts.__all__:
+            continue
+        with pytest.raises(AttributeError) as caught:
+            ts.__getattr__(name)
+        for own in re.findall(r"torch\.(\w+), which works on Arrays", str(caught.value)):
+            assert getattr(torch, own) in takes_tensors(), name
+
+
+def test_names_of_torchs_that_mean_something_else_here_say_what():
+    for name, told in {
+        "optim": r"ts\.tree\.map\(lambda p, g: p - rate \* g",
+        "no_grad": r"x\.detach\(\)",
+        "manual_seed": r"ts\.random\.key\(seed\)",
+        "zeros": r"ts\.array\(torch\.zeros\(\.\.\.\)\)",
+        "randint": r"dir\(ts\.random\)",
+        "float32": r"try:  torch\.float32$",
+        "distribute_tensor": r"ts\.device_put\(x, sharding\)",
+        "init_device_mesh": r"ts\.make_mesh",
+        "relu_": r"torch\.relu, which works on Arrays",
+    }.items():
+        with pytest.raises(AttributeError, match=told):
+            getattr(ts, name)
+
+
+def test_what_a_dtensor_has_points_to_what_does_it_here():
+    x = ts.array([1.0])
+    for name, told in {
+        "full_tensor": "ts.device_get(x)",
+        "to_local": "x.addressable_shards[i].data",
+        "redistribute": "ts.device_put(x, sharding)",
+        "placements": "x.sharding",
+        "device_mesh": "x.sharding.mesh",
+    }.items():
+        with pytest.raises(AttributeError, match=re.escape(told)):
+            getattr(x, name)
+
+
+def test_arguments_of_jaxs_and_torchs_say_what_to_write():
+    xs = torch.ones(3)
+    assert ts.device_put(xs, donate=True, may_alias=False).tolist() == [1, 1, 1]
+    assert ts.grad(torch.sum, holomorphic=False, allow_int=False)(xs).tolist() == [1, 1, 1]
+    assert ts.random.key(3, impl="threefry2x32").shape == ts.random.PRNGKey(3, impl=None).shape == ()
+    for wrong, told in [
+        (lambda: ts.vmap(torch.sin, spmd_axis_name="d"), r"ts\.device_put\(x, sharding\)"),
+        (lambda: ts.vmap(torch.sin, in_dims=0), "in_axes="),
+        (lambda: ts.vmap(torch.sin, randomness="same"), r"ts\.random\.split"),
+        (lambda: ts.grad(torch.sum, holomorphic=True), r"grad has no argument 'holomorphic'(?s:.*)ts\.vjp"),
+        (lambda: ts.value_and_grad(torch.sum, allow_int=True), "value_and_grad has no argument 'allow_int'"),
+        (lambda: ts.jacrev(torch.sin, chunk_size=2), r"jacrev has no argument 'chunk_size'(?s:.*)ts\.vjp\(f, x\)\[1\]"),
+        (lambda: ts.hessian(torch.sum, argnum=1), "argnums="),
+        (lambda: ts.random.key(0, impl="rbg"), "the only one"),
+        (lambda: ts.random.wrap_key_data([0, 1], impl="rbg"), "the only one"),
+        (lambda: ts.device_put(xs, src=None), "device_put has no argument 'src'"),
+    ]:
+        with pytest.raises(TypeError, match=told):
+            wrong()
+
+
+def test_a_mesh_in_a_with_statement_points_to_set_mesh():
+    with pytest.raises(ts.MeshError, match=r"try:  with ts\.set_mesh\(mesh\):"), ts.make_mesh(8, "d"):
+        pass
+
+
+def test_a_device_of_ours_in_torchs_to_points_to_device_put():
+    x, device = ts.array([1.0, 2.0]), ts.devices()[1]
+    for call in (
+        lambda: x.to(device),
+        lambda: x.to(device=device),
+        lambda: x.to(ts.SingleDeviceSharding(device), torch.float64),
+    ):
+        with pytest.raises(ts.DtypeError, match=r"ts\.device_put\(x, device\)"):
+            call()
+    assert (
+        x.to(torch.float64).dtype
+        == x.to("cpu", torch.float64).dtype
+        == x.to(dtype=torch.float64).dtype
+        == torch.float64
+    )
+
+
+def test_a_list_of_numbers_that_is_to_be_cut_is_said_to_be_a_tree():
+    rows = ts.NamedSharding(ts.make_mesh(2, "d"), P("d"))
+    for numbers in ([1.0, 2.0], (1, 2), [True, False]):
+        with pytest.raises(ts.ShardingError, match=r"a list is a tree(?s:.*)ts\.device_put\(torch\.tensor"):
+            ts.device_put(numbers, rows)
+    assert [x.item() for x in ts.device_put([1.0, 2.0], ts.devices()[1])] == [1, 2]
+    with pytest.raises(ts.ShardingError, match="rank"):
+        ts.device_put([torch.tensor(1.0)], rows)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("name", ["psum", "pmean", "pmax", "pmin", "psum_scatter"])
+def test_a_collective_that_computes_refuses_floats_of_8_bits_by_name(name, dtype):
+    x = torch.ones(2, 2).to(dtype)
+    for mapped in (ts.vmap, ts.pmap):
+        with pytest.raises(
+            ts.DtypeError, match=rf"{name} of 8-bit floats(?s:.*)ts\.lax\.{name}\(x\.to\(torch\.bfloat16\)"
+        ):
+            mapped(lambda v: getattr(ts.lax, name)(v, "i"), axis_name="i")(x)
+    moved = ts.pmap(lambda v: ts.lax.ppermute(v, "i", [(0, 1), (1, 0)]), axis_name="i")(x)
+    assert torch.equal(ts.device_get(moved).view(torch.uint8), x.view(torch.uint8))

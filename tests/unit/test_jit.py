@@ -105,7 +105,7 @@ def test_none_among_the_arguments_stays_none():
 
 @pytest.mark.parametrize("argument", ["text", len, object()])
 def test_what_is_no_tensor_is_refused(argument):
-    with pytest.raises(TypeError, match=r"no tensor|not a value") as caught:
+    with pytest.raises(TypeError, match=r"not a tensor|not a value") as caught:
         ts.jit(lambda x, y: x)(torch.ones(2), argument)
     assert isinstance(caught.value, ts.DtypeError)
 

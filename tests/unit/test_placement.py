@@ -48,7 +48,7 @@ def test_a_tree_is_placed_leaf_by_leaf_or_with_a_prefix(mesh):
     assert placed["w"].sharding == rows
     assert placed["b"][1].sharding == whole
     assert ts.device_get(placed)["b"][1] == 3.0
-    with pytest.raises(ts.ShardingError, match="does not fit the tree"):
+    with pytest.raises(ts.ShardingError, match="do not fit its values"):
         ts.device_put(tree, [rows, whole])
 
 

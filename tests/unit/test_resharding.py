@@ -22,6 +22,7 @@ from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Builder, Program
 from tinyshard.partition import partitioner
 from tinyshard.partition.reshard import ShardedVar, reshard
+from tinyshard.runtime.controller.refs import Wanted
 
 F32 = torch.float32
 
@@ -305,5 +306,6 @@ def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(l
     for device in range(8):
         index = layout.index(device, (12, 4))
         shape = expected[index].shape
-        got = runtime.gather(buffer, {device: tuple(slice(0, n) for n in shape)}, tuple(shape), torch.float32)
+        places = {device: tuple(slice(0, n) for n in shape)}
+        (got,) = runtime.gather([Wanted(buffer, places, tuple(shape), torch.float32)])
         assert torch.equal(got, expected[index]), device

@@ -265,7 +265,11 @@ WRONG = {
     "no in_specs": (lambda: ts.shard_map(lambda v: v, mesh=mesh(), out_specs=P())(X), TypeError, ["no in_specs"]),
     "no out_specs": (lambda: ts.shard_map(lambda v: v, mesh=mesh(), in_specs=P())(X), TypeError, ["PartitionSpecs"]),
     "a string for a spec": (lambda: over(lambda v: v, "a", P())(X), TypeError, ["'a' (str)"]),
-    "too many specs": (lambda: over(lambda v: v, (P(), P()), P())(X), ValueError, ["tuple of 2 for tuple of 1"]),
+    "too many specs": (
+        lambda: over(lambda v: v, (P(), P()), P())(X),
+        ValueError,
+        ["in_specs do not fit the arguments", "2 entries for 1 positional"],
+    ),
     "an uneven cut": (lambda: over(lambda v: v, P(None, "b"), P())(X), ValueError, ["dim 1", "3 must be a multiple"]),
     "an unknown axis": (lambda: over(lambda v: v, P("z"), P())(X), ValueError, ["'z'", "('a', 'b')"]),
     "an axis twice": (lambda: over(lambda v: v, P("b", "b"), P())(torch.ones(2, 2)), ValueError, ["'b' twice"]),

@@ -304,12 +304,16 @@ WRONG = {
     "a dim that is not there": (lambda: ts.vmap(lambda v: v, in_axes=2)(X), ValueError, ["axis 2 of v, shape (4, 3)"]),
     "a negative dim too far": (lambda: ts.vmap(lambda v: v, in_axes=-3)(X), ValueError, ["axis -3 of v", "at least 3"]),
     "a number that is mapped": (lambda: ts.vmap(lambda v, n: v)(X, 2.0), ValueError, ["axis 0 of n, shape ()"]),
-    "a string that is mapped": (lambda: ts.vmap(lambda v, s: v)(X, "abc"), TypeError, ["str: abc"]),
+    "a string that is mapped": (
+        lambda: ts.vmap(lambda v, s: v)(X, "abc"),
+        TypeError,
+        ["s: 'abc' (str)", "in_axes=None"],
+    ),
     "too many in_axes": (lambda: ts.vmap(lambda v: v, in_axes=(0, 0))(X), ValueError, ["2 entries for 1 positional"]),
     "in_axes of other containers": (
         lambda: ts.vmap(lambda d: d["w"], in_axes=({"v": 0},))({"w": X}),
         ValueError,
-        ["in_axes does not fit", "dict of 'v' for dict of 'w'"],
+        ["in_axes do not fit", "dict of 'v' for dict of 'w'"],
     ),
     "no axis": (lambda: ts.vmap(lambda v: v, in_axes=1.0)(X), ValueError, ["1.0", "an int or None"]),
     "a bool for an axis": (lambda: ts.vmap(lambda v: v, in_axes=True)(X), ValueError, ["True", "an int or None"]),

@@ -3,6 +3,7 @@
 array          Array: shape, dtype and sharding are known at once, values are a future
 shard          Shard: what one device holds of an Array
 placement      device_put, device_get, array, block_until_ready
+gathering      the values of Arrays as plain tensors
 constraint     where a value is to be placed, as one op with its rules
 transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described

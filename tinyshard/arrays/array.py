@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tinyshard.arrays import strided
+from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.refusals import Immutable, refuse
 from tinyshard.arrays.shard import Shard
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
@@ -104,7 +105,7 @@ class Array(Immutable):
     torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
     and `block_until_ready()` wait.
 
-    `torch.save` writes a tree of Arrays as whole values, `torch.load` gives uncommitted Arrays back, and
+    `torch.save` writes a tree of Arrays as whole values, `torch.load`, after `import tinyshard`, gives Arrays back, and
     `ts.device_put(torch.load(file), shardings)` places them under any sharding. `torch.save(ts.device_get(tree), file)`
     writes a file that is read without tinyshard.
 
@@ -247,10 +248,7 @@ class Array(Immutable):
 
     def _gather(self) -> torch.Tensor:
         """The whole values as a plain tensor: waits, and copies one of each block here."""
-        layout, shape = self._layout, tuple(self.shape)
-        places = {layout.devices[p]: layout.index(p, shape) for p in layout.positions().values()}
-        whole: torch.Tensor = self._buffer.runtime.gather(self._buffer, places, shape, self.dtype)
-        return whole
+        return gathered([self])[0]
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The whole array as a NumPy array of its own. Waits.

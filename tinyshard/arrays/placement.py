@@ -6,12 +6,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 import tinyshard.arrays.instead  # noqa: F401  what is called in place of some functions of torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
+from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
+from tinyshard.core import tree as trees
+from tinyshard.core.absent import check_others
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
@@ -24,14 +27,16 @@ from tinyshard.sharding.mesh import current_mesh
 from tinyshard.sharding.prefix import is_container, map_with
 
 
-def device_put(tree: Any, device: Any = None) -> Any:
+def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
     """Place a tensor, or every tensor of a tree, on devices.
 
     Args:
-        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these. Host values are copied before it
-            returns, so later changes to them do not reach the Array.
+        tree: Arrays, torch tensors, NumPy arrays, numbers, or a tree of these: a list of numbers is a tree of 0-d
+            values. None stays None. Host values are copied before it returns, so later changes to them do not reach
+            the Array.
         device: a Sharding, a Device, a PartitionSpec (with `set_mesh`), a tree of these that is a prefix of `tree`, or
             None for the default device (then the result is uncommitted).
+        others: JAX's donate and may_alias are taken, and have no effect.
 
     Returns:
         The same tree of Arrays, committed to their devices; at once, the data is on its way.
@@ -56,9 +61,21 @@ def device_put(tree: Any, device: Any = None) -> Any:
         >>> ts.device_put(torch.ones(4, 6), sharding).addressable_shards[1]
         Shard(device=CPU 1, index=(slice(0, 2, None), slice(3, 6, None)), replica_id=0)
     """
+    check_others(device_put, others)
     if is_container(device):
-        return map_with(_put_leaf, tree, device, is_whole)
-    return tree_map(lambda leaf: _put_leaf(leaf, device), tree, is_leaf=is_whole)
+        return map_with("device_put's shardings do not fit its values", _put_leaf, tree, device, is_whole)
+    try:
+        return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
+    except ShardingError as error:
+        if isinstance(tree, list | tuple) and all(isinstance(x, bool | int | float | complex) for x in tree):
+            as_sharding(device)  # raises for what is not a place
+            raise ShardingError(
+                "device_put places each number of a list for itself",
+                got=f"{type(tree).__name__} of {len(tree)} numbers, and {device!r}",
+                rule="a list is a tree, and a number in it a 0-d value, which has no dim to cut",
+                try_="ts.device_put(torch.tensor(numbers), sharding)",
+            ) from error
+        raise
 
 
 def _put_leaf(value: Any, device: Any) -> Any:
@@ -140,6 +157,9 @@ def _can_be_shared(values: np.ndarray) -> bool:
 
 
 def _not_numeric(value: Any) -> DtypeError:
+    if isinstance(value, int):
+        rule = "-2**63 <= n < 2**63"
+        return DtypeError("an int that has more bits than torch's ints", got=str(value), rule=rule, try_="float(n)")
     return DtypeError(
         "not a value that can live on a device",
         got=f"{type(value).__name__}: {str(value)[:60]}",
@@ -162,7 +182,7 @@ def device_get(tree: Any) -> Any:
     Raises:
         RemoteError, DeviceLostError: a value could not be computed.
 
-    Communication: from the devices to the host; waits.
+    Communication: from the devices to the host, of all leaves at once; waits.
 
     Example:
         >>> import tinyshard as ts
@@ -170,7 +190,9 @@ def device_get(tree: Any) -> Any:
         >>> ts.device_get({"x": ts.array([1, 2])})
         {'x': tensor([1, 2])}
     """
-    return tree_map_only(Array, lambda x: x._gather(), tree)
+    leaves, form = tree_flatten(tree)
+    given = iter(gathered([x for x in leaves if isinstance(x, Array)]))
+    return tree_unflatten([next(given) if isinstance(x, Array) else x for x in leaves], form)
 
 
 def array(value: Any, dtype: torch.dtype | None = None) -> Array:
@@ -264,7 +286,7 @@ def block_until_ready(tree: Any) -> Any:
     return tree
 
 
-def _from_values(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
+def saved_array(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
     """What unpickling gives: the values, on the default device of whoever loads them."""
     made: Any = array(values)
     if is_param:
@@ -272,5 +294,7 @@ def _from_values(values: torch.Tensor, requires_grad: bool = False, is_param: bo
     return made.requires_grad_() if requires_grad else made
 
 
-torch.serialization.add_safe_globals([_from_values])  # torch.load, which by default trusts nobody, may call it
-Array._from_values = staticmethod(_from_values)
+# A process that has not imported tinyshard is told by torch.load that `tinyshard.saved_array` is to be allowed.
+saved_array.__module__ = "tinyshard"
+torch.serialization.add_safe_globals([saved_array])  # torch.load, which by default trusts nobody, may call it
+Array._from_values = staticmethod(saved_array)

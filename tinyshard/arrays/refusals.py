@@ -9,7 +9,9 @@ from typing import Any, NoReturn, Self
 import torch
 
 from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ImmutableError
+from tinyshard.sharding import Sharding
 
 
 def no_memory(what: str) -> NoReturn:
@@ -71,6 +73,18 @@ class Immutable(torch.Tensor):
     def _another(self) -> Self:
         """Another handle on the same values, that no tape and no tangent knows."""
         raise NotImplementedError
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """As torch's. One of tinyshard's devices or shardings is for `ts.device_put`: raises DtypeError."""
+        for place in (*args, *kwargs.values()):
+            if isinstance(place, Device | Sharding):
+                raise DtypeError(
+                    "x.to takes devices of torch's, and an Array lies on those of ts.devices()",
+                    got=f"x.to({place!r})",
+                    rule="x.to(dtype) gives another dtype; ts.device_put brings values to devices",
+                    try_="ts.device_put(x, device), or a sharding in place of the device",
+                )
+        return super().to(*args, **kwargs)
 
     def data_ptr(self) -> NoReturn:
         """Refused: the values lie in the workers' memory. Raises DtypeError."""

@@ -41,8 +41,10 @@ class Compiled:
         assignment: DeviceAssignment,
         bound: Bound,
         roots: Sequence[Any],
+        what: str,
     ) -> None:
         self._name = name
+        self._called = f"ts.{what}({name})"  # what compiles again
         self._entry = entry
         self._roots = roots
         self._executable = executable
@@ -67,7 +69,7 @@ class Compiled:
         if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
             problem = "a compiled function is called inside jit or a transformation"
             rule = "it is a program for values, and cannot be traced, mapped or differentiated"
-            raise DtypeError(problem, got=self._name, rule=rule, try_=f"jit({self._name}), before lower()")
+            raise DtypeError(problem, got=self._name, rule=rule, try_=f"{self._called}, before lower()")
         operands = self._operands(args, kwargs)
         closed = self._entry.look_up(self._roots)
         if closed is None:
@@ -77,7 +79,7 @@ class Compiled:
         if is_on_tape(everything):
             problem = "a compiled function is called on a value that requires a gradient, or has a tangent"
             rule = "it is a program for values, and torch's tape would not see what it does"
-            try_ = f"jit({self._name}), before lower(); x.detach(), or torch.no_grad() around the call"
+            try_ = f"{self._called}, before lower(); x.detach(), or torch.no_grad() around the call"
             raise DtypeError(problem, got=self._name, rule=rule, try_=try_)
         self._check_places(everything)
         return assembled(self._entry.traced, call(self._executable, everything, self._assignment_now(everything)))
@@ -97,7 +99,7 @@ class Compiled:
         if (given, left_out) != (form, nones):
             got = f"{spelled_call(given, left_out)}, compiled for {spelled_call(form, nones)}"
             self._refuse(got, "its arguments are put together as in lower(), static ones left out")
-        operands = as_operands(leaves)
+        operands = as_operands(leaves, lambda: self._names, "", self._name)
         wrong = [
             f"{name}: {shaped_type_of(x)}, compiled for {meta}"
             for name, x, meta in zip(self._names, operands, self._signature.metas, strict=True)
@@ -111,7 +113,7 @@ class Compiled:
 
     def _refuse(self, got: str, rule: str) -> NoReturn:
         problem = f"{self._name} was compiled for other arguments"
-        raise DtypeError(problem, got=got, rule=rule, try_=f"ts.jit({self._name}), which compiles again")
+        raise DtypeError(problem, got=got, rule=rule, try_=f"{self._called}, which compiles again")
 
     def _check_places(self, operands: Sequence[Any]) -> None:
         names = [*self._names, *("what it closes over",) * len(operands)]
@@ -121,7 +123,7 @@ class Compiled:
                     f"{self._name} was compiled for arguments with other shardings",
                     got=f"{name} with {x.sharding!r}",
                     rule=f"it was compiled for {express(layout, self._assignment.mesh)!r}",
-                    try_=f"ts.device_put the argument there; or ts.jit({self._name}), which compiles again",
+                    try_=f"ts.device_put the argument there; or {self._called}, which compiles again",
                 )
 
     def _assignment_now(self, operands: Sequence[Any]) -> DeviceAssignment:

@@ -20,6 +20,7 @@ from tinyshard.arrays.placement import as_tensor
 from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, StaticArgumentError
 from tinyshard.core.holdable import check_holdable
+from tinyshard.core.ints import one_or_more
 from tinyshard.core.leaves import named_leaves
 from tinyshard.core.types import ShapedType
 
@@ -84,8 +85,15 @@ def bind(
     static_names: Sequence[str],
     args: Sequence[Any],
     kwargs: dict[str, Any],
+    what: str = "jit",
 ) -> Bound:
     """Take a call apart into what is traced and what is static.
+
+    Args:
+        function: the user's.
+        static_numbers, static_names: its static arguments.
+        args, kwargs: the call.
+        what: the transformation, for errors.
 
     Raises:
         DtypeError: an argument is no tensor, or one that no device can hold.
@@ -105,10 +113,11 @@ def bind(
         leaves, tree = list(traced), _tree_of_tensors(len(traced))
     else:
         leaves, tree = tree_flatten((traced, named))
-    operands = as_operands(leaves)
 
     def names() -> list[str]:
         return [n for n, x in zip(leaf_names(function, args, named, numbers), leaves, strict=True) if x is not None]
+
+    operands = as_operands(leaves, names, what, getattr(function, "__name__", "the function"))
 
     def call(tensors: Sequence[torch.Tensor]) -> Any:
         given = iter(tensors)
@@ -184,8 +193,15 @@ def _tree_of_tensors(count: int) -> TreeSpec:
     return tree_flatten(([0] * count, {}))[1]
 
 
+def checked_numbers(argnums: Any, what: str) -> tuple[int, ...]:
+    """Positions of static arguments as a tuple; raises StaticArgumentError for anything but ints."""
+    try_ = "static_argnames for arguments by name" if what == "static_argnums" else ""
+    numbers = () if argnums is None else one_or_more(argnums, what, StaticArgumentError, try_)
+    return (numbers,) if isinstance(numbers, int) else numbers
+
+
 def static_both_ways(
-    function: Any, numbers: Sequence[int], names: Sequence[str]
+    function: Any, numbers: Sequence[int], names: Sequence[str], what: str = "jit"
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """An argument may be given by position or by name: static by one is static by the other.
 
@@ -202,7 +218,7 @@ def static_both_ways(
                     "a static argument has a position that the function does not have",
                     got=f"{number} among the static positions {tuple(numbers)}",
                     rule=f"{getattr(function, '__name__', 'it')} takes {len(plain)} arguments by position",
-                    try_="static_argnames for an argument that is given by name",
+                    try_="static_argnames for an argument that is given by name" if what == "jit" else "",
                 )
     if known is not None and inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in names:
@@ -230,6 +246,12 @@ def _positional(parameters: Sequence[inspect.Parameter] | None) -> list[str]:
     return [p.name for p in parameters or () if p.kind in (p.POSITIONAL_OR_KEYWORD, p.POSITIONAL_ONLY)]
 
 
+def argument_names(function: Any, count: int, static: Collection[int] = ()) -> list[str]:
+    """What the user calls the first arguments by position, static ones left out: "args[3]" among *args."""
+    plain = _positional(_parameters(function))
+    return [plain[i] if i < len(plain) else f"args[{i}]" for i in range(count) if i not in static]
+
+
 def leaf_names(
     function: Any,
     args: Sequence[Any],
@@ -238,14 +260,29 @@ def leaf_names(
     is_leaf: Callable[[Any], bool] | None = None,
 ) -> list[str]:
     """What a learner would call each leaf of the arguments of a call, static ones left out."""
-    plain = _positional(_parameters(function))
-    bases = [*plain, *(f"args[{i}]" for i in range(len(plain), len(args)))]
-    places = [(bases[i], x) for i, x in enumerate(args) if i not in static]
+    places = zip(
+        argument_names(function, len(args), static), (x for i, x in enumerate(args) if i not in static), strict=True
+    )
     return [base + path for base, tree in [*places, *named.items()] for path, _ in named_leaves(tree, is_leaf)]
 
 
-def as_operands(leaves: Sequence[Any]) -> list[Any]:
+# how a Python value is passed to a function under each transformation
+_STATIC = {
+    "jit": "static_argnums or static_argnames for a Python value;\n"
+    "for a method ts.jit(obj.method), or static_argnums=0 for self",
+    "pmap": "static_broadcasted_argnums for a Python value",
+    "shard_map": "None among in_specs for a Python value",
+}
+
+
+def as_operands(leaves: Sequence[Any], names: Callable[[], Sequence[str]], what: str, function: str) -> list[Any]:
     """The leaves of the arguments but None, as tensors or ShapeDtypeStructs.
+
+    Args:
+        leaves: of a call of a function under a transformation.
+        names: what the user calls each of them but None.
+        what: the transformation, as "jit"; "" for a compiled program.
+        function: what the user calls the function.
 
     A Python float is a 0-d tensor of the default dtype, but of float64 where another argument is of double precision:
     there eager ops do not round it either. A complex number likewise.
@@ -255,6 +292,14 @@ def as_operands(leaves: Sequence[Any]) -> list[Any]:
     """
     given = [leaf for leaf in leaves if leaf is not None]
     operands = [_as_operand(leaf) for leaf in given]
+    for i, (leaf, x) in enumerate(zip(given, operands, strict=True)):
+        if x is None:
+            raise DtypeError(
+                f"an argument of a function under {what} is not a tensor" if what else "an argument is not a tensor",
+                got=f"argument {names()[i]!r} of {function}: {leaf!r} ({type(leaf).__name__})",
+                rule="arguments are trees of tensors, arrays and numbers",
+                try_=_STATIC.get(what, ""),
+            )
     has_number = not _ROUNDED.isdisjoint(map(type, given))
     if has_number and any(x.dtype in (torch.float64, torch.complex128) for x in operands):
         wide = {float: torch.float64, complex: torch.complex128}
@@ -266,20 +311,14 @@ def as_operands(leaves: Sequence[Any]) -> list[Any]:
 
 
 def _as_operand(leaf: Any) -> Any:
-    """A leaf of the arguments as a tensor or a ShapeDtypeStruct. Raises DtypeError for anything else."""
+    """A leaf of the arguments as a tensor or a ShapeDtypeStruct; None if it is neither, nor a number."""
     if isinstance(leaf, torch.Tensor | ShapeDtypeStruct):
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, Array):
             check_holdable(leaf)
         return leaf
     if isinstance(leaf, str | bytes) or callable(leaf) or not _is_numeric(leaf):
-        raise DtypeError(
-            "an argument of a jitted function is no tensor",
-            got=f"{leaf!r} ({type(leaf).__name__})",
-            rule="arguments are trees of tensors, arrays and numbers",
-            try_="static_argnums or static_argnames for a Python value;\n"
-            "for a method ts.jit(obj.method), or static_argnums=0 for self",
-        )
-    return torch.tensor(leaf) if isinstance(leaf, _PYTHON_NUMBERS) else as_tensor(leaf)
+        return None
+    return as_tensor(leaf)
 
 
 def _is_numeric(leaf: Any) -> bool:

@@ -15,7 +15,8 @@ progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines
 primitive    an op of tinyshard's own with all its rules: the base of `tinyshard/primitives/`
 evaluate     the one walk over a traced graph, and what interprets it
-leaves       values that are one leaf of a tree, as keys are
+leaves       where trees differ from torch's: a key is a leaf, and None an empty tree
+ints         ints as users write them
 tree         `ts.tree`: torch's pytrees under JAX's names
 holdable     which tensors a device can hold
 absent       what to use in place of a name that JAX has and tinyshard has not

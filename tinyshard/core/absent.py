@@ -1,4 +1,4 @@
-"""What to say of a name, or of an argument, that JAX has and tinyshard has not: what does the same here.
+"""What to say of a name, or of an argument, that JAX or torch has and tinyshard has not: what does the same here.
 
 ts.make_jaxpr       AttributeError: JAX's make_jaxpr is make_graph here
 ts.shardmap         AttributeError: did you mean shard_map?
@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
 from typing import Any, NoReturn
 
 import torch
@@ -29,7 +30,19 @@ _OF_TORCH = {
     "multinomial": "Multinomial",
 }
 
-# module -> a name of JAX's -> what does that here
+# names of torch.distributed.tensor's -> what does that here
+_OF_DTENSOR = {
+    "DTensor": "ts.Array",
+    "DeviceMesh": "ts.make_mesh((4, 2), ('a', 'b'))",
+    "init_device_mesh": "ts.make_mesh((4, 2), ('a', 'b'))",
+    "distribute_tensor": "ts.device_put(x, sharding)",
+    "distribute_module": "ts.device_put(dict(module.state_dict()), sharding), for torch.func.functional_call",
+    "Replicate": "ts.P(), which names no axis for a dim that is whole on every device",
+    "Partial": "ts.lax.psum, at once: no Array is a sum that is still to be made",
+    "local_map": "ts.shard_map",
+}
+
+# module -> a name of JAX's or torch's -> what does that here
 NAMES: dict[str, dict[str, str]] = {
     "tinyshard": {
         "make_jaxpr": "ts.make_graph",
@@ -66,6 +79,25 @@ NAMES: dict[str, dict[str, str]] = {
         "make_array_from_callback": "ts.device_put(x, sharding): the controller has the whole value",
         "make_array_from_single_device_arrays": "ts.device_put(torch.stack(blocks), sharding)",
         "scipy": "torch.special and torch.linalg",
+        "make_array_from_process_local_data": "ts.device_put(x, sharding): the controller has the whole value",
+        "use_mesh": "with ts.set_mesh(mesh):",
+        "optim": "params = ts.tree.map(lambda p, g: p - rate * g, params, grads)",
+        "no_grad": "x.detach(), for a value of which no gradient is taken",
+        "enable_grad": "ts.grad(f), which needs no mode",
+        "manual_seed": "ts.random.key(seed)",
+        "Generator": "ts.random.key(seed)",
+        "rand": "ts.random.uniform(key, shape)",
+        "randn": "ts.random.normal(key, shape)",
+        "randperm": "ts.random.permutation(key, n)",
+        "tensor": "ts.array([1.0, 2.0])",
+        "as_tensor": "ts.array(values)",
+        "asarray": "ts.array(values)",
+        "from_numpy": "ts.array(values)",
+        "Tensor": "ts.Array",
+        "device": "ts.Device; ts.devices() lists those that are there",
+        "set_default_device": "ts.device_put(x, device)",
+        "cuda": "ts.init(platform='gpu')",
+        **_OF_DTENSOR,
     },
     "tinyshard.debug": {
         "print": "print(x) outside of jit; inside it shows shape and dtype, once for each trace",
@@ -88,10 +120,22 @@ NAMES: dict[str, dict[str, str]] = {
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",
         "psum_invariant": "ts.lax.psum",
+        "pvary": "x itself: here a value does not say over which axes it varies",
+        "pcast": "x itself: here a value does not say over which axes it varies",
+        "map": "ts.vmap(f)(xs), or torch.stack([f(x) for x in xs])",
+        "switch": "branches[i](x) for a Python int i; for a value torch.cond, once for each further branch",
+        "associative_scan": "torch.cumsum, torch.cumprod or torch.logcumsumexp; of another function a Python loop",
+        "all_reduce": "ts.lax.psum, ts.lax.pmax or ts.lax.pmin",
+        "reduce_scatter": "ts.lax.psum_scatter",
+        "broadcast": "torch.broadcast_to; of the value of one device ts.lax.all_gather(x, name)[i]",
     },
     "tinyshard.random": {
         "PRNGKeyArray": "ts.random.Key",
         "default_prng_impl": "threefry2x32, the only one",
+        "rand": "ts.random.uniform(key, shape)",
+        "randn": "ts.random.normal(key, shape)",
+        "randperm": "ts.random.permutation(key, n)",
+        "manual_seed": "ts.random.key(seed)",
         "key_impl": "threefry2x32, the only one",
         "clone": "the key itself",
         "lognormal": "ts.random.normal(key, shape).exp()",
@@ -113,6 +157,9 @@ NAMES: dict[str, dict[str, str]] = {
         "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "get_abstract_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "AxisType": "nothing: every axis is automatic in jit, and manual in shard_map",
+        "use_mesh": "with ts.set_mesh(mesh):",
+        "Shard": "ts.P('a'), which cuts dim 0 over axis 'a'",
+        **_OF_DTENSOR,
     },
     "tinyshard.tree": {
         "transpose": "ts.tree.map(lambda *leaves: list(leaves), *trees): of a list of trees a tree of lists",
@@ -124,7 +171,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
 }
 
-# an attribute of jax.Array -> what does that here
+# an attribute of jax.Array's or DTensor's -> what does that here
 OF_ARRAYS: dict[str, str] = {
     "at": "y = x.index_put((i,), v) or torch.where(mask, v, x); inside of jit also y = x.clone(), and then y[i] = v",
     "astype": "x.to(dtype)",
@@ -139,6 +186,11 @@ OF_ARRAYS: dict[str, str] = {
     "copy_to_host_async": "ts.device_get(x), which waits",
     "aval": "ts.typeof(x)",
     "weak_type": "nothing: no dtype is weak",
+    "full_tensor": "ts.device_get(x)",
+    "to_local": "x.addressable_shards[i].data",
+    "redistribute": "ts.device_put(x, sharding)",
+    "placements": "x.sharding",
+    "device_mesh": "x.sharding.mesh, of a NamedSharding",
 }
 
 # function -> an argument of JAX's that changes no value -> why it has no effect here
@@ -150,7 +202,20 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
         "inline": "a jitted function is always inlined into another",
     },
     "pmap": {"donate_argnums": "memory is used again as soon as the last Array of it is gone"},
+    "device_put": {
+        "donate": "memory is used again as soon as the last Array of it is gone",
+        "may_alias": "a host value is always copied",
+    },
 }
+
+# an argument of JAX's -> its default there, with which a call means the same here
+_DEFAULTS = {"holomorphic": False, "allow_int": False, "impl": "threefry2x32"}
+
+_DERIVATIVE = {
+    "holomorphic": "ts.vjp, whose cotangents are complex",
+    "allow_int": "a function that closes over the integers",
+}
+_JACOBIAN = {**_DERIVATIVE, "chunk_size": "ts.vjp(f, x)[1], for one row of the Jacobian at a time"}
 
 _DISTRIBUTIONS = """
 bits uniform normal truncated_normal exponential gumbel laplace cauchy logistic randint bernoulli rademacher
@@ -172,6 +237,20 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         mesh: {"axis_types": "every axis is automatic in jit, and manual in shard_map"}
         for mesh in ("make_mesh", "Mesh", "AbstractMesh")
     },
+    "vmap": {
+        "spmd_axis_name": "ts.device_put(x, sharding) of the whole batch: its mapped dim stays cut",
+        "in_dims": "in_axes=",
+        "out_dims": "out_axes=",
+        "randomness": "ts.random: one key for all, or one for each from ts.random.split(key, n)",
+        "chunk_size": "torch.cat([ts.vmap(f)(part) for part in x.split(n)])",
+    },
+    "grad": _DERIVATIVE,
+    "value_and_grad": _DERIVATIVE,
+    "jacrev": _JACOBIAN,
+    "jacfwd": _JACOBIAN,
+    "hessian": _JACOBIAN,
+    "key": {"impl": "ts.random.key(seed): its hash is threefry2x32, the only one"},
+    "wrap_key_data": {"impl": "ts.random.wrap_key_data(data): the hash is threefry2x32, the only one"},
     "shard_map": {
         "check_rep": "check_vma=, its name today",
         "auto": "nothing: shard_map maps over all axes of its mesh",
@@ -209,15 +288,32 @@ def names_of(module: str, known: Iterable[str]) -> Callable[[str], NoReturn]:
         close = difflib.get_close_matches(name, list(known), n=3, cutoff=0.7)
         if name.startswith("__"):
             try_ = ""
-        elif instead is not None:
-            try_ = instead
-        elif close:
-            try_ = " or ".join(f"{short}.{n}" for n in close)
         else:
-            try_ = f"torch.{name}, which works on Arrays" if hasattr(torch, name) else f"dir({short}) for what is there"
+            alike = " or ".join(f"{short}.{n}" for n in close)
+            try_ = instead or _of_torch(name) or alike or f"dir({short}) for what is there"
         raise AttributeError(message(f"module {module!r} has no attribute {name!r}", try_=try_))
 
     return missing
+
+
+def _of_torch(name: str) -> str:
+    """What to do with a name of torch's own; "" for any other.
+
+    Example:
+        >>> _of_torch("einsum"), _of_torch("zeros"), _of_torch("float32")
+        ('torch.einsum, which works on Arrays', 'ts.array(torch.zeros(...))', 'torch.float32')
+    """
+    own = name.rstrip("_")  # abs_ changes its argument, and abs does not
+    if not hasattr(torch, own):
+        return ""
+    function, packet = getattr(torch, own), getattr(torch.ops.aten, own, None)
+    if packet is None or isinstance(function, type | ModuleType):
+        return f"torch.{own}"
+    if any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags for overload in packet.overloads()):
+        return "a draw from a key: dir(ts.random)"
+    if function in torch.overrides.get_overridable_functions()[torch]:
+        return f"torch.{own}, which works on Arrays"
+    return f"ts.array(torch.{own}(...))"
 
 
 def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> None:
@@ -229,7 +325,9 @@ def check_others(function: Callable[..., Any], others: Mapping[str, Any]) -> Non
     """
     what = function.__name__
     for name, value in others.items():
-        if name in WITHOUT_EFFECT.get(what, {}) or (value is None and name in ARGUMENTS.get(what, {})):
+        default = _DEFAULTS.get(name)
+        is_default = value is None or (type(value) is type(default) and value == default)
+        if name in WITHOUT_EFFECT.get(what, {}) or (is_default and name in ARGUMENTS.get(what, {})):
             continue
         known = [each for each in inspect.signature(function).parameters if each != "others"]
         close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)

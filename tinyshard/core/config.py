@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tinyshard.core.errors import UnknownFlagError
+from tinyshard.core.ints import as_int
 
 __all__ = ["FLAGS", "UnknownFlagError", "update"]
 
@@ -73,8 +74,13 @@ def update(name: str, value: Any) -> None:
     kind, choices = type(FLAGS[name].default), FLAGS[name].choices
     if choices and value not in choices:
         raise UnknownFlagError(f"{name!r} takes {' or '.join(map(repr, choices))}", got=repr(value))
+    number = as_int(value) if kind is int and not isinstance(value, bool) else None
+    value = value if number is None else number
     if type(value) is not kind:
-        raise UnknownFlagError(f"{name!r} takes a {kind.__name__}", got=f"{value!r} ({type(value).__name__})")
+        raise UnknownFlagError(
+            f"{name!r} takes {'an int' if kind is int else f'a {kind.__name__}'}",
+            got=f"{value!r} ({type(value).__name__})",
+        )
     if kind is int and value < 1:
         raise UnknownFlagError(f"{name!r} is a positive int", got=repr(value))
     _values[name] = value

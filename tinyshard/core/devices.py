@@ -19,6 +19,9 @@ class Device:
 
     Communication: none.
 
+    In torch: a `torch.device` says on what this process computes; `device=` of torch's functions takes those alone.
+    `ts.device_put(torch.randn(3), device)` puts a value on one of these.
+
     Example:
         >>> Device(3)
         CPU 3

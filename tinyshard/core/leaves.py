@@ -1,6 +1,7 @@
-"""Values that are one leaf here, though torch's trees see a tensor inside: keys, whose own shape leaves out a dim.
+"""Where these trees differ from torch's: a key is one leaf, and None is an empty tree.
 
 ts.random.split(key, 4)     shape (4,), to torch's trees a container of int32[4, 2]
+{"w": w, "bias": None}      one leaf, to torch's trees two
 """
 
 from __future__ import annotations
@@ -8,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
+from torch.utils import _pytree
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 
 def is_whole(x: Any) -> bool:
@@ -19,6 +21,37 @@ def is_whole(x: Any) -> bool:
 def is_leaf(x: Any) -> bool:
     """Where to stop, for trees in which such a value, and None, are leaves. There are as many as torch's own."""
     return x is None or is_whole(x)
+
+
+class _Empty:
+    """Stands for None in a tree that torch flattens: a container without leaves, which is put back as None."""
+
+
+_pytree.register_pytree_node(
+    _Empty, lambda _: ([], None), lambda _, __: None, flatten_with_keys_fn=lambda _: ([], None)
+)
+_EMPTY = _Empty()
+
+
+def without_none(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """The tree with an empty container for each None, for torch's functions of trees, to which None is a leaf.
+
+    Args:
+        tree: any value.
+        is_leaf: what of it is a leaf though it is a container; None itself, if it holds for None.
+
+    Example:
+        >>> tree_leaves(without_none({"w": 1, "bias": None}))
+        [1]
+    """
+    if is_leaf is not None and is_leaf(None):
+        return tree
+    return tree_map(lambda x: _EMPTY if x is None else x, tree, is_leaf=stops_at(is_leaf))
+
+
+def stops_at(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
+    """What is a leaf of a tree of `without_none`: keys, and what `is_leaf` says."""
+    return lambda x: x is not _EMPTY and (is_whole(x) or (is_leaf is not None and is_leaf(x)))
 
 
 def named_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[str, Any]]:

@@ -14,28 +14,9 @@ from torch.utils._pytree import TreeSpec
 
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.leaves import is_whole
+from tinyshard.core.leaves import stops_at, without_none
 
 IsLeaf = Callable[[Any], bool] | None
-
-
-class _Nothing:
-    """Stands for None while a tree is flattened: to torch a container without leaves, which is put back as None."""
-
-
-_pytree.register_pytree_node(_Nothing, lambda _: ([], None), lambda children, _: None)
-_NOTHING = _Nothing()
-
-
-def _is_leaf(is_leaf: IsLeaf) -> Callable[[Any], bool]:
-    return lambda x: x is not _NOTHING and (is_whole(x) or (is_leaf is not None and is_leaf(x)))
-
-
-def _with_nothing(tree: Any, is_leaf: IsLeaf) -> Any:
-    """The tree with `_NOTHING` for each None that is no leaf."""
-    if is_leaf is not None and is_leaf(None):
-        return tree
-    return _pytree.tree_map(lambda x: _NOTHING if x is None else x, tree, is_leaf=_is_leaf(is_leaf))
 
 
 def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
@@ -54,7 +35,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
         >>> flatten({"a": 1, "b": (2, None)})[0]
         [1, 2]
     """
-    return _pytree.tree_flatten(_with_nothing(tree, is_leaf), _is_leaf(is_leaf))
+    return _pytree.tree_flatten(without_none(tree, is_leaf), stops_at(is_leaf))
 
 
 def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
@@ -101,7 +82,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = N
         >>> map(lambda a, b: a + b, [1, None, 2], [10, None, 20])
         [11, None, 22]
     """
-    found, form = _pytree.tree_flatten(tree, _is_leaf(is_leaf))  # here None is a leaf, to be met in the rest too
+    found, form = _pytree.tree_flatten(tree, stops_at(is_leaf))  # here None is a leaf, to be met in the rest too
     parts = [found, *(form.flatten_up_to(other) for other in rest)]
     none_is_leaf = is_leaf is not None and is_leaf(None)
 

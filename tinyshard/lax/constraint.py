@@ -40,7 +40,7 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         NamedSharding(Mesh('a': 4), P())
     """
     refuse_on_a_shard("with_sharding_constraint")
-    return map_with(_constrained, tree, shardings)
+    return map_with("with_sharding_constraint's shardings do not fit its values", _constrained, tree, shardings)
 
 
 def _constrained(x: Any, place: Any) -> Any:

@@ -43,14 +43,19 @@ def all_to_all(
         tensor([[1, 3],
                 [2, 4]])
     """
+    dims = ("split_axis", split_axis), ("concat_axis", concat_axis)
+    return _exchanged("all_to_all", x, axis_name, dims, axis_index_groups, tiled)
+
+
+def _exchanged(what: str, x: Any, axis_name: Any, dims: Any, axis_index_groups: Any, tiled: bool) -> Any:
+    """`all_to_all`, for the function `what`; `dims` names the arguments: the dim to cut, and the dim to join along."""
     axes = axes_of(axis_name)
     groups = groups_of(axes, axis_index_groups)
     size = axis_total(axes, groups)
 
     def one(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
-        split = dim_of(split_axis, ndim, "split_axis")
-        join = dim_of(concat_axis, ndim, "concat_axis")
-        check_cut(leaf, split, size, tiled, "all_to_all")
+        split, join = (dim_of(dim, ndim, name) for name, dim in dims)
+        check_cut(leaf, split, size, tiled, what)
         if tiled:
             return _swap(leaf, axes, groups, split, join)
         # the new dim stands at `join` once the split dim is gone
@@ -94,4 +99,4 @@ def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = Non
         tensor([[1, 3],
                 [2, 4]])
     """
-    return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
+    return _exchanged("pswapaxes", x, axis_name, (("axis", axis),) * 2, axis_index_groups, tiled=False)

@@ -92,6 +92,14 @@ def psum_scatter(
     return on_leaves(one, x, adds="psum_scatter")
 
 
+# a way to cut a dim that is not as long as the axis
+_UNTILED = {
+    "all_to_all": "tiled=True, which takes a multiple of it",
+    "psum_scatter": "tiled=True, which takes a multiple of it",
+    "pswapaxes": "ts.lax.all_to_all(x, axis_name, dim, dim, tiled=True), which takes a multiple of it",
+}
+
+
 def check_cut(x: torch.Tensor, dim: int, size: int, tiled: bool, what: str) -> None:
     """Raise MappingError if the dim cannot be cut in `size` blocks, or for `tiled` false in `size` single slices."""
     if not size:
@@ -99,7 +107,7 @@ def check_cut(x: torch.Tensor, dim: int, size: int, tiled: bool, what: str) -> N
     if x.shape[dim] % size if tiled else x.shape[dim] != size:
         raise MappingError(
             f"{what} cannot cut dim {dim}",
-            got=f"an operand of shape {tuple(x.shape)}, an axis of size {size}, tiled={tiled}",
+            got=f"an operand of shape {tuple(x.shape)}, an axis of size {size}" + (", tiled=True" if tiled else ""),
             rule=f"dim {dim} must be {'a multiple of' if tiled else 'equal to'} the size of the axis",
-            try_=f"pad dim {dim} to {-(-x.shape[dim] // size) * size}" if tiled else "tiled=True",
+            try_=f"pad dim {dim} to {-(-x.shape[dim] // size) * size}" if tiled else _UNTILED[what],
         )

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.core import axis_names
+from tinyshard.core import axis_names, tree
 from tinyshard.core.errors import DtypeError, MappingError, TinyshardError
 from tinyshard.core.leaves import is_whole
 from tinyshard.primitives.collective import Groups, axis_total
@@ -29,7 +28,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
             raise MappingError(
                 "an axis name is a string",
                 got=f"{axis!r} ({type(axis).__name__})",
-                try_="psum(x, 'i'), or a tuple of names",
+                try_="axis_name='i', or a tuple of names",
             )
         axis_names.find(axis)
     if len(set(axes)) < len(axes):
@@ -99,12 +98,12 @@ def dim_of(dim: int, ndim: int, what: str) -> int:
     return dim % ndim
 
 
-def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = "") -> Any:
+def on_leaves(one: Callable[[torch.Tensor, int], Any], operand: Any, adds: str = "") -> Any:
     """What a collective does to each leaf: `one(leaf, ndim)`, ndim being the dims that its user counts.
 
     Args:
         one: of a tensor; of keys it gets the words, whose last dim stays.
-        tree: leaves are tensors, what can be made one, and keys.
+        operand: a tree; its leaves are tensors, what can be made one, and keys. None stays None.
         adds: what the collective is called, if it computes with values: then keys are refused.
 
     Raises:
@@ -114,6 +113,10 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = ""
     def apply(leaf: Any) -> Any:
         if not is_whole(leaf):
             x = leaf if isinstance(leaf, torch.Tensor) else as_tensor(leaf)
+            if adds and x.is_floating_point() and x.dtype.itemsize == 1:
+                rule = f"torch does not compute with {x.dtype}, it only stores values in it"
+                try_ = f"ts.lax.{adds}(x.to(torch.bfloat16), axis_name)"
+                raise DtypeError(f"{adds} of 8-bit floats", got=f"{x.dtype}", rule=rule, try_=try_)
             return one(x, x.dim())
         if adds:
             got = f"a {type(leaf).__name__} of shape {leaf.shape} for each of the axis"
@@ -121,4 +124,4 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], tree: Any, adds: str = ""
             raise DtypeError(f"{adds} computes with numbers, and keys are none", got=got, try_=try_)
         return type(leaf)(one(leaf.data, leaf.ndim))
 
-    return tree_map(apply, tree, is_leaf=is_whole)
+    return tree.map(apply, operand)

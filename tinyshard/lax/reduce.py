@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from tinyshard.core import tree
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.leaves import is_whole
 from tinyshard.lax.operands import axes_of, groups_of, on_leaves, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
 
@@ -67,7 +66,7 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         tensor([2., 2.])
     """
     total, size = _sum(x, axis_name, axis_index_groups, "pmean")
-    return tree_map(lambda leaf: leaf / size, total)
+    return tree.map(lambda leaf: leaf / size, total)
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -138,7 +137,7 @@ def _sum(x: Any, axis_name: Any, axis_index_groups: Any, what: str) -> tuple[Any
     def counted(leaf: Any) -> Any:
         return leaf * size if isinstance(leaf, _NUMBERS) else on_leaves(one, leaf, adds=what)
 
-    return tree_map(counted, x, is_leaf=is_whole), size
+    return tree.map(counted, x), size
 
 
 def _extreme(x: Any, axis_name: Any, axis_index_groups: Any, op: str) -> Any:

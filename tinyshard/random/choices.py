@@ -6,12 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from tinyshard.core.absent import check_others
 from tinyshard.core.collectives import paired, selected
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.ints import as_int
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
@@ -66,16 +68,22 @@ def _shuffled(data: Tensor, x: Tensor, axis: int) -> Tensor:
 
 
 def _population(function: str, x: Any) -> Tensor:
-    if isinstance(x, int) and not isinstance(x, bool):
-        if x < 0:
-            raise DrawError(f"{function} of a negative number", got=str(x))
-        return torch.arange(x, dtype=torch.int32)
+    count = _count(x)
+    if count is not None:
+        if count < 0:
+            raise DrawError(f"{function} of a negative number", got=str(count))
+        return torch.arange(count, dtype=torch.int32)
     if not isinstance(x, Tensor) and not hasattr(x, "__array__") and not isinstance(x, list | tuple):
         raise DtypeError(f"{function} takes an int or a tensor", got=f"{x!r} ({type(x).__name__})")
     x = torch.as_tensor(x)
     if x.dim() == 0:
         raise DtypeError(f"{function} takes an int or a tensor of at least one dim", got="a 0-d tensor")
     return x
+
+
+def _count(x: Any) -> int | None:
+    """An int, which stands for the numbers below it; None for anything else, as a tensor."""
+    return None if isinstance(x, bool | Tensor | np.ndarray) else as_int(x)
 
 
 def _checked_axis(function: str, axis: int, x: Tensor) -> int:
@@ -140,7 +148,7 @@ def choice(
     if draws == 0:
         return population.new_zeros(made)
     if p is None and not replace:
-        if isinstance(a, int) or population.dim() == 1:
+        if _count(a) is not None or population.dim() == 1:
             return _shuffled(data, population, axis)[:draws].reshape(made)
         order = _shuffled(data, torch.arange(count, dtype=torch.int32), 0)
         return selected(population, axis, order[:draws]).reshape(made)
@@ -151,7 +159,7 @@ def choice(
         index = torch.searchsorted(heap, heap[-1] * (1 - unit(data, sizes, p.dtype)), out_int32=True)
     else:
         index = torch.topk(gumbel_of(data, [count], p.dtype, mode) + torch.log(p), draws).indices.to(torch.int32)
-    if isinstance(a, int):
+    if _count(a) is not None:
         return index.reshape(made)
     return selected(population, axis, index.reshape(-1)).reshape(made)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from tinyshard.compile.indexing import dims_taken
 from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DrawError, DtypeError, KeyIndexError, KeyReuseError, message
+from tinyshard.core.ints import one_or_more
 from tinyshard.runtime.controller.lineage import users_line
 
 
@@ -248,12 +248,8 @@ def checked_shape(function: str, shape: Any) -> list[int]:
         DtypeError: not a sequence of ints.
         DrawError: a negative size.
     """
-    try:
-        sizes = [operator.index(n) for n in ((shape,) if isinstance(shape, int) else shape)]
-    except TypeError as error:
-        raise DtypeError(
-            f"the shape of {function} is a sequence of ints", got=repr(shape), try_="(3,) or (8, 4)"
-        ) from error
+    given = one_or_more(shape, f"the shape of {function}", DtypeError, "(3,) or (8, 4)")
+    sizes = [given] if isinstance(given, int) else list(given)
     if any(n < 0 for n in sizes):
         raise DrawError(f"the shape of {function} has a negative size", got=str(tuple(sizes)))
     return sizes

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import tinyshard.primitives.sharded_draws  # noqa: F401  the rules of the ops that draw
 from tinyshard.core import config
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.primitive import define
 from tinyshard.primitives.original_counting import DRAW_ORIGINAL
@@ -19,11 +20,12 @@ from tinyshard.primitives.threefry import words
 from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape, new_key
 
 
-def key(seed: Any) -> Key:
+def key(seed: Any, **others: Any) -> Key:
     """A key made from a number.
 
     Args:
         seed: an int, or a 0-d tensor of ints; its lowest 32 bits count.
+        others: none but impl="threefry2x32".
 
     Returns:
         A key of shape (), on the host unless the seed is an Array.
@@ -39,6 +41,7 @@ def key(seed: Any) -> Key:
         Key() overlaying:
         [         0 4294967295]
     """
+    check_others(key, others)
     if isinstance(seed, Key):
         raise DtypeError("a seed is an int", got="a Key", try_="ts.random.fold_in(key, 1) for another key")
     if isinstance(seed, Tensor):
@@ -82,12 +85,13 @@ def key_data(keys: Key) -> Tensor:
     return checked_keys("key_data", keys).data.view(torch.uint32)
 
 
-def wrap_key_data(data: Any) -> Key:
+def wrap_key_data(data: Any, **others: Any) -> Key:
     """Keys made from their words.
 
     Args:
         data: uint32[..., 2] (or int32), a tensor, Array, NumPy array or nested list; a Key is given back as it is,
             since `PRNGKey` makes keys here.
+        others: as for `key`.
 
     Returns:
         A Key of shape data.shape[:-1].
@@ -103,6 +107,7 @@ def wrap_key_data(data: Any) -> Key:
         Key() overlaying:
         [0 7]
     """
+    check_others(wrap_key_data, others)
     if isinstance(data, Key):
         return data
     if isinstance(data, list | tuple):

@@ -6,6 +6,7 @@ controller/           in the user's process; it never computes on shards
     items             the items of the queue, and the latch that a thread waits for
     delivery          the messages of one item
     waiting           how a thread waits for devices
+    reading           how a thread reads values
     watchdog          raises if the devices that a wait depends on make no progress
     receiver          the I/O thread: receives what devices send
     connection        the sockets to each worker, what it prints, and which calls it has finished

@@ -25,7 +25,7 @@ from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.core.undisturbed import default_keys
 from tinyshard.runtime.collectives.base import MOST_HANDED, Request
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
-from tinyshard.runtime.controller.refs import Buffers, by_devices, put_together
+from tinyshard.runtime.controller.refs import Buffers, Wanted, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import remote_error
 from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
@@ -146,11 +146,9 @@ class LocalRuntime:
         """A copy for `put`."""
         return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
-    def gather(
-        self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> Tensor:
-        """One tensor, put together from the blocks on these devices. Raises as `fetch` does."""
-        return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
+    def gather(self, wanted: Sequence[Wanted]) -> list[Tensor]:
+        """Each value as one tensor, put together from its blocks. Raises as `fetch` does."""
+        return [put_together(self.fetch(w.buffer, list(w.places)), w) for w in wanted]
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
         """Raise RemoteError if the blocks on these devices could not be computed."""

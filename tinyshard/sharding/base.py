@@ -162,7 +162,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
     sizes = tuple(shape) if isinstance(shape, Iterable) else (-1,)
     if any(not isinstance(n, Integral) or n < 0 for n in sizes):
         got = f"{reprlib.repr(shape)} ({type(shape).__name__})"
-        raise DtypeError("not a shape", got=got, rule="a shape is a tuple of ints that are 0 or more")
+        raise DtypeError("not a shape", got=got, rule="a shape is a tuple of ints that are 0 or more", try_="(8, 4)")
     return tuple(map(int, sizes))
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -88,6 +88,17 @@ class Mesh:
         """What the devices are: "cpu" or "gpu"."""
         return str(self.devices.flat[0].platform)
 
+    def __enter__(self) -> NoReturn:
+        raise MeshError(
+            "a mesh is not a context manager",
+            got="with mesh:",
+            rule="set_mesh makes it the current one, on which a PartitionSpec can stand for a sharding",
+            try_="with ts.set_mesh(mesh):",
+        )
+
+    def __exit__(self, *error: object) -> None:
+        """Never called: `__enter__` raises."""
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mesh) and self._key == other._key
 
@@ -143,7 +154,7 @@ def _check_names(names: tuple[Any, ...], shape: tuple[int, ...]) -> None:
             "the mesh needs a name for each axis",
             got=f"{len(names)} names {names} for a device grid of shape {tuple(shape)}",
             rule="as many names as the grid has dims",
-            try_="Mesh(devices.reshape(...), names) with as many sizes as names",
+            try_=f"{len(shape)} names, or a grid of {len(names)} dims",
         )
 
 

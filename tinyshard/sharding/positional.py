@@ -14,6 +14,7 @@ import numpy as np
 
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import ShardingError
+from tinyshard.core.ints import as_int, one_or_more
 from tinyshard.core.layout import Layout, coarsest, split_axes
 from tinyshard.sharding.base import Sharding, rank_error
 
@@ -83,7 +84,9 @@ class PositionalSharding(Sharding):
         Raises:
             ShardingError: the sizes do not multiply to the number of elements, or (after a transpose) cut across axes.
         """
-        sizes = tuple(shape[0]) if len(shape) == 1 and not isinstance(shape[0], int) else tuple(shape)
+        what = "a shape of a sharding"
+        sizes = one_or_more(shape[0] if len(shape) == 1 else shape, what, ShardingError, "sharding.reshape(4, 2)")
+        sizes = (sizes,) if isinstance(sizes, int) else sizes
         return self.from_layout(_regrid(self, self._layout, sizes))
 
     def replicate(self, axis: int | Sequence[int] | None = None, keepdims: bool = True) -> PositionalSharding:
@@ -96,9 +99,9 @@ class PositionalSharding(Sharding):
         Raises:
             ShardingError: no such axis.
         """
-        given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+        given = axis if isinstance(axis, list | tuple) else range(self.ndim) if axis is None else (axis,)
         for a in given:
-            if not isinstance(a, int) or not -self.ndim <= a < self.ndim:
+            if as_int(a) is None or not -self.ndim <= a < self.ndim:
                 raise ShardingError(
                     f"the sharding has no axis {a!r}",
                     got=f"axis {axis} of a sharding of shape {self.shape}",
@@ -156,10 +159,10 @@ class PositionalSharding(Sharding):
         return f"{name}({body})"
 
 
-def _regrid(sharding: PositionalSharding, layout: Layout, sizes: tuple[Any, ...]) -> Layout:
+def _regrid(sharding: PositionalSharding, layout: Layout, sizes: tuple[int, ...]) -> Layout:
     """Write the layout's cuts, read as one row-major run of digits, as digits of the new sizes."""
     count = math.prod(layout.parts)
-    if any(not isinstance(n, int) or (n < 1 and n != -1) for n in sizes) or sizes.count(-1) > 1:
+    if any(n < 1 and n != -1 for n in sizes) or sizes.count(-1) > 1:
         raise ShardingError("a shape is made of positive ints, at most one of them -1", got=f"{sizes}")
     known = math.prod(n for n in sizes if n != -1)
     if -1 in sizes and count % known == 0:

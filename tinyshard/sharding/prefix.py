@@ -5,7 +5,7 @@ prefix (rows, None)  ·  tree (x, {"w": w, "b": b})   ->   [rows, None, None]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_is_leaf, tree_leaves, tree_unflatten
@@ -16,27 +16,88 @@ from tinyshard.sharding import PartitionSpec
 _BUILT_IN = (list, tuple, dict)
 
 
-def spread(prefix: Any, tree: Any) -> list[Any]:
+def spread(problem: str, prefix: Any, tree: Any) -> list[Any]:
     """One entry of the prefix for each leaf of the tree, leaves that are None left out.
+
+    Args:
+        problem: what the error says first: "jit's out_shardings do not fit the result of f".
+        prefix: a tree of shardings or specs.
+        tree: the tree of values.
 
     Raises:
         ShardingError: the prefix has other containers than the tree.
 
     Example:
-        >>> spread(("rows", None), (1, {"w": 2, "b": 3}))
+        >>> spread("they do not fit", ("rows", None), (1, {"w": 2, "b": 3}))
         ['rows', None, None]
     """
+
+    def misfit(prefix: Any, tree: Any) -> ShardingError:
+        return ShardingError(
+            problem,
+            got=f"{sized(prefix)} for {sized(tree)}",
+            rule="they have the same containers, or one entry in place of a whole subtree",
+        )
+
     return [
-        place for place, part in paired(prefix, tree, _is_place, _misfit) for x in tree_leaves(part) if x is not None
+        place for place, part in paired(prefix, tree, _is_place, misfit) for x in tree_leaves(part) if x is not None
     ]
 
 
+def spread_over_arguments(
+    what: str, function: str, prefix: Any, args: Sequence[Any], names: Sequence[str]
+) -> list[Any]:
+    """`spread` over the positional arguments of a call; in its errors they have their names.
+
+    Example:
+        >>> spread_over_arguments("jit's in_shardings", "f", ("rows",), (1, 2), ("x", "y"))
+        Traceback (most recent call last):
+        tinyshard.errors.ShardingError: jit's in_shardings do not fit the arguments of f
+          got:  1 entry for 2 positional arguments: x, y
+          rule: one entry for each positional argument, or one for all of them
+    """
+    if _is_place(prefix):
+        return spread(f"{what} do not fit the arguments of {function}", prefix, tuple(args))
+    check_entries(what, function, prefix, names)
+    return [
+        place
+        for part, arg, name in zip(prefix, args, names, strict=True)
+        for place in spread(f"{what} do not fit argument {name!r} of {function}", part, arg)
+    ]
+
+
+def check_entries(what: str, function: str, prefix: Any, names: Sequence[str]) -> None:
+    """Raise ShardingError unless a container has an entry for each positional argument."""
+    if isinstance(prefix, dict) or len(prefix) != len(names):
+        raise ShardingError(
+            f"{what} do not fit the arguments of {function}",
+            got=f"{sized(prefix) if isinstance(prefix, dict) else entries(prefix)} for {positional(names)}",
+            rule="one entry for each positional argument, or one for all of them",
+        )
+
+
+def entries(prefix: Sequence[Any]) -> str:
+    """How many entries a prefix has, in words: "1 entry"."""
+    return "1 entry" if len(prefix) == 1 else f"{len(prefix)} entries"
+
+
+def positional(names: Sequence[str]) -> str:
+    """The positional arguments of a call in words: "2 positional arguments: x, y"."""
+    if not names:
+        return "no positional argument"
+    return f"{len(names)} positional argument{'s' if len(names) > 1 else ''}: {', '.join(names)}"
+
+
 def map_with(
-    function: Callable[[Any, Any], Any], tree: Any, prefix: Any, is_leaf: Callable[[Any], bool] | None = None
+    problem: str,
+    function: Callable[[Any, Any], Any],
+    tree: Any,
+    prefix: Any,
+    is_leaf: Callable[[Any], bool] | None = None,
 ) -> Any:
     """The tree of what a function makes of each leaf and of its entry of the prefix; None stays None."""
     leaves, form = tree_flatten(tree, is_leaf)
-    entries = iter(spread(prefix, tree))
+    entries = iter(spread(problem, prefix, tree))
     return tree_unflatten([None if x is None else function(x, next(entries)) for x in leaves], form)
 
 
@@ -87,18 +148,10 @@ def _is_place(x: Any) -> bool:
     return not is_container(x)
 
 
-def _misfit(prefix: Any, tree: Any) -> ShardingError:
-    return ShardingError(
-        "the tree of shardings does not fit the tree of values",
-        got=f"{sized(prefix)} for {sized(tree)}",
-        rule="it has the same containers, or one sharding in place of a whole subtree",
-    )
-
-
 def sized(tree: Any) -> str:
-    """A container in words: "tuple of 2", "dict of 'w', 'b'"."""
+    """A tree in words: "tuple of 2", "dict of 'w', 'b'", "one value" """
     if isinstance(tree, dict):
         return f"{type(tree).__name__} of {', '.join(map(repr, tree))}"
     if not is_container(tree):
-        return type(tree).__name__
+        return "one value"
     return f"{type(tree).__name__} of {len(tree if isinstance(tree, _BUILT_IN) else _opened(tree)[0])}"

@@ -14,19 +14,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import one_transform
+from tinyshard.core import tree
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
-from tinyshard.transforms.tangents import checked_values, fitted
+from tinyshard.core.ints import one_or_more
+from tinyshard.transforms.tangents import OfLeaves, checked_values, fitted
 
 Function = Callable[..., Any]
 
 
-def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
     """The gradient of a function with a real scalar result.
 
     Args:
@@ -34,6 +36,7 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
         argnums: the arguments to differentiate by, an int or a tuple of ints. A float among them is a 0-d tensor of
             torch's default dtype, and a NumPy array a tensor of its dtype.
         has_aux: whether `fun` returns (result, anything else).
+        others: none but holomorphic=False and allow_int=False, JAX's defaults.
 
     Returns:
         A function that returns the gradient, a tree as the argument (a tuple of trees for a tuple of argnums); with
@@ -51,8 +54,8 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
         >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
-    check_function(fun, "grad")
-    both = value_and_grad(fun, argnums, has_aux)
+    check_others(grad, others)
+    both = _with_gradient("grad", fun, argnums, has_aux)
 
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -62,13 +65,14 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False)
     return gradient
 
 
-def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
     """The result of a function together with its gradient.
 
     Args:
         fun: a function of trees of floating-point tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        others: as for `grad`.
 
     Returns:
         A function that returns (result, gradient); with has_aux ((result, anything else), gradient).
@@ -84,18 +88,21 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
         >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         (tensor(5.), tensor([2., 4.]))
     """
-    check_function(fun, "value_and_grad")
-    numbers = argnums if isinstance(argnums, int) else tuple(argnums)
+    check_others(value_and_grad, others)
+    return _with_gradient("value_and_grad", fun, argnums, has_aux)
+
+
+def _with_gradient(what: str, fun: Function, argnums: int | Sequence[int], has_aux: bool) -> Function:
+    check_function(fun, what)
+    numbers = checked_argnums(argnums)
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = capture_arguments((args, kwargs))
-        args = _with_tensors(args, numbers)
-        alone, whole = aux_apart(fun, has_aux)
-        alone = _scalar(alone, has_aux)
+        of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
+        alone, every = _scalar(what, fun, of.value, has_aux), tuple(range(len(of.leaves)))
         with one_transform():
-            derivative, value = torch.func.grad_and_value(alone, argnums=numbers, has_aux=has_aux)(*args, **kwargs)
-        return ((value[0], whole(value[1])) if has_aux else value), derivative
+            slopes, value = torch.func.grad_and_value(alone, argnums=every, has_aux=has_aux)(*of.leaves)
+        return ((value[0], of.aux(value[1])) if has_aux else value), chosen_of(of.arguments(slopes), numbers)
 
     return both
 
@@ -125,19 +132,16 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
         (tensor(3.),)
     """
     check_function(fun, "vjp")
-    alone, whole = aux_apart(fun, has_aux)
-    primals = checked_values("vjp", capture_arguments(primals))
+    of = OfLeaves("vjp", fun, checked_values("vjp", capture_arguments(primals)), has_aux)
     with one_transform():
-        found: Any = torch.func.vjp(alone, *primals, has_aux=has_aux)
-    value, back = found[0], found[1]
+        found: Any = torch.func.vjp(of, *of.leaves, has_aux=has_aux)
+    value = of.results(found[0])
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
-        out = back(fitted("vjp", "cotangent", capture_arguments(cotangent), value))
-        # torch.func gives the bare cotangent or a tuple of one, as the primal is a tensor or a tree
-        is_tuple = isinstance(out, tuple) and tree_flatten(out)[1] == tree_flatten(tuple(primals))[1]
-        return (out,) if len(primals) == 1 and not is_tuple else tuple(out)
+        cotangents = tuple(tree.leaves(fitted("vjp", "cotangent", capture_arguments(cotangent), value)))
+        return tuple(of.arguments(found[1](cotangents)))
 
-    return (value, pull, whole(found[2])) if has_aux else (value, pull)
+    return (value, pull, of.aux(found[2])) if has_aux else (value, pull)
 
 
 def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux: bool = False) -> Any:
@@ -170,26 +174,25 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
         raise DtypeError("jvp takes primals and tangents as tuples", got=got, try_="ts.jvp(f, (x,), (t,))")
     if len(primals) != len(tangents):
         raise DtypeError("jvp needs a tangent for each primal", got=f"{len(primals)} and {len(tangents)}")
-    alone, whole = aux_apart(fun, has_aux)
     primals, tangents = capture_arguments((primals, tangents))
     primals = checked_values("jvp", primals)
-    tangents = tuple(fitted("jvp", "tangent", tangents, primals))
-    primals, tangents = _beside(tuple(primals), tangents)
+    of = OfLeaves("jvp", fun, primals, has_aux)
+    slopes = tree.leaves(fitted("jvp", "tangent", tangents, primals))
+    pairs = [_beside(x, slope) for x, slope in zip(of.leaves, slopes, strict=True)]
     with one_transform():
-        found: Any = torch.func.jvp(alone, primals, tangents, has_aux=has_aux)
-    return (found[0], found[1], whole(found[2])) if has_aux else found
+        found: Any = torch.func.jvp(of, tuple(x for x, _ in pairs), tuple(t for _, t in pairs), has_aux=has_aux)
+    made = of.results(found[0]), of.results(found[1])
+    return (*made, of.aux(found[2])) if has_aux else made
 
 
-def _beside(primals: Any, tangents: Any) -> tuple[Any, Any]:
+def _beside(primal: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A plain tensor whose tangent, or whose primal, is an Array as an Array, too: torch takes no views of the two."""
 
     def put(x: Any, other: Any) -> Any:
         is_plain = type(x) is torch.Tensor and x is innermost(x) and not x.requires_grad
         return array(x) if is_plain and isinstance(innermost(other), Array) else x
 
-    (ps, form), (ts, _) = tree_flatten(primals), tree_flatten(tangents)
-    ps, ts = list(map(put, ps, ts)), list(map(put, ts, ps))
-    return tree_unflatten(ps, form), tree_unflatten(ts, form)
+    return put(primal, tangent), put(tangent, primal)
 
 
 @functools.cache
@@ -200,42 +203,31 @@ def load_jvp_rules() -> None:
         import torch._decomp.decompositions_for_jvp  # noqa: F401
 
 
-def aux_apart(fun: Function, has_aux: bool) -> tuple[Function, Callable[[Any], Any]]:
-    """torch.func takes only tensors as aux: the function with these alone, and how to put the whole together again."""
-    if not has_aux:
-        return fun, lambda aux: aux
-    kept: list[Any] = []
+def by_chosen(
+    what: str, fun: Function, args: Any, kwargs: Any, numbers: int | tuple[int, ...], has_aux: bool
+) -> OfLeaves:
+    """The function of the tensors in the chosen arguments alone. Raises DtypeError as `checked_values`."""
+    args, kwargs = capture_arguments((args, kwargs))
+    places = _places(what, numbers, len(args))
+    chosen = [checked_values(what, args[n], f"argument {n}: ", real=True) for n in places]
 
-    @functools.wraps(fun)
-    def alone(*args: Any, **kwargs: Any) -> Any:
-        out = fun(*args, **kwargs)
-        if not (isinstance(out, tuple) and len(out) == 2):
-            got = f"{getattr(fun, '__name__', 'the function')} returns {type(out).__name__}"
-            raise DtypeError("with has_aux a function returns (result, anything else)", got=got)
-        value, aux = out
-        kept[:] = tree_flatten(aux)
-        return value, [x for x in kept[0] if isinstance(x, torch.Tensor)]
-
-    def whole(tensors: Any) -> Any:
-        given = iter(tensors)
-        return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in kept[0]], kept[1])
-
-    return alone, whole
-
-
-def by_chosen(fun: Function, args: Sequence[Any], kwargs: Any, argnums: int | Sequence[int]) -> tuple[Function, Any]:
-    """The function of the chosen arguments alone, and their values: one value, or a tuple for a tuple of argnums."""
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-    args = _with_tensors(args, numbers)
-
-    def alone(chosen: Any) -> Any:
+    def alone(*values: Any) -> Any:
         full = list(args)
-        for number, value in zip(numbers, (chosen,) if isinstance(argnums, int) else chosen, strict=True):
-            full[number] = value
+        for place, value in zip(places, values, strict=True):
+            full[place] = value
         return fun(*full, **kwargs)
 
-    chosen = args[argnums] if isinstance(argnums, int) else tuple(args[n] for n in numbers)
-    return alone, chosen
+    return OfLeaves(what, functools.wraps(fun)(alone), chosen, has_aux)
+
+
+def chosen_of(values: tuple[Any, ...], numbers: int | tuple[int, ...]) -> Any:
+    """The only one of the values, or for a tuple of argnums all of them."""
+    return values[0] if isinstance(numbers, int) else values
+
+
+def checked_argnums(argnums: Any) -> int | tuple[int, ...]:
+    """Which arguments to differentiate by. Raises DtypeError for anything but ints."""
+    return one_or_more(argnums, "argnums", DtypeError, "argnums=0, or argnums=(0, 1)")
 
 
 def check_function(fun: Any, name: str) -> None:
@@ -244,38 +236,34 @@ def check_function(fun: Any, name: str) -> None:
         raise DtypeError(f"{name} takes a function", got=f"{fun!r} ({type(fun).__name__})", try_=f"ts.{name}(f)")
 
 
-def _with_tensors(args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
-    """The arguments, those of argnums as trees of tensors. Raises DtypeError if they cannot be differentiated by."""
-    args = list(args)
-    for number in (argnums,) if isinstance(argnums, int) else argnums:
-        if not isinstance(number, int) or not -len(args) <= number < len(args):
-            raise DtypeError(
-                "grad is asked for an argument that is not there",
-                got=f"argnums={argnums!r}, {len(args)} positional arguments",
-                try_="pass the argument by position",
-            )
-        args[number] = checked_values("grad", args[number], f"argument {number}: ", real=True)
-    places = [] if isinstance(argnums, int) else [number % len(args) for number in argnums]
+def _places(what: str, argnums: int | tuple[int, ...], count: int) -> list[int]:
+    """The positions that argnums names, from the front. Raises DtypeError for one that is not there, or named twice."""
+    numbers = (argnums,) if isinstance(argnums, int) else argnums
+    got = f"argnums={argnums!r}, {count} positional arguments"
+    if any(not -count <= n < count for n in numbers):
+        problem = f"{what} is asked for an argument that is not there"
+        raise DtypeError(problem, got=got, try_="pass the argument by position")
+    places = [n % count for n in numbers]
     if len(set(places)) < len(places):
         raise DtypeError(
-            "grad is asked for the gradient by one argument twice",
-            got=f"argnums={argnums!r}, {len(args)} positional arguments",
+            f"{what} is asked for the gradient by one argument twice",
+            got=got,
             rule="each argument is named once; -1 is the last one",
             try_=f"argnums={tuple(dict.fromkeys(places))!r}",
         )
-    return tuple(args)
+    return places
 
 
-def _scalar(fun: Function, has_aux: bool) -> Function:
+def _scalar(what: str, fun: Function, call: Function, has_aux: bool) -> Function:
     @functools.wraps(fun)
     def checked(*args: Any, **kwargs: Any) -> Any:
-        out = fun(*args, **kwargs)
+        out = call(*args, **kwargs)
         value = out[0] if has_aux else out
         if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
             is_tensor = isinstance(value, torch.Tensor)
             got = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else type(value).__name__
             raise DtypeError(
-                "grad needs a function with a real scalar result",
+                f"{what} needs a function with a real scalar result",
                 got=f"{getattr(fun, '__name__', 'the function')} returns {got}",
                 try_=".sum() or .mean() at its end; jacrev for the whole Jacobian",
             )

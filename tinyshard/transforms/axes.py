@@ -8,17 +8,18 @@ from typing import Any
 from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.compile.signature import leaf_names
-from tinyshard.core.errors import MappingError
+from tinyshard.compile.signature import argument_names, leaf_names
+from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.ints import as_int
 from tinyshard.core.leaves import is_leaf
-from tinyshard.sharding.prefix import is_container, paired, sized
+from tinyshard.sharding.prefix import entries, is_container, paired, positional, sized
 
 
 def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
     """One axis for each leaf of the tree, None leaves included.
 
     Raises:
-        MappingError: the prefix has other containers than the tree, or holds something that is no axis.
+        MappingError: the prefix has other containers than the tree, or holds something that is not an axis.
 
     Example:
         >>> spread_axes("in_axes", (0, {"w": None, "b": 1}), (1, {"w": (2, 3), "b": 4}))
@@ -28,19 +29,32 @@ def spread_axes(what: str, prefix: Any, tree: Any) -> list[int | None]:
     def misfit(prefix: Any, tree: Any) -> MappingError:
         if not is_container(prefix):
             rule = "an axis is an int or None"
-            return MappingError(f"{what} holds something that is no axis", got=repr(prefix), rule=rule)
+            return MappingError(f"{what} hold something that is not an axis", got=repr(prefix), rule=rule)
         return MappingError(
-            f"{what} does not fit",
+            f"{what} do not fit",
             got=f"{sized(prefix)} for {sized(tree)}",
             rule="it has the same containers, or one axis in place of a whole subtree",
         )
 
     pairs = paired(prefix, tree, _is_axis, misfit)
-    return [axis for axis, part in pairs for _ in tree_leaves(part, is_leaf=lambda x: x is None)]
+    return [
+        None if axis is None else as_int(axis)
+        for axis, part in pairs
+        for _ in tree_leaves(part, is_leaf=lambda x: x is None)
+    ]
 
 
 def _is_axis(x: Any) -> bool:
-    return x is None or (isinstance(x, int) and not isinstance(x, bool))
+    return x is None or (not isinstance(x, bool) and as_int(x) is not None)
+
+
+def checked_axis_size(asked: Any) -> int | None:
+    """How many examples, or rows, the user says there are. Raises MappingError for what is no such number."""
+    size = None if asked is None or isinstance(asked, bool) else as_int(asked)
+    if asked is not None and (size is None or size < 0):
+        problem = "axis_size is the number of examples"
+        raise MappingError(problem, got=f"{asked!r} ({type(asked).__name__})", rule="an int that is 0 or more")
+    return size
 
 
 def mapped_dims(
@@ -53,10 +67,12 @@ def mapped_dims(
         DtypeError: an argument that is to be mapped is no tensor.
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
+        by_name = f"; by name: {', '.join(kwargs)}" if kwargs else ""
         raise MappingError(
-            f"{what}'s in_axes do not fit the arguments",
-            got=f"{len(in_axes)} entries for {len(args)} positional arguments",
+            f"{what}'s in_axes do not fit the arguments of {getattr(fun, '__name__', 'the function')}",
+            got=f"{entries(in_axes)} for {positional(argument_names(fun, len(args)))}{by_name}",
             rule="one entry for each positional argument, or one int for all",
+            try_=f"{', '.join(kwargs)} by position: arguments by name are mapped over dim 0" if kwargs else "",
         )
     axes = [*spread_axes(f"{what}'s in_axes", in_axes, tuple(args)), *spread_axes("", 0, kwargs)]
     leaves = tree_leaves((tuple(args), kwargs), is_leaf=is_leaf)
@@ -66,6 +82,12 @@ def mapped_dims(
         if leaf is None or axis is None:
             dims.append(None)
             continue
+        if isinstance(leaf, str | bytes) or callable(leaf):
+            raise DtypeError(
+                f"{what} is to map an argument that is not an array",
+                got=f"{name}: {leaf!r} ({type(leaf).__name__})",
+                try_="in_axes=None for an argument that all share",
+            )
         shape = tuple(leaf.shape if hasattr(leaf, "shape") else as_tensor(leaf).shape)
         ndim = len(shape)
         if not -ndim <= axis < ndim:

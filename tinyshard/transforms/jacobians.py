@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.placement import array
-from tinyshard.compile.capture import capture_arguments
 from tinyshard.compile.traced_views import one_transform
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
-from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
+from tinyshard.transforms.autodiff import (
+    Function,
+    by_chosen,
+    check_function,
+    checked_argnums,
+    chosen_of,
+    load_jvp_rules,
+)
+from tinyshard.transforms.tangents import OfLeaves
 
 
-def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
     """The Jacobian, row by row in reverse: for functions with few results.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        others: as for `grad`.
 
     Returns:
         A function that returns the Jacobian: for each leaf of the result the tree of the argument (a tuple of trees for
@@ -43,32 +51,43 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         tensor([[2., 0.],
                 [0., 4.]])
     """
-    check_function(fun, "jacrev")
+    check_others(jacrev, others)
+    return _jacrev("jacrev", fun, argnums, has_aux)
+
+
+def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool) -> Function:
+    check_function(fun, what)
+    numbers = checked_argnums(argnums)
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        tensors, whole = aux_apart(fun, has_aux)
-        args, kwargs = capture_arguments((args, kwargs))
-        alone, chosen = by_chosen(tensors, args, kwargs, argnums)
+        of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
         with one_transform():
-            found: Any = torch.func.vjp(alone, chosen, has_aux=has_aux)
-        _check_real(found[0])
-        basis, join = _basis(found[0])
+            found: Any = torch.func.vjp(of, *of.leaves, has_aux=has_aux)
+        results = found[0]
+        _check_real(what, results)
         with one_transform():
-            (columns,) = torch.func.vmap(found[1])(basis)
-        blocks = join(columns)
-        return (blocks, whole(found[2])) if has_aux else blocks
+            rows = torch.func.vmap(found[1])(_basis(results)) if results else ()
+        # of each argument the rows for all elements of all results -> for each result the tree of the arguments
+        sizes = [x.numel() for x in results]
+        apart = [
+            [row.reshape((*x.shape, *row.shape[1:])) for x, row in zip(results, column.split(sizes), strict=True)]
+            for column in rows
+        ]
+        blocks = of.results([chosen_of(of.arguments(block), numbers) for block in zip(*apart, strict=True)])
+        return (blocks, of.aux(found[2])) if has_aux else blocks
 
     return jacobian
 
 
-def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
     """The Jacobian, column by column forwards: for functions with few arguments.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        others: as for `grad`.
 
     Returns:
         A function that returns the Jacobian: for each leaf of the result the tree of the argument (a tuple of trees for
@@ -88,35 +107,39 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         tensor([[2., 0.],
                 [0., 4.]])
     """
-    check_function(fun, "jacfwd")
+    check_others(jacfwd, others)
+    return _jacfwd("jacfwd", fun, argnums, has_aux)
+
+
+def _jacfwd(what: str, fun: Function, argnums: Any, has_aux: bool) -> Function:
+    check_function(fun, what)
+    numbers = checked_argnums(argnums)
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         load_jvp_rules()
-        tensors, whole = aux_apart(fun, has_aux)
-        args, kwargs = capture_arguments((args, kwargs))
-        alone, chosen = by_chosen(tensors, args, kwargs, argnums)
-        basis, _ = _basis(chosen)
+        of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
 
-        def push(tangent: Any) -> Any:
-            return torch.func.jvp(alone, (chosen,), (tangent,), has_aux=has_aux)[1:]
+        def push(*tangents: torch.Tensor) -> Any:
+            return torch.func.jvp(of, tuple(of.leaves), tangents, has_aux=has_aux)[1:]
 
         out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
         with one_transform():
-            out = torch.func.vmap(push, out_dims=out_dims)(basis)
-        blocks = tree_map(lambda columns: _apart(chosen, columns.movedim(0, -1)), out[0])
-        return (blocks, whole(out[1])) if has_aux else blocks
+            out = torch.func.vmap(push, out_dims=out_dims)(*_basis(of.leaves))
+        blocks = of.results([chosen_of(_apart(of, columns.movedim(0, -1)), numbers) for columns in out[0]])
+        return (blocks, of.aux(out[1])) if has_aux else blocks
 
     return jacobian
 
 
-def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
     """The matrix of second derivatives, forwards over reverse.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        others: as for `grad`.
 
     Returns:
         A function that returns, for each leaf of the result and each pair of leaves of the argument, a tensor of shape
@@ -134,48 +157,33 @@ def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
         tensor([[ 6.,  0.],
                 [ 0., 12.]])
     """
-    return jacfwd(jacrev(fun, argnums, has_aux), argnums, has_aux)
+    check_others(hessian, others)
+    return _jacfwd("hessian", _jacrev("hessian", fun, argnums, has_aux), argnums, has_aux)
 
 
-def _check_real(tree: Any) -> None:
+def _check_real(what: str, results: Sequence[torch.Tensor]) -> None:
     """Refuse complex results: a gradient by a real number has no room for the derivative of the imaginary part."""
-    for x in tree_flatten(tree)[0]:
+    for x in results:
         if x.is_complex():
             raise DtypeError(
-                "jacrev needs a function with real results",
+                f"{what} needs a function with real results",
                 got=f"a result of {x.dtype}",
-                try_="jacfwd; or jacrev of torch.view_as_real(...) of the result",
+                try_="ts.jacfwd(f); or torch.view_as_real(...) of the result",
             )
 
 
-def _basis(tree: Any) -> tuple[Any, Callable[[Any], Any]]:
-    """All unit vectors of a tree of tensors, and how to put together what a linear function makes of them.
-
-    Returns:
-        The tree with a new first dim that counts its elements; a function from a tree whose leaves have that first dim
-        to the tree, each leaf of it a tree of blocks.
-    """
-    leaves, form = tree_flatten(tree)
-    sizes = [x.numel() for x in leaves]
-    total = sum(sizes)
-    unit = torch.eye(total)
-    if any(isinstance(innermost(x), Array) for x in leaves):
+def _basis(xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """All unit vectors of several tensors taken as one: each with a new first dim that counts the elements of all."""
+    sizes = [x.numel() for x in xs]
+    unit = torch.eye(sum(sizes))
+    if any(isinstance(innermost(x), Array) for x in xs):
         unit = array(unit)  # uncommitted: it moves to where the values are, and the result is an Array
     rows = unit.split(sizes, 1)
-    vectors = [r.to(x.dtype).reshape((total, *x.shape)) for r, x in zip(rows, leaves, strict=True)]
-
-    def join(columns: Any) -> Any:
-        def block(k: int) -> Any:
-            start = sum(sizes[:k])
-            return tree_map(lambda c: c[start : start + sizes[k]].reshape((*leaves[k].shape, *c.shape[1:])), columns)
-
-        return tree_unflatten([block(k) for k in range(len(leaves))], form)
-
-    return tree_unflatten(vectors, form), join
+    return tuple(row.to(x.dtype).reshape((len(unit), *x.shape)) for row, x in zip(rows, xs, strict=True))
 
 
-def _apart(tree: Any, rows: torch.Tensor) -> Any:
-    """Split the last dim of `rows`, which counts the elements of a tree, into that tree."""
-    leaves, form = tree_flatten(tree)
-    parts = rows.split([x.numel() for x in leaves], -1)
-    return tree_unflatten([p.reshape((*rows.shape[:-1], *x.shape)) for p, x in zip(parts, leaves, strict=True)], form)
+def _apart(of: OfLeaves, columns: torch.Tensor) -> Any:
+    """The arguments, with the columns of each in its place: the last dim counts the elements of all."""
+    parts = columns.split([x.numel() for x in of.leaves], -1)
+    lead = columns.shape[:-1]
+    return of.arguments([part.reshape((*lead, *x.shape)) for part, x in zip(parts, of.leaves, strict=True)])

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tinyshard.compile.signature import static_both_ways
+from tinyshard.compile.signature import checked_numbers, static_both_ways
 from tinyshard.compile.text import GraphText
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
@@ -91,7 +91,7 @@ def jit(
         )
     if not callable(fun):
         raise DtypeError("jit takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.jit(f)")
-    numbers = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums or ())
+    numbers = checked_numbers(static_argnums, "static_argnums")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
     numbers, names = static_both_ways(fun, numbers, names)
     return Jitted(fun, in_shardings, out_shardings, numbers, names)

@@ -20,7 +20,7 @@ from tinyshard.arrays.placement import array, as_sharding, device_put
 from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
-from tinyshard.compile.signature import Bound, Signature, bind
+from tinyshard.compile.signature import Bound, Signature, argument_names, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, codes_of, traces_of
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config, progress
@@ -30,7 +30,7 @@ from tinyshard.core.layout import is_same_placement
 from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
-from tinyshard.sharding.prefix import map_with, spread
+from tinyshard.sharding.prefix import map_with, spread, spread_over_arguments
 from tinyshard.transforms import applied
 
 
@@ -43,6 +43,8 @@ def _derived(entry: TraceCacheEntry) -> applied.Derived:
 
 class Jitted:
     """A function under jit. Made by `jit`."""
+
+    what = "jit"
 
     def __init__(
         self,
@@ -103,7 +105,7 @@ class Jitted:
                 "a described value cannot be computed with",
                 got=f"{self._name} called with a ShapeDtypeStruct",
                 rule="it stands for an array in lower(), and has no values",
-                try_=f"jit({self._name}).lower(...), or a call with Arrays",
+                try_=f"ts.{self.what}({self._name}).lower(...), or a call with Arrays",
             )
         entry, everything = self._everything(bound, self._in_place(bound))
         if _is_watched(everything):
@@ -146,9 +148,18 @@ class Jitted:
         bound = self._bind(args, kwargs)
         return self._laid_out(bound.call(self._in_place(bound)))
 
+    @property
+    def _misfit_of_results(self) -> str:
+        return f"{self.what}'s out_shardings do not fit the result of {self._name}"
+
+    def _argument_names(self, bound: Bound, count: int) -> list[str]:
+        """What the user calls the `count` arguments by position that are traced."""
+        static = {key for key, _, _ in bound.signature.static if isinstance(key, int)}
+        return argument_names(self._function, count + len(static), static)
+
     def _laid_out(self, out: Any) -> Any:
         """A tree of results where out_shardings wants them."""
-        return out if self._out_shardings is None else map_with(_at, out, self._out_shardings)
+        return out if self._out_shardings is None else map_with(self._misfit_of_results, _at, out, self._out_shardings)
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What decides on trace, executable and assignment together, for the most common call; None for others."""
@@ -187,7 +198,7 @@ class Jitted:
             assignment = self._assignment(entry, everything, bound.names)
             executable = entry.executable(everything, assignment, self._named(entry))
             roots = (self._function, *bound.statics)
-            return Compiled(self._name, entry, executable, assignment, bound, roots)
+            return Compiled(self._name, entry, executable, assignment, bound, roots, self.what)
 
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 
@@ -212,7 +223,7 @@ class Jitted:
         if self._is_edited():
             self._codes = codes_of(self._function)
             self._entries, self._found = self._known_traces(), Recent(MOST_PROGRAMS)
-        return bind(self._function, self._static_now(args), self._static_argnames, args, kwargs)
+        return bind(self._function, self._static_now(args), self._static_argnames, args, kwargs, self.what)
 
     def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
         """Which arguments of this call are static."""
@@ -252,7 +263,9 @@ class Jitted:
         """The operands where in_shardings wants them; only described, if nothing is to be moved."""
         if self._in_shardings is None:
             return bound.operands
-        places = spread(self._in_shardings, tuple(bound.arguments[0]))
+        args = tuple(bound.arguments[0])
+        names = self._argument_names(bound, len(args))
+        places = spread_over_arguments("jit's in_shardings", self._name, self._in_shardings, args, names)
         by_name = [None] * (len(bound.operands) - len(places))
         return [
             x if place is None else _put_where(x, as_sharding(place), described)
@@ -272,7 +285,7 @@ class Jitted:
             return None
         asked = self._asked.get(entry)
         if asked is None:
-            places = spread(self._out_shardings, entry.traced.tree_of_results)
+            places = spread(self._misfit_of_results, self._out_shardings, entry.traced.tree_of_results)
             asked = self._asked[entry] = [p if p is None else as_sharding(p) for p in places]
         return asked
 

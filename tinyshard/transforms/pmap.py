@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.array import innermost
 from tinyshard.arrays.placement import device_put
 from tinyshard.compile.executable import check_devices_live
-from tinyshard.compile.signature import Bound
+from tinyshard.compile.signature import Bound, checked_numbers
 from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError
@@ -20,7 +20,7 @@ from tinyshard.core.layout import Layout
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.sharding.named import NamedSharding, spec_of
-from tinyshard.transforms.axes import mapped_dims, placed_dims
+from tinyshard.transforms.axes import checked_axis_size, mapped_dims, placed_dims
 from tinyshard.transforms.over_devices import OverDevices, Split
 
 UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
@@ -169,6 +169,6 @@ def pmap(
         )
     if not callable(fun):
         raise DtypeError("pmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.pmap(f)")
-    static = static_broadcasted_argnums
-    numbers = (static,) if isinstance(static, int) else tuple(static)
+    numbers = checked_numbers(static_broadcasted_argnums, "static_broadcasted_argnums")
+    axis_size = checked_axis_size(axis_size)
     return Pmapped(fun, axis_name, in_axes, out_axes, numbers, devices, axis_size)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.compile.signature import Bound
+from tinyshard.compile.signature import Bound, argument_names
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MeshError
@@ -19,7 +19,7 @@ from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
-from tinyshard.sharding.prefix import spread
+from tinyshard.sharding.prefix import check_entries, spread, spread_over_arguments
 from tinyshard.transforms.over_devices import OverDevices, Split, region_of
 
 
@@ -64,26 +64,38 @@ class ShardMapped(OverDevices):
         specs = self._in_specs
         if not _is_spec(specs):
             static = {number for number, _, _ in bound.signature.static}
+            check_entries(
+                "shard_map's in_specs", self._name, specs, argument_names(self._function, len(args) + len(static))
+            )
             specs = tuple(spec for i, spec in enumerate(specs) if i not in static)
+        names = self._argument_names(bound, len(args))
+        asked = spread_over_arguments("shard_map's in_specs", self._name, specs, tuple(args), names)
         shapes = [s for s, none in zip(shapes_of((args, kwargs)), bound.signature.nones, strict=True) if not none]
         ins = [
             _layout(mesh, P() if spec is None else spec, shape, len(x.shape))
-            for spec, shape, x in zip(spread(specs, tuple(args)), shapes, bound.operands, strict=True)
+            for spec, shape, x in zip(asked, shapes, bound.operands, strict=True)
         ]
         return Split(mesh, tuple(ins), (None,) * len(ins))
 
     def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
-        specs = iter(spread(self._out_specs, out))
+        specs = iter(spread(self._misfit_of_results, self._out_specs, out))
         return [
             (_layout(mesh, P() if x is None else next(specs), shape, 0 if x is None else x.dim(), local=True), None)
             for x, shape in zip(tree_leaves(out), shapes_of(out), strict=True)
         ]
 
+    @property
+    def _misfit_of_results(self) -> str:
+        return f"shard_map's out_specs do not fit the result of {self._name}"
+
     def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
         region = region_of(entry)
         if region is None:
             return None
-        return [NamedSharding(region.mesh, spec) for spec in spread(self._out_specs, entry.traced.tree_of_results)]
+        return [
+            NamedSharding(region.mesh, spec)
+            for spec in spread(self._misfit_of_results, self._out_specs, entry.traced.tree_of_results)
+        ]
 
 
 def _is_spec(specs: Any) -> bool:
@@ -99,7 +111,9 @@ def _layout(mesh: Mesh, spec: Any, shape: Sequence[int], ndim: int, *, local: bo
     """
     if not isinstance(spec, PartitionSpec):
         raise DtypeError(
-            "shard_map takes PartitionSpecs", got=f"{spec!r} ({type(spec).__name__})", try_="P('x'), or P()"
+            f"shard_map's {'out_specs' if local else 'in_specs'} are PartitionSpecs",
+            got=f"{spec!r} ({type(spec).__name__})",
+            try_="P('x'), or P()",
         )
     sharding = NamedSharding(mesh, spec)
     layout = sharding.layout(len(shape)) if local else sharding.checked_layout(shape)

@@ -1,24 +1,86 @@
-"""What derivatives take: numbers and NumPy arrays as tensors, and tangents that fit their values leaf by leaf.
+"""What derivatives take: functions of leaves, numbers as tensors, and tangents that fit their values leaf by leaf.
 
 value 2.0           as_tensors      tensor(2.)
 tangent 1           fitted          tensor(1.), in the dtype of its value: a Python number has none of its own
 tangent f64[3]      fitted          DtypeError where the value is f32[3]
+{"w": w, "b": None} OfLeaves        w alone: None stays None
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.signature import starred
+from tinyshard.core import tree as trees
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.leaves import named_leaves
+from tinyshard.core.leaves import is_whole, named_leaves, without_none
 
 _NUMBERS = (bool, int, float, complex)
+
+
+class OfLeaves:
+    """A function of trees as one of their tensors, for torch.func, to which None is a leaf that is not a tensor.
+
+    Args:
+        what: the function that asks, for errors.
+        fun: of the arguments.
+        args: trees of tensors and None.
+        has_aux: whether `fun` returns (result, anything else).
+
+    Attributes:
+        leaves: the tensors.
+
+    Raises:
+        DtypeError: there is no tensor.
+    """
+
+    def __init__(self, what: str, fun: Callable[..., Any], args: Sequence[Any], has_aux: bool = False) -> None:
+        self.leaves, self._tree = trees.flatten(tuple(args))
+        self._fun, self._has_aux = fun, has_aux
+        self._results: TreeSpec | None = None
+        self._aux: tuple[list[Any], TreeSpec] | None = None
+        if not self.leaves:
+            raise DtypeError(f"{what} has nothing to differentiate by", got=f"{starred(self._tree)}, without a tensor")
+
+    def __call__(self, *leaves: torch.Tensor) -> Any:
+        """The tensors of the result; with has_aux (these, the tensors of anything else)."""
+        out = self.value(*leaves)
+        found, self._results = tree_flatten(without_none(out[0] if self._has_aux else out))
+        return (tuple(found), out[1]) if self._has_aux else tuple(found)
+
+    def value(self, *leaves: torch.Tensor) -> Any:
+        """The result as it is; with has_aux (the result, the tensors of anything else): torch.func takes no others."""
+        out = self._fun(*self.arguments(leaves))
+        if not self._has_aux:
+            return out
+        if not (isinstance(out, tuple) and len(out) == 2):
+            got = f"{getattr(self._fun, '__name__', 'the function')} returns {type(out).__name__}"
+            raise DtypeError("with has_aux a function returns (result, anything else)", got=got)
+        value, aux = out
+        self._aux = tree_flatten(aux)
+        return value, [x for x in self._aux[0] if isinstance(x, torch.Tensor)]
+
+    def arguments(self, leaves: Sequence[Any]) -> Any:
+        """The arguments with other leaves, a tuple."""
+        return trees.unflatten(leaves, self._tree)
+
+    def results(self, leaves: Sequence[Any]) -> Any:
+        """The result, once the function has run, with other leaves."""
+        assert self._results is not None
+        return tree_unflatten(leaves, self._results)
+
+    def aux(self, tensors: Sequence[torch.Tensor]) -> Any:
+        """Anything else that the function has returned, put together again."""
+        assert self._aux is not None
+        given = iter(tensors)
+        kept, form = self._aux
+        return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in kept], form)
 
 
 def as_tensors(tree: Any) -> Any:
@@ -31,7 +93,7 @@ def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False)
 
     Args:
         what: the function that asks, for errors.
-        tree: tensors, numbers and NumPy arrays.
+        tree: tensors, numbers, NumPy arrays and None.
         which: of its arguments, for errors.
         real: whether complex numbers are refused, too.
 
@@ -39,16 +101,16 @@ def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False)
         DtypeError: an integer, or no number at all.
     """
     tree = as_tensors(tree)
-    for path, leaf in named_leaves(tree):
+    for path, leaf in named_leaves(without_none(tree), is_whole):
         is_tensor = isinstance(leaf, torch.Tensor)
         is_complex = is_tensor and leaf.dtype.is_complex
         if not is_tensor or not (leaf.dtype.is_floating_point or (is_complex and not real)):
             kinds = "real floating-point" if real else "floating-point or complex"
-            other = "ts.vjp, whose cotangents are complex" if is_complex else "x.float()"
+            other = "ts.vjp, whose cotangents are complex; or " if is_complex else "x.float(); or " if is_tensor else ""
             raise DtypeError(
                 f"{what} needs {kinds} tensors to differentiate by",
                 got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
-                try_=f"{other}; or let the function close over what is not differentiated by",
+                try_=f"{other}let the function close over what is not differentiated by",
             )
     return tree
 
@@ -69,8 +131,8 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
         >>> fitted("jvp", "tangent", (1,), (torch.tensor(2.0),))
         (tensor(1.),)
     """
-    named, wanted = named_leaves(values), tree_flatten(values)[1]
-    leaves, form = tree_flatten(tree)
+    named, wanted = named_leaves(without_none(values)), trees.structure(values)
+    leaves, form = trees.flatten(tree)
     if form != wanted:
         got = f"{starred(form)} for {starred(wanted)}"
         rule = f"a {kind} has the containers of its value: a list is no tuple"

@@ -15,10 +15,11 @@ from tinyshard.compile.capture import TracedValueError, capture_arguments
 from tinyshard.compile.intercept import distributions_unchecked
 from tinyshard.compile.traced_views import one_transform
 from tinyshard.core import axis_names
+from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError
 from tinyshard.primitives.collective import is_mapped
 from tinyshard.runtime.controller.lineage import users_line, users_line_of
-from tinyshard.transforms.axes import mapped_dims, placed_dims
+from tinyshard.transforms.axes import checked_axis_size, mapped_dims, placed_dims
 
 
 def vmap(
@@ -27,6 +28,7 @@ def vmap(
     out_axes: Any = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
+    **others: Any,
 ) -> Callable[..., Any]:
     """Map a function over an axis of its arguments: all examples at once, no loop.
 
@@ -39,6 +41,7 @@ def vmap(
         out_axes: likewise the dim of the results; None for a result that is the same for all examples.
         axis_name: what collectives inside `fun` call the axis.
         axis_size: the number of examples, needed where no argument is mapped.
+        others: none; an argument that JAX or torch has is refused with what to write in its place.
 
     Returns:
         A function of the batched arguments. Plain tensors give plain tensors, which have no `.sharding` and no
@@ -58,20 +61,20 @@ def vmap(
         >>> vmap(torch.dot, in_axes=(0, None))(xs, w)
         tensor([ 3., 12.])
     """
+    check_others(vmap, others)
     if not callable(fun):
         raise DtypeError("vmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.vmap(f)")
 
     if not (axis_name is None or isinstance(axis_name, str)):
         raise MappingError("an axis name is a string", got=f"{axis_name!r} ({type(axis_name).__name__})")
-    if axis_size is not None and not (type(axis_size) is int and axis_size >= 0):
-        raise MappingError("axis_size is a number of examples", got=repr(axis_size))
+    asked = checked_axis_size(axis_size)
 
     @functools.wraps(fun)
     def batched(*args: Any, **kwargs: Any) -> Any:
         leaves, form = tree_flatten((args, kwargs))
         leaves = [_operand(x) for x in leaves]
         args, kwargs = tree_unflatten(leaves, form)
-        dims, size = mapped_dims("vmap", fun, in_axes, args, kwargs, axis_size)
+        dims, size = mapped_dims("vmap", fun, in_axes, args, kwargs, asked)
         return _run(fun, leaves, form, dims, out_axes, axis_name, size)
 
     return batched

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import atexit
-import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
 import torch
 
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import RemoteError, RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime import wire
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
-from tinyshard.runtime.controller.items import Call, Cancel, Put, Request
-from tinyshard.runtime.controller.lineage import Ancestry, Buffer, Run, Where, add_check, ancestry, input_runs
+from tinyshard.runtime.controller.items import Call, Cancel, Put
+from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, input_runs
+from tinyshard.runtime.controller.reading import Reading
 from tinyshard.runtime.controller.receiver import Receiver
-from tinyshard.runtime.controller.refs import Buffers, put_together
-from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room, unknown_op
+from tinyshard.runtime.controller.refs import Buffers, Wanted
+from tinyshard.runtime.controller.remote_errors import lost_error, unknown_op
 from tinyshard.runtime.controller.waiting import Waiting
-from tinyshard.runtime.failure import Failure
 from tinyshard.runtime.launch import forkserver
 from tinyshard.runtime.launch.local import Forked, Starter
 from tinyshard.runtime.shm import allocator
@@ -80,6 +77,7 @@ class ProcessPool:
             self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
             self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
             self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
+            self._reading = Reading(self._dispatcher, self._waiting, self._buffers, self._arena, platform)
             self._stop_watching_cells = after_interrupted_cells(self.cancel)
             atexit.register(self.shutdown)
         except BaseException:  # Ctrl-C, for one: no caller gets a pool that it could shut down
@@ -96,15 +94,7 @@ class ProcessPool:
         self._dispatcher.check_open()  # a forked child of this process must not allocate blocks
         if self._arena is None or not self._arena.is_for(host.nbytes):
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        return self._new(self._arena, tuple(host.shape), host.dtype, " to be placed").copy_(host)
-
-    def _new(self, arena: allocator.Arena, shape: tuple[int, ...], dtype: torch.dtype, what: str = "") -> torch.Tensor:
-        """A tensor in shared memory."""
-        try:
-            return arena.new(shape, dtype)
-        except MemoryError as error:
-            self._dispatcher.check_open()  # a signal's handler may have shut the pool down meanwhile
-            raise no_room(f"{ShapedType(shape, dtype)}{what}: {error}") from error
+        return self._reading.new(tuple(host.shape), host.dtype, " to be placed").copy_(host)
 
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
@@ -159,57 +149,21 @@ class ProcessPool:
         self._known_ops.update(asked)
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Block until the blocks on these devices are computed, and copy them here.
+        """Block until the blocks on these devices are computed, and copy them here. Raises as `gather` does."""
+        return self._reading.fetch([(buffer, device_ids)])[0]
+
+    def gather(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
+        """Block until values are computed, and put each together from its blocks, all in one round trip.
 
         Raises:
-            RemoteError: the value, or one that it was computed from, could not be computed.
+            RemoteError: a value, or one that it was computed from, could not be computed.
             DeviceLostError: a device that it depends on is lost.
         """
-        others = self._waiting.late(self._known(buffer, device_ids)) - set(device_ids)
-        asked = [self._waiting.ask("sync", others)] if others else []
-        fetched = self._waiting.ask("fetch", device_ids, (buffer.number, None))
-        self._waiting.wait([*asked, fetched])
-        self._raise_failures(buffer, device_ids)
-        metas = self._answered(fetched, buffer)
-        return {d: wire.tensor_of(fetched.answers[d][1], m.shape, m.dtype) for d, m in metas.items()}
-
-    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, ShapedType]:
-        """Shape and dtype of the block that each device has sent; raises if one could not send it."""
-        for device, (meta, payload) in fetched.answers.items():
-            if isinstance(meta, Failure):
-                raise self._error({device: (meta, buffer.run.where)})
-            if meta is None:
-                problem = f"{self.devices[device]} does not hold the value"
-                raise RuntimeStateError(problem, got=f"value {buffer.number}")
-            if is_received and payload is None and math.prod(meta.shape):  # the reader had no memory for it
-                raise no_room(f"{meta} of {self.devices[device]}")
-        return {device: meta for device, (meta, _) in fetched.answers.items()}
-
-    def gather(
-        self, buffer: Buffer, places: dict[int, tuple[slice, ...]], shape: tuple[int, ...], dtype: torch.dtype
-    ) -> torch.Tensor:
-        """Block until the blocks are computed, and copy each into its place in one tensor; raises as `fetch` does."""
-        nbytes = math.prod(shape) * dtype.itemsize
-        if self._arena is None or not self._arena.is_for(nbytes):
-            return put_together(self.fetch(buffer, list(places)), places, shape, dtype)
-        self.wait(buffer, list(places))
-        out = self._new(self._arena, shape, dtype)
-        block = self._arena.block_of(out)
-        assert block is not None
-        fetched = self._waiting.ask("fetch", places, (buffer.number, (block, shape, places)), (out, block))
-        self._waiting.wait([fetched])
-        self._answered(fetched, buffer, is_received=False)
-        self._arena.settle(block)
-        self._dispatcher.check_open()  # what was shut down before that has given the block back
-        return out
+        return self._reading.gather(wanted)
 
     def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
-        """Block until the blocks on these devices are computed. Raises as `fetch` does."""
-        run = buffer.run
-        known = self._known(buffer, device_ids)
-        if not run.settled or run.checks:
-            self._waiting.until_finished(known)
-        self._raise_failures(buffer, device_ids)
+        """Block until the blocks on these devices are computed. Raises as `gather` does."""
+        self._reading.wait(buffer, device_ids)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Whether `wait` would return or raise at once. A device that is too busy to answer counts as not ready."""
@@ -222,10 +176,10 @@ class ProcessPool:
         return self._waiting.wait([self._waiting.ask("sync", late)], READY_WITHIN_S)
 
     def describe(self, buffers: Sequence[Buffer], device: int) -> list[ShapedType | None]:
-        """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `fetch` does."""
+        """Shapes and dtypes of values, where they are known only after the run. Blocks, and raises as `gather` does."""
         answers = self._answers("describe", [device], tuple(b.number for b in buffers))
         for buffer in buffers:
-            self._raise_failures(buffer, [device])
+            self._reading.raise_failures(buffer, [device])
         return list(answers[device])
 
     def held(self, device: int) -> int:
@@ -273,28 +227,3 @@ class ProcessPool:
         self._dispatcher.close()
         atexit.unregister(self.shutdown)
         self._waiting.print_output()
-
-    def _known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
-        """What a value depends on. Raises at once if a device among that is lost, while other devices still compute."""
-        dispatcher = self._waiting.open_dispatcher()
-        self._waiting.check_can_wait()
-        dispatcher.advance()  # an interrupt may have left a call without a number
-        with dispatcher.calls.lock:
-            known = ancestry(buffer.run, device_ids)
-        if known.failures and any(failure.lost for failure, _ in known.failures.values()):
-            raise self._error(known.failures)
-        return known
-
-    def _raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
-        run = buffer.run
-        if not run.settled or run.failures or run.checks:
-            failures = self._waiting.ancestry(buffer, device_ids).failures
-            if failures:
-                raise self._error(failures)
-        if self._dispatcher.calls.has_lost:
-            for link in self._waiting.links(device_ids):
-                if link.lost:
-                    raise lost_error(link.device, link.lost, self._platform)
-
-    def _error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
-        return error_of(failures, self._platform, self._buffers)

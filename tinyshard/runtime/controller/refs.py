@@ -11,6 +11,7 @@ import itertools
 import math
 import weakref
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -95,18 +96,35 @@ def by_devices(watches: Iterable[Watch]) -> dict[tuple[int, ...], list[int]]:
     return numbers
 
 
-def put_together(
-    blocks: Mapping[int, torch.Tensor],
-    places: Mapping[int, tuple[slice, ...]],
-    shape: tuple[int, ...],
-    dtype: torch.dtype,
-) -> torch.Tensor:
+@dataclass(eq=False, frozen=True, slots=True)
+class Wanted:
+    """A value that a thread wants to read.
+
+    Attributes:
+        buffer: the value.
+        places: by device, where its block lies in the whole; one device for each block.
+        shape: of the whole.
+        dtype: of the whole.
+    """
+
+    buffer: Buffer
+    places: Mapping[int, tuple[slice, ...]]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the whole."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def put_together(blocks: Mapping[int, torch.Tensor], wanted: Wanted) -> torch.Tensor:
     """One tensor, put together from its blocks."""
     if len(blocks) == 1:
-        return next(iter(blocks.values())).reshape(shape)
-    out = torch.empty(shape, dtype=dtype)
+        return next(iter(blocks.values())).reshape(wanted.shape)
+    out = torch.empty(wanted.shape, dtype=wanted.dtype)
     for device, block in blocks.items():
-        out[places[device]] = block
+        out[wanted.places[device]] = block
     return out
 
 

@@ -1,0 +1,158 @@
+"""How a thread reads values: what they depend on, what they have failed with, and their blocks.
+
+Several values are read in one round trip: all requests are sent before the first wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from tinyshard.core.errors import RemoteError, RuntimeStateError
+from tinyshard.core.types import ShapedType
+from tinyshard.runtime import wire
+from tinyshard.runtime.controller.dispatcher import Dispatcher
+from tinyshard.runtime.controller.items import Request
+from tinyshard.runtime.controller.lineage import Ancestry, Buffer, ancestry
+from tinyshard.runtime.controller.refs import Buffers, Wanted, put_together
+from tinyshard.runtime.controller.remote_errors import error_of, lost_error, no_room
+from tinyshard.runtime.controller.waiting import Waiting
+from tinyshard.runtime.failure import Failure
+from tinyshard.runtime.shm import allocator
+
+
+class Reading:
+    """Reads values of a pool, for the controller's threads.
+
+    Args:
+        dispatcher, waiting: send requests, and wait for answers.
+        buffers: the values in use, for errors.
+        arena: the memory shared with the devices, if there is one.
+        platform: "cpu" or "gpu".
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        waiting: Waiting,
+        buffers: Buffers,
+        arena: allocator.Arena | None,
+        platform: str,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._waiting = waiting
+        self._buffers = buffers
+        self._arena = arena
+        self._platform = platform
+
+    def fetch(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[dict[int, torch.Tensor]]:
+        """Block until the blocks of values on some devices are computed, and copy them here. Raises as `gather`."""
+        requests = self._ask(wanted)
+        self._waiting.wait(requests)
+        found = []
+        for (buffer, device_ids), request in zip(wanted, requests, strict=False):
+            self.raise_failures(buffer, device_ids)
+            metas = self._answered(request, buffer)
+            found.append({d: wire.tensor_of(request.answers[d][1], m.shape, m.dtype) for d, m in metas.items()})
+        return found
+
+    def gather(self, wanted: Sequence[Wanted]) -> list[torch.Tensor]:
+        """Block until values are computed, and copy each of their blocks into its place in one tensor.
+
+        Raises:
+            RemoteError: a value, or one that it was computed from, could not be computed.
+            DeviceLostError: a device that it depends on is lost.
+        """
+        arena = self._arena
+        large = [] if arena is None else [w for w in wanted if arena.is_for(w.nbytes)]
+        small = [w for w in wanted if w not in large]
+        for w in large:  # no requests: shared memory shows when a value is computed
+            self.wait(w.buffer, list(w.places))
+        lent = [self._lend(w) for w in large]
+        made = dict(zip(small, self.fetch([(w.buffer, list(w.places)) for w in small]), strict=True)) if small else {}
+        self._waiting.wait([request for request, _, _ in lent])
+        whole: dict[Wanted, torch.Tensor] = {w: put_together(blocks, w) for w, blocks in made.items()}
+        for w, (request, out, block) in zip(large, lent, strict=True):
+            self._answered(request, w.buffer, is_received=False)
+            assert arena is not None
+            arena.settle(block)
+            whole[w] = out
+        if large:
+            self._dispatcher.check_open()  # what was shut down before that has given the blocks back
+        return [whole[w] for w in wanted]
+
+    def _ask(self, wanted: Sequence[tuple[Buffer, Sequence[int]]]) -> list[Request]:
+        """Ask for blocks, and those devices that have other work to finish first; the former requests come first."""
+        late: set[int] = set()
+        for buffer, device_ids in wanted:
+            late |= self._waiting.late(self.known(buffer, device_ids))
+        others = late.difference(*(device_ids for _, device_ids in wanted))
+        synced = [self._waiting.ask("sync", others)] if others else []
+        return [*(self._waiting.ask("fetch", ids, (buffer.number, None)) for buffer, ids in wanted), *synced]
+
+    def _lend(self, w: Wanted) -> tuple[Request, torch.Tensor, allocator.Block]:
+        """Ask the devices to write their blocks of a value into a tensor in shared memory."""
+        assert self._arena is not None
+        out = self.new(w.shape, w.dtype)
+        block = self._arena.block_of(out)
+        assert block is not None
+        what = w.buffer.number, (block, w.shape, w.places)
+        return self._waiting.ask("fetch", w.places, what, (out, block)), out, block
+
+    def _answered(self, fetched: Request, buffer: Buffer, *, is_received: bool = True) -> dict[int, ShapedType]:
+        """Shape and dtype of the block that each device has sent; raises if one could not send it."""
+        for device, (meta, payload) in fetched.answers.items():
+            if isinstance(meta, Failure):
+                raise self.error({device: (meta, buffer.run.where)})
+            if meta is None:
+                problem = f"{self._platform.upper()} {device} does not hold the value"
+                raise RuntimeStateError(problem, got=f"value {buffer.number}")
+            if is_received and payload is None and math.prod(meta.shape):  # the reader had no memory for it
+                raise no_room(f"{meta} of {self._platform.upper()} {device}")
+        return {device: meta for device, (meta, _) in fetched.answers.items()}
+
+    def wait(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
+        """Block until the blocks on these devices are computed. Raises as `gather` does."""
+        run = buffer.run
+        known = self.known(buffer, device_ids)
+        if not run.settled or run.checks:
+            self._waiting.until_finished(known)
+        self.raise_failures(buffer, device_ids)
+
+    def new(self, shape: tuple[int, ...], dtype: torch.dtype, what: str = "") -> torch.Tensor:
+        """A tensor in shared memory."""
+        assert self._arena is not None
+        try:
+            return self._arena.new(shape, dtype)
+        except MemoryError as error:
+            self._dispatcher.check_open()  # a signal's handler may have shut the pool down meanwhile
+            raise no_room(f"{ShapedType(shape, dtype)}{what}: {error}") from error
+
+    def known(self, buffer: Buffer, device_ids: Iterable[int]) -> Ancestry:
+        """What a value depends on. Raises at once if a device among that is lost, while other devices still compute."""
+        dispatcher = self._waiting.open_dispatcher()
+        self._waiting.check_can_wait()
+        dispatcher.advance()  # an interrupt may have left a call without a number
+        with dispatcher.calls.lock:
+            known = ancestry(buffer.run, device_ids)
+        if known.failures and any(failure.lost for failure, _ in known.failures.values()):
+            raise self.error(known.failures)
+        return known
+
+    def raise_failures(self, buffer: Buffer, device_ids: Sequence[int]) -> None:
+        """Raise the error of a value that could not be computed on these devices."""
+        run = buffer.run
+        if not run.settled or run.failures or run.checks:
+            failures = self._waiting.ancestry(buffer, device_ids).failures
+            if failures:
+                raise self.error(failures)
+        if self._dispatcher.calls.has_lost:
+            for link in self._waiting.links(device_ids):
+                if link.lost:
+                    raise lost_error(link.device, link.lost, self._platform)
+
+    def error(self, failures: Mapping[int, tuple[Failure, object]]) -> RemoteError:
+        """One error for all devices that failed."""
+        return error_of(failures, self._platform, self._buffers)
