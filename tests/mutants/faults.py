@@ -578,15 +578,15 @@ TRANSFORMS = (
     Fault(
         "jacfwd leaves the dim of its columns in front",
         "tinyshard/transforms/jacobians.py",
-        "_apart(chosen, columns.movedim(0, -1))",
-        "_apart(chosen, columns)",
+        "_apart(of, columns.movedim(0, -1))",
+        "_apart(of, columns)",
         ("tests/unit/test_autodiff.py::test_jacobians_are_those_of_finite_differences",),
     ),
     Fault(
         "the values of several argnums are put in each other's places",
         "tinyshard/transforms/autodiff.py",
-        "(chosen,) if isinstance(argnums, int) else chosen, strict=True",
-        "(chosen,) if isinstance(argnums, int) else chosen[::-1], strict=True",
+        "    return values[0] if isinstance(numbers, int) else values\n",
+        "    return values[0] if isinstance(numbers, int) else values[::-1]\n",
         ("tests/unit/test_autodiff.py::test_jacobians_of_trees_nest_results_outside_and_arguments_inside",),
     ),
     Fault(
