@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.placement import as_tensor
+from tinyshard.compile.python_numbers import is_number
 from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, StaticArgumentError
 from tinyshard.core.holdable import check_holdable
@@ -36,6 +37,7 @@ class Signature:
         metas: shapes and dtypes of the tensor leaves.
         static: (position or name, the types in it, value) of each static argument.
         nones: which leaves are None.
+        numbers: which tensor leaves are Python numbers.
         flags: configuration that changes programs, and the mesh that is set.
         around: of what is mapped over devices, the mesh, and the names and sizes of mapped axes around it.
     """
@@ -44,6 +46,7 @@ class Signature:
     metas: tuple[ShapedType, ...]
     static: tuple[tuple[int | str, Any, Any], ...]
     nones: tuple[bool, ...]
+    numbers: tuple[bool, ...]
     flags: tuple[Any, ...]
     around: tuple[Any, ...] = ()
 
@@ -121,6 +124,7 @@ def bind(
         tuple(map(shaped_type_of, operands)),
         tuple((key, types_in(value), value) for key, value in static),
         tuple(x is None for x in leaves),
+        tuple(is_number(x) for x in leaves if x is not None),
         config.key(),
     )
     return Bound(signature, operands, names, call)

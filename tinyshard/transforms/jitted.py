@@ -243,7 +243,7 @@ class Jitted:
         return entry, [*operands, *closed]
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
-        return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names))
+        return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names, bound.signature.numbers))
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
