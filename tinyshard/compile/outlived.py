@@ -46,7 +46,7 @@ def refuse_holders(result: Any, name: str) -> None:
         raise DtypeError(
             "a traced function returns an object that holds traced values",
             got=f"{name} returns {_with_article(kind.__name__)}{f', at result{path}' if path else ''}",
-            rule="results are tensors, and Python values, in lists, tuples, dicts and classes that torch's trees know:\n"
+            rule="results are tensors and Python values in lists, tuples, dicts and classes that torch's trees know:\n"
             "only there the computed values can take the places of the traced ones",
             try_=cure,
         )

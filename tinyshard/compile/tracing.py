@@ -243,7 +243,7 @@ def _alone() -> Iterator[None]:
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
     """`torch.compiler.is_compiling()` is true: libraries then ask for no values. `torch.compile` is left out."""
-    with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):  # type: ignore[attr-defined]
+    with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):
         yield
 
 
