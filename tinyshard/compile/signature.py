@@ -283,7 +283,7 @@ def _as_operand(leaf: Any) -> Any:
             try_="static_argnums or static_argnames for a Python value;\n"
             "for a method ts.jit(obj.method), or static_argnums=0 for self",
         )
-    return torch.tensor(leaf) if isinstance(leaf, _PYTHON_NUMBERS) else as_tensor(leaf)
+    return as_tensor(leaf)
 
 
 def _is_numeric(leaf: Any) -> bool:

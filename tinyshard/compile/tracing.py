@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -242,9 +243,13 @@ def _alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` is true: libraries then ask for no values. `torch.compile` is left out."""
-    with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):
-        yield
+    """`torch.compiler.is_compiling()` is true: libraries then ask for no values. Dynamo itself compiles nothing."""
+    before = set_eval_frame(None)  # it may be compiling the function that calls
+    try:
+        with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        set_eval_frame(before)
 
 
 def _is_changed(x: Any) -> bool:

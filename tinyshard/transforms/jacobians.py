@@ -17,13 +17,16 @@ from tinyshard.core.errors import DtypeError
 from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
 
 
-def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def jacrev(
+    fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, *, chunk_size: int | None = None
+) -> Function:
     """The Jacobian, row by row in reverse: for functions with few results.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        chunk_size: how many rows are computed at a time, as in torch: fewer take less memory; None for all.
 
     Returns:
         A function that returns the Jacobian: for each leaf of the result the tree of the argument (a tuple of trees for
@@ -31,12 +34,13 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         (Jacobian, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, an argnums that names one twice, or a complex result.
+        DtypeError: an argument that is not real floating-point, an argnums that names one twice, a complex result, or
+            a chunk_size below 1.
         RuntimeError: a result that is no tensor, or one of integers.
 
     Communication: that of the function and its transpose.
 
-    In JAX: also holomorphic= and allow_int=.
+    In JAX: also holomorphic= and allow_int=, no chunk_size=.
 
     Example:
         >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -44,6 +48,8 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
                 [0., 4.]])
     """
     check_function(fun, "jacrev")
+    if chunk_size is not None and not (type(chunk_size) is int and chunk_size > 0):
+        raise DtypeError("chunk_size is a number of rows", got=f"chunk_size={chunk_size!r}", rule="at least 1, or None")
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -55,7 +61,7 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         _check_real(found[0])
         basis, join = _basis(found[0])
         with one_transform():
-            (columns,) = torch.func.vmap(found[1])(basis)
+            (columns,) = torch.func.vmap(found[1], chunk_size=chunk_size)(basis)
         blocks = join(columns)
         return (blocks, whole(found[2])) if has_aux else blocks
 
