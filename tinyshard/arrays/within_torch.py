@@ -6,6 +6,8 @@ imported the public function.
     _equalize_attributes          torch.testing.assert_close compares values on the host, and names those that differ
     _chunked_standard_basis_for_  torch.func.jacrev and jacfwd write into what they make: here it is their own
     DeviceContext                 `with torch.device("meta")`: where the user makes tensors, not where this package does
+    _reparametrize_module         functional_call leaves a module that has two names as it was: torch's own puts the
+                                  tensors back in the order in which it took them, and leaves the given ones in it
     torch.compile                 on Arrays a function runs op by op; no function of this package is compiled
 """
 
@@ -18,6 +20,7 @@ from typing import Any
 
 import torch
 from torch._functorch import eager_transforms
+from torch.nn.utils import stateless
 from torch.testing._comparison import TensorLikePair
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
@@ -28,6 +31,7 @@ _basis_of_torch: Any = eager_transforms._chunked_standard_basis_for_
 _equalize_of_torch: Any = TensorLikePair._equalize_attributes
 _device_of_torch: Any = DeviceContext.__torch_function__
 _compile_of_torch: Any = torch.compile
+_reparametrize_of_torch: Any = stateless._reparametrize_module
 
 
 def _equalize(pair: Any, actual: torch.Tensor, expected: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -48,6 +52,11 @@ def _on_device(mode: Any, func: Any, types: Any, args: Any = (), kwargs: Any = N
     if str(sys._getframe(1).f_globals.get("__name__")).startswith("tinyshard."):
         return func(*args, **(kwargs or {}))
     return _device_of_torch(mode, func, types, args, kwargs)
+
+
+@functools.wraps(_reparametrize_of_torch)
+def _reparametrize(*args: Any, **kwargs: Any) -> Any:
+    return _reparametrize_of_torch(*args, **kwargs | {"stack_weights": True})  # the last one first
 
 
 @functools.cache
@@ -84,6 +93,8 @@ def _eager_on_arrays(model: Any, compiled: Callable[..., Any]) -> Callable[..., 
 
 _module: Any = eager_transforms
 _module._chunked_standard_basis_for_ = _basis
+_stateless: Any = stateless
+_stateless._reparametrize_module = _reparametrize
 _pair: Any = TensorLikePair
 _pair._equalize_attributes = _equalize
 _context: Any = DeviceContext

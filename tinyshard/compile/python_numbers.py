@@ -39,6 +39,8 @@ def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any
         numbers: the numbers of the trace; the result is added where it is one too.
         op: an aten op, and its arguments.
     """
+    if not numbers:
+        return op(*args, **kwargs)
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     those = [x for x in tensors if x in numbers]
     made = op(*args, **kwargs)

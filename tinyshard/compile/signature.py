@@ -281,7 +281,8 @@ def _as_operand(leaf: Any) -> Any:
             got=f"{leaf!r} ({type(leaf).__name__})",
             rule="arguments are trees of tensors, arrays and numbers",
             try_="static_argnums or static_argnames for a Python value;\n"
-            "for a method ts.jit(obj.method), or static_argnums=0 for self",
+            "for a method ts.jit(obj.method), or static_argnums=0 for self;\n"
+            "torch.utils._pytree.register_pytree_node for a class that holds tensors",
         )
     return as_tensor(leaf)
 
