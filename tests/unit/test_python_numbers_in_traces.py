@@ -58,6 +58,22 @@ def test_a_number_beside_a_0d_value_under_pmap_and_shard_map():
     same(scaled(halves, 3.0), halves * 3.0)
 
 
+NESTED = {
+    "jit in jit": lambda x, n: ts.jit(lambda v, m: ts.jit(torch.mul)(v, m))(x, n),
+    "a number inside": lambda x, n: ts.jit(lambda v: ts.jit(torch.mul)(v, n))(x),
+    "a tree": lambda x, n: ts.jit(lambda v, o: v * o["rate"])(x, {"rate": n}),
+    "by name": lambda x, n: ts.jit(lambda v, rate=1.0: v * rate)(x, rate=n),
+    "pmap in jit": lambda x, n: ts.jit(lambda v, m: ts.pmap(torch.mul, in_axes=(0, None))(v, m))(x.expand(8), n)[0],
+    "jit in vmap": lambda x, n: ts.vmap(ts.jit(torch.mul), in_axes=(0, None))(x[None], n)[0],
+}
+
+
+@pytest.mark.parametrize("call", NESTED.values(), ids=NESTED)
+def test_a_number_that_is_handed_on_stays_one(call):
+    x = torch.tensor(1.5, dtype=torch.float16)
+    same(call(x, 3.0), x * 3.0)
+
+
 def test_a_loss_of_half_precision_is_scaled_as_in_eager_torch():
     loss = torch.tensor(0.5, dtype=torch.float16)
     same(ts.jit(operator.mul)(loss, 65536.0), loss * 65536.0)  # 65536 itself is infinite in float16

@@ -18,6 +18,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tinyshard.core.current_trace import current_recorder
+
 _NUMBERS = (bool, int, float, complex, np.integer, np.floating)
 _KINDS = (bool, int, float, complex)
 
@@ -25,8 +27,18 @@ Numbers = MutableMapping[torch.Tensor, None]  # stand-ins for numbers, and what 
 
 
 def is_number(leaf: Any) -> bool:
-    """Whether torch takes an argument for a Python number."""
-    return isinstance(leaf, _NUMBERS)
+    """Whether torch takes an argument for a Python number, or, in a trace, whether it stands for one."""
+    recorder = current_recorder()
+    return isinstance(leaf, _NUMBERS) or (
+        recorder is not None and isinstance(leaf, torch.Tensor) and leaf in recorder.numbers
+    )
+
+
+def note_numbers(operands: Sequence[Any], numbers: Sequence[bool]) -> None:
+    """In a trace: the operands of a function that becomes a part of it, and which of them are numbers."""
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.numbers.update((x, None) for x, is_one in zip(operands, numbers, strict=True) if is_one)
 
 
 def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
