@@ -39,6 +39,7 @@ def same(got, wanted):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
 @pytest.mark.parametrize(("dtype", "number", "name"), pairwise(DTYPES, NUMBERS, tuple(FUNCTIONS)))
 def test_a_number_beside_a_0d_argument_has_no_dtype_of_its_own(dtype, number, name):
     x = torch.tensor(1.0).to(dtype)
