@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test test-all fast format lint types unit sweeps sweep workers faults doctests notebooks browser
-.PHONY: coverage mutants course-installed test-installed
+.PHONY: coverage mutants course-installed test-installed models-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
@@ -43,7 +43,7 @@ test: $(STEPS)
 
 # tests/extent.py reads it: each test that carries the marker `whole`, and all of what the others draw a part of.
 test-all: export TINYSHARD_TESTS = whole
-test-all: $(STEPS)
+test-all: models-installed $(STEPS)
 	$(call heading,everything passed$(comma) whole)
 
 fast: lint types unit
@@ -128,6 +128,9 @@ course-installed: $(BIN)/pip
 
 test-installed: $(BIN)/pip
 	$(call install,course$(comma)test)
+
+models-installed: $(BIN)/pip
+	$(call install,course$(comma)test$(comma)models)
 
 $(BIN)/pip:
 	$(call heading,making $(VENV))

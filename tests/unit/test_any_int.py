@@ -69,7 +69,7 @@ def test_flags_and_sizes_take_them():
         "axis_size": (lambda: ts.vmap(torch.sin, axis_size=3.0), r"axis_size is the number(?s:.*)3\.0 \(float\)"),
         "in_axes": (lambda: ts.vmap(torch.sin, in_axes=0.0)(X), "an axis is an int or None"),
         "reshape": (lambda: positional().reshape(2.0, 4), "a shape of a sharding is an int or a tuple of ints"),
-        "a long int": (lambda: ts.jit(scaled)(X, 2**70), r"more bits than torch's ints(?s:.*)-2\*\*63"),
+        "a long int": (lambda: ts.jit(scaled)(X, 2**70), r"out of the range of int64(?s:.*)-2\*\*63"),
     }.values(),
 )
 def test_what_is_not_an_int_is_refused_by_the_name_of_the_argument(call, words):

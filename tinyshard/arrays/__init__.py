@@ -13,5 +13,6 @@ views          which handles share memory in torch
 strided        as_strided, which reads memory, on values
 hidden_effects functions of torch that change an argument, or draw on the host, though their names do not say so
 instead        functions of torch of which an Array needs another form
+within_torch   functions inside of torch that its public ones call on Arrays
 unchecked      functions of torch that read a value only to check it
 """

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-import tinyshard.arrays.instead  # noqa: F401  what is called in place of some functions of torch
+import tinyshard.arrays.instead
+import tinyshard.arrays.within_torch  # noqa: F401  both: what is called in place of some functions of torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
 from tinyshard.arrays.gathering import gathered
@@ -158,8 +159,12 @@ def _can_be_shared(values: np.ndarray) -> bool:
 
 def _not_numeric(value: Any) -> DtypeError:
     if isinstance(value, int):
-        rule = "-2**63 <= n < 2**63"
-        return DtypeError("an int that has more bits than torch's ints", got=str(value), rule=rule, try_="float(n)")
+        return DtypeError(
+            "an integer is out of the range of int64",
+            got=str(value),
+            rule="without a dtype integers are int64: from -2**63 to 2**63 - 1",
+            try_="float(n); under jit static_argnums, for a number that only Python computes with",
+        )
     return DtypeError(
         "not a value that can live on a device",
         got=f"{type(value).__name__}: {str(value)[:60]}",

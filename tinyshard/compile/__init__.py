@@ -3,13 +3,15 @@
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
 capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
+python_numbers   a Python number among the arguments keeps no dtype of its own
 zero_tangents    tangents of zero, whose products with infinity are zero
+outlived         traced values that outlive their trace: in an object that is returned, or elsewhere
 closure          the tensors that a function closes over, and how to look them up again
 modes            whether the modules that it uses are training, their hooks and parts
 intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
 indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)
 traced_views     views by traced numbers, that can be written to as in torch
-cond             torch.cond on Arrays
+cond             torch.cond, and torch's other control flow, on Arrays
 spmd             a graph on whole tensors becomes an Executable: each node in order is partitioned
 look_ahead       a partial sum is combined once, where several ops ahead need it
 executable       a Program with the layouts of its inputs and results, and the call of it

@@ -23,6 +23,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.arrays.hidden_effects import call_profiler, runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.compile.zero_tangents import followed
 from tinyshard.core import progress
@@ -60,6 +61,7 @@ class Recorder:
         self.is_stopping = False  # whether the user asks for `detach` now
         self.detached = WeakIdKeyDictionary()  # what it gave, and of what: torch does not tell as `_base`
         self.zeros = WeakIdKeyDictionary()  # tangents of zero
+        self.numbers = WeakIdKeyDictionary()  # stand-ins for Python numbers
         self.statistics = ""  # which call of batch norm, if any, wrote running statistics
         self._made: list[weakref.ref[torch.Tensor]] = []
         self._lines: dict[int, Where] = {}  # by the number of a node of autograd: the user's line of its op
@@ -195,11 +197,7 @@ class Watch(TorchDispatchMode):
         if op._schema.is_mutable and op.namespace not in ("aten", "prims"):
             raise custom_op_writes(op, f"{op} in {where}")
         if op not in (aten.lift_fresh.default, aten.lift_fresh_copy.default):
-            args, kwargs = tree_map_only(
-                torch.Tensor,
-                lambda x: recorder.capture(x) if _is_closed_over(x, FunctionalTensor) else x,
-                (args, kwargs),
-            )
+            args, kwargs = _captured((args, kwargs), lambda x: _is_closed_over(x, FunctionalTensor))
         if has_effect(op):
             return _recorded_as_it_is(op, args, kwargs)
         if op is aten.linalg_lu_solve.default:  # now, and not by the partitioner: a shard needs it, too
@@ -212,7 +210,7 @@ class Watch(TorchDispatchMode):
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
                 if _is_number_alone(op, args):
                     args = (torch.scalar_tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
-                made = op(*args, **kwargs)
+                made = python_numbers.called(recorder.numbers, op, args, kwargs)
                 made = followed(recorder.zeros, asked, args, made) if recorder.zeros or asked is not op else made
                 if op is aten._linalg_svd.default:  # torch's derivative of det asks for theirs: as in `intercept`
                     made = tuple(x.contiguous() for x in made)

@@ -1,9 +1,12 @@
-"""torch.cond where it meets Arrays: torch's own would compile the branches, and an Array cannot be compiled.
+"""torch.cond where it is given Arrays: torch's own would compile the branches, and an Array cannot be compiled.
 
     in a trace, under torch.func    both branches run, and a `where` chooses between their results
     otherwise                       the predicate is read, and one branch runs
 
 Devices run the same steps, so none can go its own way: in a program, what a branch costs is paid in any case.
+
+Every control flow function of torch (cond, while_loop, scan, map, associative_scan) ends in one call of its own, which
+compiles. That call is replaced, so `from torch import cond` may stand before the import of tinyshard.
 """
 
 from __future__ import annotations
@@ -12,45 +15,51 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch._higher_order_ops.utils as higher_order
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.arrays.array import Array, innermost
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.runtime.controller.lineage import users_line
 
-_cond_of_torch = torch.cond
+_of_torch = higher_order._hop_compile_and_call
 
 
-def cond(
-    pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: tuple[Any, ...] | list[Any] = ()
+def _called(function: Any, args: Sequence[Any], kwargs: Any = None) -> Any:
+    """What torch's control flow functions end in: their operators, and functions and operands, flat."""
+    if not is_tracing() and not any(isinstance(innermost(x), Array) for x in tree_leaves(args)):
+        return _of_torch(function, args, kwargs)
+    name = function.__module__.rpartition(".")[2]
+    if name == "cond":
+        return _cond(*args)
+    raise DtypeError(
+        f"torch's {name} of Arrays or traced values",
+        got=f"a call in {users_line()}",
+        rule="of torch's control flow functions, cond has a meaning in a program",
+        try_="a Python loop, which a trace unrolls; torch.vmap for a map",
+    )
+
+
+higher_order._hop_compile_and_call = _called
+
+
+def _cond(
+    pred: torch.Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
 ) -> Any:
-    """`torch.cond`, which takes Arrays and traced values too: this function stands in its place.
-
-    Args:
-        pred: a bool, or a tensor of one.
-        true_fn, false_fn: functions whose results have the same trees, shapes and dtypes.
-        operands: their arguments.
+    """`torch.cond` of Arrays. Communication: that of both branches in a trace; else that of one.
 
     Raises:
         DtypeError: the results of the branches differ in tree, shape or dtype.
-
-    Communication: that of both branches in a trace; else that of one.
     """
-    if is_tracing():
-        return _choose(pred, true_fn, false_fn, operands)
-    if not any(isinstance(innermost(x), Array) for x in tree_leaves((pred, operands))):
-        return _cond_of_torch(pred, true_fn, false_fn, operands)
-    if torch._C._functorch.maybe_current_level() is not None:
+    if is_tracing() or torch._C._functorch.maybe_current_level() is not None:
         return _choose(pred, true_fn, false_fn, operands)
     return (true_fn if bool(pred) else false_fn)(*operands)
 
 
-torch.cond = cond
-
-
-def _choose(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]) -> Any:
-    if isinstance(pred, bool):
-        return (true_fn if pred else false_fn)(*operands)
+def _choose(
+    pred: torch.Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
+) -> Any:
     (left, form), (right, other) = (tree_flatten(f(*operands)) for f in (true_fn, false_fn))
     told = [
         [f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else repr(x) for x in s] for s in (left, right)

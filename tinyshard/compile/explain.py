@@ -56,13 +56,18 @@ def _containers(signature: Signature) -> tuple[object, ...]:
     return signature.tree, signature.nones, len(signature.metas)
 
 
+def _kinds(signature: Signature) -> list[str]:
+    return [
+        f"a number, {m}" if is_one else str(m) for m, is_one in zip(signature.metas, signature.numbers, strict=True)
+    ]
+
+
 def _differences(leaf_names: Sequence[str], before: Signature, now: Signature) -> Iterator[str]:
     if _containers(before) != _containers(now):
         yield f"the arguments are put together otherwise: {_spelled(before)}, now {_spelled(now)}"
     else:
-        for label, a, b in zip(leaf_names, before.metas, now.metas, strict=True):
-            if a != b:
-                yield f"{label}: {a}, now {b}"
+        pairs = zip(leaf_names, _kinds(before), _kinds(now), strict=True)
+        yield from (f"{label}: {a}, now {b}" for label, a, b in pairs if a != b)
     old, new = ({key: f"{value!r}" for key, _, value in s.static} for s in (before, now))
     for key in dict.fromkeys([*old, *new]):
         if old.get(key) != new.get(key):

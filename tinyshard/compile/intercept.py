@@ -267,15 +267,30 @@ class Intercept(TorchFunctionMode):
             self._views.end()
 
 
+_of_function: Any = torch.autograd.function
+_has_setup_context = _of_function._is_setup_context_defined
+
+
+def _applied(setup_context: Any) -> bool:
+    """Note that a Function of the user's is applied. Its `apply` asks this: one that was bound before the trace too."""
+    if is_tracing():
+        kind: Any = sys._getframe(1).f_locals["cls"]
+        if not kind.__module__.startswith("tinyshard."):
+            _note(f"autograd.Function {kind.__name__}")
+    return bool(_has_setup_context(setup_context))
+
+
+_of_function._is_setup_context_defined = _applied
+
+
 def _attribute(x: torch.Tensor, name: str) -> Any:
     return no_attribute(x, name) if name in OF_ARRAYS else object.__getattribute__(x, name)
 
 
 @contextlib.contextmanager
 def methods_replaced() -> Iterator[None]:
-    """Replace within the block, for the trace of this thread, four methods that no mode of torch sees.
+    """Replace within the block, for the trace of this thread, three methods that no mode of torch sees.
 
-    Function.apply                 notes that a torch.autograd.Function of the user's is applied
     inference_mode.__enter__       switches gradients off, as no_grad does: in it torch counts no writes
     FunctionalTensor.__repr__      shows a traced value
     FunctionalTensor.__getattr__   says what stands for an attribute of jax.Array's
@@ -284,13 +299,6 @@ def methods_replaced() -> Iterator[None]:
 
     stand_in: Any = FunctionalTensor
     shown = stand_in.__repr__
-    kind: Any = torch.autograd.Function
-    before = kind.__dict__["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if is_tracing() and not cls.__module__.startswith("tinyshard."):
-            _note(f"autograd.Function {cls.__name__}")
-        return before.__get__(None, cls)(*args, **kwargs)
 
     inference: Any = torch.inference_mode
     enter = inference.__enter__
@@ -302,7 +310,6 @@ def methods_replaced() -> Iterator[None]:
             enter(block)
 
     inference.__enter__ = without_gradients
-    kind.apply = classmethod(apply)
     stand_in.__repr__ = lambda x: _repr(x) if is_tracing() else shown(x)
     is_outermost = "__getattr__" not in stand_in.__dict__
     stand_in.__getattr__ = _attribute
@@ -311,4 +318,4 @@ def methods_replaced() -> Iterator[None]:
     finally:
         if is_outermost:
             del stand_in.__getattr__
-        kind.apply, stand_in.__repr__, inference.__enter__ = before, shown, enter
+        stand_in.__repr__, inference.__enter__ = shown, enter

@@ -17,6 +17,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.placement import as_tensor
+from tinyshard.compile.python_numbers import is_number
 from tinyshard.core import config
 from tinyshard.core.errors import DtypeError, StaticArgumentError
 from tinyshard.core.holdable import check_holdable
@@ -37,6 +38,7 @@ class Signature:
         metas: shapes and dtypes of the tensor leaves.
         static: (position or name, the types in it, value) of each static argument.
         nones: which leaves are None.
+        numbers: which tensor leaves are Python numbers.
         flags: configuration that changes programs, and the mesh that is set.
         around: of what is mapped over devices, the mesh, and the names and sizes of mapped axes around it.
     """
@@ -45,6 +47,7 @@ class Signature:
     metas: tuple[ShapedType, ...]
     static: tuple[tuple[int | str, Any, Any], ...]
     nones: tuple[bool, ...]
+    numbers: tuple[bool, ...]
     flags: tuple[Any, ...]
     around: tuple[Any, ...] = ()
 
@@ -130,6 +133,7 @@ def bind(
         tuple(map(shaped_type_of, operands)),
         tuple((key, types_in(value), value) for key, value in static),
         tuple(x is None for x in leaves),
+        tuple(is_number(x) for x in leaves if x is not None),
         config.key(),
     )
     return Bound(signature, operands, names, call)
@@ -273,6 +277,7 @@ _STATIC = {
     "pmap": "static_broadcasted_argnums for a Python value",
     "shard_map": "None among in_specs for a Python value",
 }
+_REGISTERED = "torch.utils._pytree.register_pytree_node for a class that holds tensors"
 
 
 def as_operands(leaves: Sequence[Any], names: Callable[[], Sequence[str]], what: str, function: str) -> list[Any]:
@@ -298,7 +303,7 @@ def as_operands(leaves: Sequence[Any], names: Callable[[], Sequence[str]], what:
                 f"an argument of a function under {what} is not a tensor" if what else "an argument is not a tensor",
                 got=f"argument {names()[i]!r} of {function}: {leaf!r} ({type(leaf).__name__})",
                 rule="arguments are trees of tensors, arrays and numbers",
-                try_=_STATIC.get(what, ""),
+                try_="\n".join(filter(None, (_STATIC.get(what), _REGISTERED))),
             )
     has_number = not _ROUNDED.isdisjoint(map(type, given))
     if has_number and any(x.dtype in (torch.float64, torch.complex128) for x in operands):

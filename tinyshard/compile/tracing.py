@@ -8,36 +8,37 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
+from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-import tinyshard.compile.cond  # noqa: F401  puts its cond in the place of torch's
+import tinyshard.compile.cond  # noqa: F401  torch.cond of Arrays
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
 from tinyshard.compile.modes import Mode, is_met, mode_of
+from tinyshard.compile.outlived import end_value, refuse_holders
 from tinyshard.core.current_trace import recording
-from tinyshard.core.errors import EndedTraceError, ImmutableError
+from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import undisturbed
 from tinyshard.core.users_code import PACKAGE, TORCH
-from tinyshard.runtime.controller.lineage import Where, users_line
+from tinyshard.runtime.controller.lineage import Where
 
 
 class Closed:
@@ -131,6 +132,7 @@ def trace(
     call: Callable[[Sequence[torch.Tensor]], Any],
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]],
+    numbers: Sequence[bool] = (),
 ) -> Traced:
     """Trace a function.
 
@@ -139,8 +141,10 @@ def trace(
         call: calls it, with the tensor arguments put in their places.
         metas: shapes and dtypes of the tensor arguments.
         names: what a learner would call them, for errors.
+        numbers: which of them are Python numbers; by default none.
 
     Raises:
+        DtypeError: a result is an object of a class that torch's trees do not know, and holds traced values.
         TracedValueError: it branches in Python on a traced value, or asks torch's autograd for a gradient.
         ImmutableError: it changes an argument, or a tensor that it closes over.
         StatefulRandomError: it draws from torch's generator.
@@ -161,8 +165,10 @@ def trace(
 
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
+        recorder.numbers.update((x, None) for x, is_one in zip(stand_ins, numbers, strict=False) if is_one)
         out = call(stand_ins)
         leaves, tree = tree_flatten(out)
+        refuse_holders(out, name)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
         _refuse_changed(stand_ins, names, recorder)
         for x, stand_in in recorder.captured.values():
@@ -195,7 +201,7 @@ def trace(
         raise
     finally:  # whether it failed or not
         for x in recorder.left():
-            _end_value(x, name)
+            end_value(x, name)
     _inputs_first(graph)
     paths, modules = reachable(roots)
     met = {*(id(x) for x, _ in recorder.captured.values()), *recorder.modes}
@@ -231,8 +237,19 @@ def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
     intercept = Intercept(captures=torch._C._functorch.maybe_current_level() is not None)
     levels = temporarily_clear_interpreter_stack()
-    with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked():
+    with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked(), _compiling():
         yield
+
+
+@contextlib.contextmanager
+def _compiling() -> Iterator[None]:
+    """`torch.compiler.is_compiling()` is true: libraries then ask for no values. Dynamo itself compiles nothing."""
+    before = set_eval_frame(None)  # it may be compiling the function that calls
+    try:
+        with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        set_eval_frame(before)
 
 
 def _is_changed(x: Any) -> bool:
@@ -285,65 +302,3 @@ def _stays(node: torch.fx.Node) -> bool:
 def closed_names(traced: Traced) -> list[str]:
     """How a learner would call each closed-over tensor."""
     return [spelled(c.paths[0]) if c.paths else f"closed_{i}" for i, c in enumerate(traced.closed)]
-
-
-# ---- what a traced value becomes when its trace is over: an error to use, that names the function --------------------
-
-
-def _end_value(x: torch.Tensor, name: str) -> None:
-    """Make a value of a trace an error to use.
-
-    Args:
-        x: a stand-in, or what a transformation inside of the trace wrapped around one; a plain tensor, as a constant
-            that autograd makes, stays one.
-        name: of the function that was traced.
-    """
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    value: Any = x
-    if type(x) is FunctionalTensor:
-        value.__class__ = _kinds()[0]
-    elif type(x) is torch.Tensor and torch._C._functorch.is_functorch_wrapped_tensor(x):
-        value.__class__ = _kinds()[1]
-    else:
-        return
-    object.__setattr__(x, "_traced_by", name)
-
-
-@functools.cache
-def _kinds() -> tuple[type, type]:
-    """The classes of ended stand-ins, and of what is wrapped around them."""
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    return type("EndedStandIn", (_Ended, FunctionalTensor), {}), type("EndedWrapper", (_Ended, torch.Tensor), {})
-
-
-class _Ended:
-    """What both refuse."""
-
-    def __repr__(self, **_: Any) -> str:
-        return f"<a traced value of {object.__getattribute__(self, '_traced_by')}, whose trace is over>"
-
-    def tolist(self) -> NoReturn:
-        _refuse(self)
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        _refuse(self)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        _refuse(next((x for x in tree_leaves((args, kwargs)) if isinstance(x, _Ended)), None))
-
-    @classmethod
-    def __torch_dispatch__(cls, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        _refuse(next((x for x in tree_leaves((args, kwargs)) if isinstance(x, _Ended)), None))
-
-
-def _refuse(ended: Any) -> NoReturn:
-    name = "a function" if ended is None else object.__getattribute__(ended, "_traced_by")
-    raise EndedTraceError(
-        "a traced value is used after its trace",
-        got=f"a value made while {name} was traced, in {users_line()}",
-        rule="a traced function runs once, on stand-ins without values; they mean nothing outside of it",
-        try_="return it from the function, in place of storing it in a list, a global or an attribute",
-    )

@@ -215,7 +215,7 @@ _DERIVATIVE = {
     "holomorphic": "ts.vjp, whose cotangents are complex",
     "allow_int": "a function that closes over the integers",
 }
-_JACOBIAN = {**_DERIVATIVE, "chunk_size": "ts.vjp(f, x)[1], for one row of the Jacobian at a time"}
+_FORWARDS = {**_DERIVATIVE, "chunk_size": "ts.jacrev(f, chunk_size=n)"}
 
 _DISTRIBUTIONS = """
 bits uniform normal truncated_normal exponential gumbel laplace cauchy logistic randint bernoulli rademacher
@@ -246,9 +246,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     },
     "grad": _DERIVATIVE,
     "value_and_grad": _DERIVATIVE,
-    "jacrev": _JACOBIAN,
-    "jacfwd": _JACOBIAN,
-    "hessian": _JACOBIAN,
+    "jacrev": _DERIVATIVE,
+    "jacfwd": _FORWARDS,
+    "hessian": _FORWARDS,
     "key": {"impl": "ts.random.key(seed): its hash is threefry2x32, the only one"},
     "wrap_key_data": {"impl": "ts.random.wrap_key_data(data): the hash is threefry2x32, the only one"},
     "shard_map": {

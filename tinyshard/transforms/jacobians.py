@@ -13,6 +13,7 @@ from tinyshard.arrays.placement import array
 from tinyshard.compile.traced_views import one_transform
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.ints import as_int
 from tinyshard.transforms.autodiff import (
     Function,
     by_chosen,
@@ -24,13 +25,21 @@ from tinyshard.transforms.autodiff import (
 from tinyshard.transforms.tangents import OfLeaves
 
 
-def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
+def jacrev(
+    fun: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    *,
+    chunk_size: int | None = None,
+    **others: Any,
+) -> Function:
     """The Jacobian, row by row in reverse: for functions with few results.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        chunk_size: how many rows are computed at a time, as in torch: fewer take less memory; None for all.
         others: as for `grad`.
 
     Returns:
@@ -39,12 +48,13 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         (Jacobian, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, an argnums that names one twice, or a complex result.
+        DtypeError: an argument that is not real floating-point, an argnums that names one twice, a complex result, or
+            a chunk_size below 1.
         RuntimeError: a result that is no tensor, or one of integers.
 
     Communication: that of the function and its transpose.
 
-    In JAX: also holomorphic= and allow_int=.
+    In JAX: also holomorphic= and allow_int=, no chunk_size=.
 
     Example:
         >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -52,10 +62,13 @@ def jacrev(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
                 [0., 4.]])
     """
     check_others(jacrev, others)
-    return _jacrev("jacrev", fun, argnums, has_aux)
+    chunk = None if chunk_size is None else as_int(chunk_size)
+    if chunk_size is not None and (chunk is None or chunk < 1):
+        raise DtypeError("chunk_size is a number of rows", got=f"chunk_size={chunk_size!r}", rule="at least 1, or None")
+    return _jacrev("jacrev", fun, argnums, has_aux, chunk)
 
 
-def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool) -> Function:
+def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool, chunk_size: int | None = None) -> Function:
     check_function(fun, what)
     numbers = checked_argnums(argnums)
 
@@ -67,7 +80,7 @@ def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool) -> Function:
         results = found[0]
         _check_real(what, results)
         with one_transform():
-            rows = torch.func.vmap(found[1])(_basis(results)) if results else ()
+            rows = torch.func.vmap(found[1], chunk_size=chunk_size)(_basis(results)) if results else ()
         # of each argument the rows for all elements of all results -> for each result the tree of the arguments
         sizes = [x.numel() for x in results]
         apart = [

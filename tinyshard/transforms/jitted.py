@@ -20,6 +20,7 @@ from tinyshard.arrays.placement import array, as_sharding, device_put
 from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
+from tinyshard.compile.python_numbers import note_numbers
 from tinyshard.compile.signature import Bound, Signature, argument_names, bind
 from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheEntry, Traces, codes_of, traces_of
 from tinyshard.compile.tracing import trace
@@ -146,6 +147,7 @@ class Jitted:
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""
         bound = self._bind(args, kwargs)
+        note_numbers(bound.operands, bound.signature.numbers)
         return self._laid_out(bound.call(self._in_place(bound)))
 
     @property
@@ -254,8 +256,9 @@ class Jitted:
         return entry, [*operands, *closed]
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
+        numbers = bound.signature.numbers
         with progress.doing(f"tracing {self._name}"):
-            return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names))
+            return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names, numbers))
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 

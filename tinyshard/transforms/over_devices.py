@@ -21,6 +21,7 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import DeviceAssignment, assembled
+from tinyshard.compile.outlived import refuse_holders
 from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.compile.tracing import trace
@@ -120,6 +121,7 @@ class OverDevices(Jitted):
         def call(shards: Sequence[torch.Tensor]) -> Any:
             rows = [x if d is None else x.squeeze(d) for x, d in zip(shards, split.dims, strict=True)]
             out = bound.call(rows)
+            refuse_holders(out, self._name)
             leaves, form = tree_flatten(out)
             leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
             found = self._outs(split.mesh, tree_unflatten(leaves, form))
@@ -132,7 +134,7 @@ class OverDevices(Jitted):
         metas = bound.signature.metas
         shards = [replace(m, shape=at.shard_shape(m.shape)) for m, at in zip(metas, split.ins, strict=True)]
         with undisturbed(), axis_names.mapped_to_devices(split.mesh.shape):
-            traced = trace(roots, call, shards, bound.names)
+            traced = trace(roots, call, shards, bound.names, bound.signature.numbers)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
         self._check(region)
         return entry_of(region)
@@ -154,5 +156,5 @@ def region_of(entry: TraceCacheEntry) -> ManualRegion | None:
 def _with_an_operand(bound: Bound) -> Bound:
     """A call without operands, with one that the function does not get."""
     x, mesh = torch.zeros(()), bound.split.mesh
-    signature = replace(bound.signature, metas=(shaped_type_of(x),))
+    signature = replace(bound.signature, metas=(shaped_type_of(x),), numbers=(False,))
     return replace(bound, operands=[x], signature=signature, split=Split(mesh, (layout_on(mesh, ()),), (None,)))

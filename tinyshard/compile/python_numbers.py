@@ -1,0 +1,91 @@
+"""A Python number among the arguments keeps no dtype of its own beside a tensor, as in eager torch.
+
+jit(torch.mul)(f16[], 3.0)              f16[]: as torch.tensor(1.0, dtype=torch.float16) * 3.0
+jit(torch.mul)(f16[], torch.tensor(3.0))   f32[]: two tensors
+
+In a trace the number is a 0-d tensor without a value. Beside tensors with dims torch promotes it as a number; beside
+0-d ones it would count as a tensor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tinyshard.core.current_trace import current_recorder
+
+_NUMBERS = (bool, int, float, complex, np.integer, np.floating)
+_KINDS = (bool, int, float, complex)
+
+Numbers = MutableMapping[torch.Tensor, None]  # stand-ins for numbers, and what is computed from these alone
+
+
+def is_number(leaf: Any) -> bool:
+    """Whether torch takes an argument for a Python number, or, in a trace, whether it stands for one."""
+    recorder = current_recorder()
+    return isinstance(leaf, _NUMBERS) or (
+        recorder is not None and isinstance(leaf, torch.Tensor) and leaf in recorder.numbers
+    )
+
+
+def note_numbers(operands: Sequence[Any], numbers: Sequence[bool]) -> None:
+    """In a trace: the operands of a function that becomes a part of it, and which of them are numbers."""
+    recorder = current_recorder()
+    if recorder is not None:
+        recorder.numbers.update((x, None) for x, is_one in zip(operands, numbers, strict=True) if is_one)
+
+
+def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Call an op of a trace, whose result has the dtype that it has where a number is no tensor.
+
+    An arithmetic op computes in the number's own precision, and its result is rounded: `loss * 65536.0` of a 0-d
+    float16 is finite where the product is. A comparison rounds the number first.
+
+    Args:
+        numbers: the numbers of the trace; the result is added where it is one too.
+        op: an aten op, and its arguments.
+    """
+    if not numbers:
+        return op(*args, **kwargs)
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    those = [x for x in tensors if x in numbers]
+    made = op(*args, **kwargs)
+    if not those or not isinstance(made, torch.Tensor) or op._schema.is_mutable:
+        return made
+    if len(those) == len(tensors):
+        if made.dim() == 0 and kwargs.get("dtype") is None:
+            numbers[made] = None
+        return made
+    others = [x for x in tensors if x not in numbers]
+    kind = max(map(_kind_of, others))
+    deciding = [x for x in others if _kind_of(x) == kind]
+    if torch.Tag.pointwise not in op.tags or any(x.dim() for x in deciding):
+        return made
+    dtype = functools.reduce(torch.promote_types, [x.dtype for x in deciding])
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return x.to(_result_type(dtype, _kind_of(x), torch.get_default_dtype())) if x in numbers else x
+
+    narrow_args, narrow_kwargs = tree_map_only(torch.Tensor, rounded, (tuple(args), kwargs))
+    narrow = op(*narrow_args, **narrow_kwargs)
+    return narrow if narrow.dtype is made.dtype else made.to(narrow.dtype)
+
+
+def _kind_of(x: torch.Tensor) -> int:
+    """The place of a tensor's dtype among bool, int, float and complex."""
+    if x.is_complex() or x.is_floating_point():
+        return 3 if x.is_complex() else 2
+    return 0 if x.dtype is torch.bool else 1
+
+
+@functools.cache
+def _result_type(dtype: torch.dtype, kind: int, _default: torch.dtype) -> torch.dtype:
+    """What torch computes in, for a 0-d tensor and a number of a kind."""
+    with _disable_current_modes():
+        return torch.result_type(torch.empty((), dtype=dtype), _KINDS[kind](1))
