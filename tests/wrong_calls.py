@@ -12,8 +12,8 @@ import torch
 
 import tinyshard as ts
 from tinyshard import P
-from tinyshard.compile.capture import TracedValueError
 from tinyshard.core.config import UnknownFlagError
+from tinyshard.core.errors import TracedValueError
 from tinyshard.runtime import lifecycle
 
 UNEVEN = ("cannot be split evenly", "must be a multiple of")

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
-import tinyshard.arrays.instead  # noqa: F401  what is called in place of some functions of torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
 from tinyshard.arrays.transfer import put_plain, put_tensor

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import Any, NoReturn, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, ImmutableError
+from tinyshard.core.errors import DtypeError, ImmutableError, TracedValueError
+from tinyshard.runtime.controller.lineage import Where, users_line
 
 
 def no_memory(what: str) -> NoReturn:
@@ -61,8 +63,26 @@ def optimizer_error(got: str) -> ImmutableError:
     )
 
 
+def traced_value_error(
+    where: Where | None = None,
+    problem: str = "Python asks for the value of a traced tensor",
+    rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
+    try_: str = "torch.where(condition, a, b) to choose element by element,\n"
+    "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
+    "or static_argnums for an argument that is a Python value",
+) -> TracedValueError:
+    """The error for a question that only a value could answer."""
+    return TracedValueError(problem, got=str(where or users_line()), rule=rule, try_=try_)
+
+
 class Immutable(torch.Tensor):
     """A tensor without memory in this process, which nothing changes but the call of torch that made it."""
+
+    _from_values: ClassVar[Callable[[torch.Tensor], torch.Tensor]]  # what unpickling calls; `placement` puts it here
+
+    def _gather(self) -> torch.Tensor:
+        """The whole values as a plain tensor: waits."""
+        raise NotImplementedError
 
     def _is_own(self) -> bool:
         """Whether the running call made it, so that torch may change it."""
@@ -70,6 +90,10 @@ class Immutable(torch.Tensor):
 
     def _another(self) -> Self:
         """Another handle on the same values, that no tape and no tangent knows."""
+        raise NotImplementedError
+
+    def _mark_viewed(self) -> None:
+        """Note that a handle which is not remembered shares its memory, in torch."""
         raise NotImplementedError
 
     def data_ptr(self) -> NoReturn:
@@ -140,3 +164,21 @@ for _symbol, _name in {
     "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
 }.items():  # fmt: skip
     setattr(Immutable, f"__i{_name}__", _augmented_operator(_symbol, f"__i{_name}__"))
+
+
+def _compared(name: str) -> Any:
+    """A comparison; where a tensor is refused, the function under the operator is asked, whose error is not hidden.
+
+    Python takes a TypeError for `not comparable`, of which it makes False for ==.
+    """
+    operator, function = getattr(torch.Tensor, f"__{name}__"), getattr(torch, name)
+
+    def compare(x: Any, other: Any) -> Any:
+        made = operator(x, other)
+        return function(x, other) if made is NotImplemented and isinstance(other, torch.Tensor) else made
+
+    return compare
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Immutable, f"__{_name}__", _compared(_name))

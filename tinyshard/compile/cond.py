@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.levels import innermost
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 

@@ -14,9 +14,9 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.hidden_effects import with_new_statistics, writes_statistics
+from tinyshard.arrays.function_overrides.implicit_mutation import with_new_statistics, writes_statistics
+from tinyshard.arrays.function_overrides.memory import is_part
 from tinyshard.arrays.placement import device_get
-from tinyshard.arrays.strided import is_part
 from tinyshard.arrays.views import remember
 from tinyshard.compile.executable import (
     DeviceAssignment,

@@ -22,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, is_own
-from tinyshard.arrays.hidden_effects import max_norm_error, runs_in_batch_norm, statistics_error
+from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, runs_in_batch_norm, statistics_error
 from tinyshard.arrays.refusals import refuse
 from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import custom_op_writes, written

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
-from tinyshard.compile.traced_views import one_transform
+from tinyshard.compile.intercept import one_transform
 from tinyshard.core.errors import DtypeError
 from tinyshard.transforms.autodiff import Function, aux_apart, by_chosen, check_function, load_jvp_rules
 
