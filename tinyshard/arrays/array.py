@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from tinyshard.arrays.function_overrides import EAGER
-from tinyshard.arrays.refusals import Immutable, refuse
+from tinyshard.arrays.function_overrides.ufuncs import call_ufunc
+from tinyshard.arrays.refusals import Immutable
 from tinyshard.arrays.shard import Shard
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
@@ -255,12 +256,7 @@ class Array(Immutable):
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if any(isinstance(x, Array) for x in kwargs.get("out", ())):
-            refuse("out=x", "the result of the function")
-        if method == "at" and isinstance(inputs[0], Array):
-            refuse(f"np.{ufunc.__name__}.at(x, ...)", "x.index_put((i,), values, accumulate=True), or x.index_reduce")
-        plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
-        return getattr(ufunc, method)(*plain, **kwargs)
+        return call_ufunc(ufunc, method, inputs, kwargs)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._gather().__dlpack__(**options)
@@ -289,6 +285,12 @@ class Array(Immutable):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Array._from_values, (self._gather(), self.requires_grad, getattr(self, "_is_param", False))
+
+    def _take(self, result: Any) -> None:
+        """Be the handle of another one's values: what else holds the values of before keeps them."""
+        result = result if result.dtype == self.dtype else result.to(self.dtype)
+        self._buffer, self._layout, self._mesh = result._buffer, result._layout, result._mesh
+        self._sharding, self.committed = result._sharding, result.committed
 
     def _mark_viewed(self) -> None:
         """Note that a handle which is not remembered shares its memory, in torch."""

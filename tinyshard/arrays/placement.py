@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
+from tinyshard.arrays.function_overrides.ufuncs import refuse_mask
 from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
@@ -124,6 +125,7 @@ def as_tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         check_holdable(value)
         return value.detach()
+    refuse_mask(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not _can_be_shared(value):
         value = np.array(value, value.dtype.newbyteorder("="), order="C")
     try:

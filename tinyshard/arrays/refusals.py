@@ -53,6 +53,26 @@ def _runs_in_optimizer() -> bool:
     return frame is not None
 
 
+# functions of torch that write to the parameters of modules and to their gradients: the handles get other values
+_FILES_FOR_MODULES = {"torch.nn.init", "torch.nn.utils.clip_grad", "torch.nn.utils.convert_parameters"}
+_FOR_MODULES = {
+    ("torch.nn.modules.module", "_load_from_state_dict"),
+    ("torch.nn.modules.module", "zero_grad"),
+    ("torch.optim.optimizer", "zero_grad"),
+}
+
+
+def writes_for_a_module() -> bool:
+    """Whether one of those functions calls."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if module in _FILES_FOR_MODULES or (module, name) in _FOR_MODULES:
+            return not is_tracing()
+        frame = frame.f_back
+    return False
+
+
 def optimizer_error(got: str) -> ImmutableError:
     """The error for an optimizer of torch's that would change Arrays, or anything in a traced function."""
     return ImmutableError(
@@ -92,6 +112,10 @@ class Immutable(torch.Tensor):
         """Another handle on the same values, that no tape and no tangent knows."""
         raise NotImplementedError
 
+    def _take(self, result: Any) -> None:
+        """Be the handle of another one's values: what else holds the values of before keeps them."""
+        raise NotImplementedError
+
     def _mark_viewed(self) -> None:
         """Note that a handle which is not remembered shares its memory, in torch."""
         raise NotImplementedError
@@ -100,6 +124,12 @@ class Immutable(torch.Tensor):
         """Refused: the values lie in the workers' memory. Raises DtypeError."""
         no_memory("data_ptr")
 
+    def const_data_ptr(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        no_memory("const_data_ptr")
+
+    __dlpack_c_exchange_api__ = None  # it would give other libraries the memory; `__dlpack__` gives them the values
+
     def untyped_storage(self) -> NoReturn:
         """Refused, as `data_ptr`."""
         no_memory("untyped_storage")
@@ -107,6 +137,10 @@ class Immutable(torch.Tensor):
     def share_memory_(self) -> NoReturn:
         """Refused, as `data_ptr`."""
         no_memory("share_memory_")
+
+    def set_(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: it would change the memory of a tensor. Raises ImmutableError."""
+        refuse("x.set_(...)", "x = value")
 
     def apply_(self, function: Any) -> NoReturn:
         """Refused: torch would write into memory that is not there. Raises ImmutableError."""
@@ -119,7 +153,10 @@ class Immutable(torch.Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        refuse("x.data = value", "x = value")
+        if not writes_for_a_module():
+            refuse("x.data = value", "x = value; for a parameter module.weight = torch.nn.Parameter(value)")
+        with torch.no_grad():
+            self.copy_(value)
 
     def __copy__(self) -> torch.Tensor:
         """Another handle on the same values: it is asked for its own gradient. What torch's tape made is cloned."""

@@ -16,13 +16,14 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tinyshard.arrays.array import one_call
-from tinyshard.arrays.function_overrides import TRACED, TRANSFORMED
+from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
 from tinyshard.arrays.function_overrides.derivatives import note_own_rule
 from tinyshard.arrays.function_overrides.show import repr_traced
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
+from tinyshard.core.errors import ImmutableError
 from tinyshard.core.undisturbed import raise_waiting
 
 _unchecked: list[bool] = []  # for each block that is open, of any thread, what was there before the first one
@@ -58,12 +59,18 @@ class Intercept(TorchFunctionMode):
         self._meanings = meanings
         self._captures = captures
         self._views = TracedViews()
+        self._refusal: ImmutableError | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise_waiting()
         if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
-        made = self._views.call(func, self._meanings.get(func, func), args, kwargs or {})
+        try:
+            made = self._views.call(func, self._meanings.get(func, func), args, kwargs or {})
+        except ImmutableError as error:
+            if func in IN_PLACE:  # the operator hides it: it is raised at the end
+                self._refusal = error
+            raise
         recorder = current_recorder()
         if recorder is not None:
             recorder.note_wrapped((args, made))
@@ -73,6 +80,8 @@ class Intercept(TorchFunctionMode):
         super().__exit__(kind, *rest)
         if kind is None:
             self._views.end()
+            if self._refusal is not None:
+                raise self._refusal
 
 
 class one_transform(one_call):

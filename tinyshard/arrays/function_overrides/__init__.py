@@ -12,6 +12,7 @@ traced_index        x[i], x[i] = v, narrow, select with a number that only the d
 recurrent           gru, lstm, rnn and packed sequences: torch changes the state in place, and reads lengths on the host
 memory              as_strided, copies and storages: an Array has no memory in this process
 show                print, tolist, numpy, torch.tensor: a traced value has no values
+ufuncs              NumPy's functions of numbers
 replaced            what asks no subclass, and would read memory: replaced in torch itself
 derivatives         detach, data, hooks, backward: what the graph of a trace does not tell
 implicit_mutation   batch norm, max_norm, optimizers: an argument is changed, though no name says so; dropout
@@ -32,6 +33,7 @@ from tinyshard.arrays.function_overrides import (
     implicit_mutation,
     memory,
     recurrent,
+    replaced,
     show,
     traced_index,
     value_checks,
@@ -109,17 +111,26 @@ OVERRIDES: dict[Any, Meaning] = {
     ),
     _Tensor.__deepcopy__: Meaning(transformed=memory.deepcopy_transformed, traced=memory.deepcopy_traced),
     _Tensor.untyped_storage: Meaning(transformed=memory.untyped_storage, traced=memory.untyped_storage),
+    # `module.to(dtype)` and its like ask whether `param.data = value` would do: else they make a new parameter
+    _torch._has_compatible_shallow_copy_type: Meaning(lambda *_: False),
     # ---- values are shown, or become Python's
+    **_each(
+        [getattr(_Tensor, f"__{name}__") for name in ("float", "int", "bool", "complex", "index")],
+        eager=lambda f: partial(value_checks.number, f),
+    ),
     torch.tensor: Meaning(traced=show.tensor),
     _Tensor.__repr__: Meaning(traced=show.repr_traced),
     _Tensor.__format__: Meaning(traced=show.format_traced),
     _Tensor.tolist: Meaning(transformed=show.tolist_transformed, traced=partial(show.values, "tolist")),
     _Tensor.numpy: Meaning(traced=partial(show.values, "numpy")),
+    _Tensor.__ipow__: Meaning(
+        transformed=_Tensor.pow_, traced=_Tensor.pow_
+    ),  # torch's hides its error, as `IN_PLACE` do
     # ---- derivatives
     **_each(_of_both("detach"), traced=lambda f: derivatives.detach),
     **_each(_of_both("detach_"), traced=lambda f: derivatives.detach_in_place),
-    _Tensor.data.__get__: Meaning(traced=derivatives.get_data),
-    _Tensor.data.__set__: Meaning(traced=derivatives.set_data),
+    replaced.DATA.__get__: Meaning(traced=derivatives.get_data),
+    replaced.DATA.__set__: Meaning(traced=derivatives.set_data),
     _Tensor.register_hook: Meaning(traced=derivatives.register_hook),
     _torch._C._set_grad_enabled: Meaning(traced=derivatives.set_grad_enabled),
     _Tensor.backward: Meaning(derivatives.backward, traced=derivatives.by_tape(_Tensor.backward)),
@@ -131,3 +142,14 @@ OVERRIDES: dict[Any, Meaning] = {
 EAGER: dict[Any, Call] = {f: row.eager for f, row in OVERRIDES.items() if row.eager is not None}
 TRANSFORMED: dict[Any, Call] = {f: row.transformed for f, row in OVERRIDES.items() if row.transformed is not None}
 TRACED: dict[Any, Call] = {f: row.traced for f, row in OVERRIDES.items() if row.traced is not None}
+
+# what `t += x` and its like call: torch takes a TypeError of theirs for "not implemented", and Python rebinds the name
+IN_PLACE: set[Any] = {
+    getattr(_Tensor, name)
+    for symbol, method in {
+        "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+        "pow": "pow", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+        "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+    }.items()
+    for name in (f"__i{symbol}__", f"{method}_")
+}  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.function_overrides.show import is_traced
-from tinyshard.arrays.refusals import traced_value_error
+from tinyshard.arrays.refusals import Immutable, traced_value_error
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError
 from tinyshard.runtime.controller.lineage import users_line
@@ -46,7 +46,7 @@ def get_data(x: torch.Tensor, *_: Any) -> torch.Tensor:
 
 def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
     """`x.data = value` in a trace."""
-    if value is not x and (is_traced(x) or is_traced(value)):
+    if value is not x and (is_traced(x) or is_traced(value) or isinstance(value, Immutable)):
         raise ImmutableError(
             "a traced function assigns to `data`",
             got=f"x.data = value in {users_line()}",

@@ -177,6 +177,17 @@ def of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def number(func: Any, x: Any) -> Any:
+    """`float(x)` and its like. `torch.tensor([x, y])` calls it in a state in which no subclass is asked: of the values.
+
+    Example:
+        >>> number(torch.Tensor.__float__, torch.tensor(2.0))
+        2.0
+    """
+    is_asked = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+    return func(x if is_asked else x._gather())
+
+
 def second_on_host(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Call with Arrays after the first argument as plain tensors: torch reads their memory. Waits."""
 
