@@ -1,6 +1,7 @@
 """Functions of torch that read the memory of a tensor and ask no subclass: others stand in their place in torch itself.
 
 torch.utils.dlpack.to_dlpack(x)     of the values, which come to the host
+t.set_(x, 0, (8,), (1,))            likewise: t has the memory of a copy
 p.data = x                          p, a parameter or another plain tensor, becomes the Array
 torch.distributed                   refused: a process group of torch's sends memory
 """
