@@ -50,6 +50,7 @@ with _collector.paused_for_imports():
 from tinyshard import lax, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
 from tinyshard.arrays.placement import saved_array as saved_array  # the name that files of torch.save hold
@@ -85,6 +86,8 @@ from tinyshard.transforms.jit import jit, make_graph
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
+
+_replaced.install()
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(

@@ -32,15 +32,13 @@ def x() -> Tensor:
 IN_PLACE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "add_": (lambda x: x.add_(1), r"torch\.add\(x"),
     "mul_": (lambda x: x.mul_(2), r"torch\.mul\(x"),
-    "zero_": (lambda x: x.zero_(), r"torch\.zero"),
+    "zero_": (lambda x: x.zero_(), r"torch\.zeros_like"),
     "clamp_": (lambda x: x.clamp_(min=0), r"torch\.clamp\(x"),
-    "copy_": (lambda x: x.copy_(torch.ones(8)), "in place"),
     "squeeze_": (lambda x: x.squeeze_(), r"torch\.squeeze\(x"),
     "relu": (lambda x: F.relu(x, inplace=True), r"torch\.relu\(x"),
     "a view": (lambda x: x[2:4].add_(1), r"torch\.add\(x"),
     "out=": (lambda x: torch.sin(torch.ones(8), out=x), r"y = torch\.sin"),
     "an index": (lambda x: x.__setitem__(0, 5), "index_put"),
-    "a plain target": (lambda x: torch.zeros(8).add_(x), "plain tensor"),
 }
 
 

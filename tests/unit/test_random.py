@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tests.extent import examples
-from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.errors import TracedValueError
 from tinyshard.primitives import random_bits
 from tinyshard.primitives.original_counting import hashed_pairs
 from tinyshard.primitives.random_bits import DRAW, Counters, counters_of

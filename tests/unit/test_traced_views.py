@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import tinyshard as ts
 from tests.extent import every
 from tinyshard.arrays.array import origin
-from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.errors import TracedValueError
 
 
 @pytest.fixture(scope="module", autouse=True)

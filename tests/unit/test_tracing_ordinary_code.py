@@ -11,8 +11,7 @@ import torch.nn.functional as F
 import tinyshard as ts
 from tests.extent import IS_WHOLE
 from tinyshard import P
-from tinyshard.compile.capture import TracedValueError
-from tinyshard.core.errors import EndedTraceError
+from tinyshard.core.errors import EndedTraceError, TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tinyshard.compile.capture import TracedValueError
-from tinyshard.core.errors import EndedTraceError
+from tinyshard.core.errors import EndedTraceError, TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 

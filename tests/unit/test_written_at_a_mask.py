@@ -8,7 +8,7 @@ import torch
 import tinyshard as ts
 from tests.extent import IS_WHOLE, every
 from tinyshard import P
-from tinyshard.compile.capture import TracedValueError
+from tinyshard.core.errors import TracedValueError
 
 pytestmark = pytest.mark.usefixtures("local")
 

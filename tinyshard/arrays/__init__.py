@@ -10,9 +10,7 @@ abstract       ShapeDtypeStruct, typeof: values that are only described
 live           live_arrays: which Arrays are alive, and the memory that they take
 refusals       what an Array cannot do that a tensor can: be changed, show its memory
 views          which handles share memory in torch
-strided        as_strided, which reads memory, on values
-hidden_effects functions of torch that change an argument, or draw on the host, though their names do not say so
-instead        functions of torch of which an Array needs another form
+levels         what transformations of torch.func have wrapped in a value
+function_overrides/   what a function or method of torch means on an Array: one table
 within_torch   functions inside of torch that its public ones call on Arrays
-unchecked      functions of torch that read a value only to check it
 """

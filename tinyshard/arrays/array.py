@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from tinyshard.arrays import strided
+from tinyshard.arrays.function_overrides import EAGER
+from tinyshard.arrays.function_overrides.ufuncs import call_ufunc
 from tinyshard.arrays.gathering import gathered
-from tinyshard.arrays.refusals import Immutable, refuse
+from tinyshard.arrays.refusals import Immutable
 from tinyshard.arrays.shard import Shard
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
@@ -77,26 +78,9 @@ def origin() -> tuple[int, int, int]:
     return level, torch._C._current_graph_task_id(), getattr(_running, "call", 0)
 
 
-def levels(x: Any) -> list[Any]:
-    """A value, and what transformations of torch.func have wrapped in it, one in the other."""
-    found = [x]
-    while isinstance(found[-1], torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(found[-1]):
-        found.append(torch._C._functorch.get_unwrapped(found[-1]))
-    return found
-
-
-def innermost(x: Any) -> Any:
-    """What transformations of torch.func have wrapped, without their wrappers; anything else as it is."""
-    return levels(x)[-1]
-
-
 def shaped_type_of(x: Any) -> ShapedType:
     """Shape and dtype of a tensor. An Array knows them itself: through torch each is a call of `__torch_function__`."""
     return x._meta if isinstance(x, Array) else ShapedType(tuple(x.shape), x.dtype)
-
-
-# what is called on Arrays in place of some of torch's functions; `tinyshard.arrays.instead` fills it
-INSTEAD: dict[Any, Callable[..., Any]] = {}
 
 
 class Array(Immutable):
@@ -142,7 +126,6 @@ class Array(Immutable):
     _is_part: bool
     committed: bool
     _dispatch: ClassVar[Callable[[Any, Any, Any], Any]]  # an op on Arrays; `dispatch.eager` puts it here
-    _from_values: ClassVar[Callable[[torch.Tensor], torch.Tensor]]  # what unpickling calls; `placement` puts it here
 
     @staticmethod
     def __new__(
@@ -182,9 +165,7 @@ class Array(Immutable):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
-        if func in strided.FUNCTIONS and getattr(args[0] if args else None, "_is_part", False):
-            strided.refuse(args[0])
-        func = INSTEAD.get(func, func)
+        func = EAGER.get(func, func)
         with one_call(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
@@ -273,12 +254,7 @@ class Array(Immutable):
         return values if dtype is None else values.astype(dtype, copy=False)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if any(isinstance(x, Array) for x in kwargs.get("out", ())):
-            refuse("out=x", "the result of the function")
-        if method == "at" and isinstance(inputs[0], Array):
-            refuse(f"np.{ufunc.__name__}.at(x, ...)", "x.index_put((i,), values, accumulate=True), or x.index_reduce")
-        plain = (x.numpy() if isinstance(x, Array) else x for x in inputs)
-        return getattr(ufunc, method)(*plain, **kwargs)
+        return call_ufunc(ufunc, method, inputs, kwargs)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._gather().__dlpack__(**options)
@@ -308,9 +284,19 @@ class Array(Immutable):
     def __reduce_ex__(self, protocol: Any) -> Any:
         return Array._from_values, (self._gather(), self.requires_grad, getattr(self, "_is_param", False))
 
+    def _take(self, result: Any) -> None:
+        """Be the handle of another one's values: what else holds the values of before keeps them."""
+        result = result if result.dtype == self.dtype else result.to(self.dtype)
+        self._buffer, self._layout, self._mesh = result._buffer, result._layout, result._mesh
+        self._sharding, self.committed = result._sharding, result.committed
+
+    def _mark_viewed(self) -> None:
+        """Note that a handle which is not remembered shares its memory, in torch."""
+        (self if self._view is None else self._view.root)._viewed = self._viewed = True
+
     def _another(self) -> Array:
         """Another handle on the same values, that no tape and no tangent knows."""
-        (self if self._view is None else self._view.root)._viewed = self._viewed = True
+        self._mark_viewed()
         shape, dtype = self._meta.shape, self._meta.dtype
         made = Array(self._buffer, self._layout, shape, dtype, self.committed, self._mesh, self._sharding)
         made._is_part, made._viewed = self._is_part, True

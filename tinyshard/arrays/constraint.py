@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.transfer import put_plain
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.layout import Layout

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-import tinyshard.arrays.instead
-import tinyshard.arrays.within_torch  # noqa: F401  both: what is called in place of some functions of torch
+import tinyshard.arrays.within_torch  # noqa: F401  what is called in place of some functions inside of torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
+from tinyshard.arrays.function_overrides.ufuncs import refuse_mask
 from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core import tree as trees
@@ -143,6 +143,7 @@ def as_tensor(value: Any) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         check_holdable(value)
         return value.detach()
+    refuse_mask(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and not _can_be_shared(value):
         value = np.array(value, value.dtype.newbyteorder("="), order="C")
     try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import sys
-from typing import Any, NoReturn, Self
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, Self
 
 import torch
 
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
-from tinyshard.core.errors import DtypeError, ImmutableError
+from tinyshard.core.errors import DtypeError, ImmutableError, TracedValueError
+from tinyshard.runtime.controller.lineage import Where, users_line
 from tinyshard.sharding import Sharding
 
 
@@ -53,6 +55,26 @@ def _runs_in_optimizer() -> bool:
     return frame is not None
 
 
+# functions of torch that write to the parameters of modules and to their gradients: the handles get other values
+_FILES_FOR_MODULES = {"torch.nn.init", "torch.nn.utils.clip_grad", "torch.nn.utils.convert_parameters"}
+_FOR_MODULES = {
+    ("torch.nn.modules.module", "_load_from_state_dict"),
+    ("torch.nn.modules.module", "zero_grad"),
+    ("torch.optim.optimizer", "zero_grad"),
+}
+
+
+def writes_for_a_module() -> bool:
+    """Whether one of those functions calls."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
+        if module in _FILES_FOR_MODULES or (module, name) in _FOR_MODULES:
+            return not is_tracing()
+        frame = frame.f_back
+    return False
+
+
 def optimizer_error(got: str) -> ImmutableError:
     """The error for an optimizer of torch's that would change Arrays, or anything in a traced function."""
     return ImmutableError(
@@ -63,8 +85,26 @@ def optimizer_error(got: str) -> ImmutableError:
     )
 
 
+def traced_value_error(
+    where: Where | None = None,
+    problem: str = "Python asks for the value of a traced tensor",
+    rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
+    try_: str = "torch.where(condition, a, b) to choose element by element,\n"
+    "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
+    "or static_argnums for an argument that is a Python value",
+) -> TracedValueError:
+    """The error for a question that only a value could answer."""
+    return TracedValueError(problem, got=str(where or users_line()), rule=rule, try_=try_)
+
+
 class Immutable(torch.Tensor):
     """A tensor without memory in this process, which nothing changes but the call of torch that made it."""
+
+    _from_values: ClassVar[Callable[[torch.Tensor], torch.Tensor]]  # what unpickling calls; `placement` puts it here
+
+    def _gather(self) -> torch.Tensor:
+        """The whole values as a plain tensor: waits."""
+        raise NotImplementedError
 
     def _is_own(self) -> bool:
         """Whether the running call made it, so that torch may change it."""
@@ -86,9 +126,23 @@ class Immutable(torch.Tensor):
                 )
         return super().to(*args, **kwargs)
 
+    def _take(self, result: Any) -> None:
+        """Be the handle of another one's values: what else holds the values of before keeps them."""
+        raise NotImplementedError
+
+    def _mark_viewed(self) -> None:
+        """Note that a handle which is not remembered shares its memory, in torch."""
+        raise NotImplementedError
+
     def data_ptr(self) -> NoReturn:
         """Refused: the values lie in the workers' memory. Raises DtypeError."""
         no_memory("data_ptr")
+
+    def const_data_ptr(self) -> NoReturn:
+        """Refused, as `data_ptr`."""
+        no_memory("const_data_ptr")
+
+    __dlpack_c_exchange_api__ = None  # it would give other libraries the memory; `__dlpack__` gives them the values
 
     def untyped_storage(self) -> NoReturn:
         """Refused, as `data_ptr`."""
@@ -97,6 +151,10 @@ class Immutable(torch.Tensor):
     def share_memory_(self) -> NoReturn:
         """Refused, as `data_ptr`."""
         no_memory("share_memory_")
+
+    def set_(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: it would change the memory of a tensor. Raises ImmutableError."""
+        refuse("x.set_(...)", "x = value")
 
     def apply_(self, function: Any) -> NoReturn:
         """Refused: torch would write into memory that is not there. Raises ImmutableError."""
@@ -109,7 +167,10 @@ class Immutable(torch.Tensor):
 
     @data.setter
     def data(self, value: Any) -> None:
-        refuse("x.data = value", "x = value")
+        if not writes_for_a_module():
+            refuse("x.data = value", "x = value; for a parameter module.weight = torch.nn.Parameter(value)")
+        with torch.no_grad():
+            self.copy_(value)
 
     def __copy__(self) -> torch.Tensor:
         """Another handle on the same values: it is asked for its own gradient. What torch's tape made is cloned."""
@@ -154,3 +215,21 @@ for _symbol, _name in {
     "&": "and", "|": "or", "^": "xor", "<<": "lshift", ">>": "rshift",
 }.items():  # fmt: skip
     setattr(Immutable, f"__i{_name}__", _augmented_operator(_symbol, f"__i{_name}__"))
+
+
+def _compared(name: str) -> Any:
+    """A comparison; where a tensor is refused, the function under the operator is asked, whose error is not hidden.
+
+    Python takes a TypeError for `not comparable`, of which it makes False for ==.
+    """
+    operator, function = getattr(torch.Tensor, f"__{name}__"), getattr(torch, name)
+
+    def compare(x: Any, other: Any) -> Any:
+        made = operator(x, other)
+        return function(x, other) if made is NotImplemented and isinstance(other, torch.Tensor) else made
+
+    return compare
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Immutable, f"__{_name}__", _compared(_name))

@@ -25,7 +25,8 @@ from torch.testing._comparison import TensorLikePair
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.array import Array, innermost, one_call
+from tinyshard.arrays.array import Array, one_call
+from tinyshard.arrays.levels import innermost
 
 _basis_of_torch: Any = eager_transforms._chunked_standard_basis_for_
 _equalize_of_torch: Any = TensorLikePair._equalize_attributes

@@ -8,8 +8,7 @@ zero_tangents    tangents of zero, whose products with infinity are zero
 outlived         traced values that outlive their trace: in an object that is returned, or elsewhere
 closure          the tensors that a function closes over, and how to look them up again
 modes            whether the modules that it uses are training, their hooks and parts
-intercept        what a traced function's calls of torch become, where the trace cannot record them as they are
-indexing         indexing by traced numbers: x[i], x.narrow(0, i, 3)
+intercept        a user's function in a trace or a transformation: its calls of torch by what stands for them
 traced_views     views by traced numbers, that can be written to as in torch
 cond             torch.cond, and torch's other control flow, on Arrays
 spmd             a graph on whole tensors becomes an Executable: each node in order is partitioned

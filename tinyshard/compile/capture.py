@@ -21,14 +21,21 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tinyshard.arrays.array import Array, innermost
-from tinyshard.arrays.hidden_effects import call_profiler, runs_in_batch_norm, statistics_error, writes_statistics
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.function_overrides.implicit_mutation import (
+    call_profiler,
+    runs_in_batch_norm,
+    statistics_error,
+    writes_statistics,
+)
+from tinyshard.arrays.levels import innermost
+from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.compile.zero_tangents import followed
 from tinyshard.core import progress
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError, TracedValueError
+from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.partition.decompositions import always
 from tinyshard.partition.on_meta import check_takes
@@ -334,15 +341,3 @@ def _is_wrapped_outside(x: torch.Tensor) -> bool:
 
     inner = innermost(x)
     return inner is not x and not (isinstance(inner, FunctionalTensor) and _is_of_this_trace(inner))
-
-
-def traced_value_error(
-    where: Where | None = None,
-    problem: str = "Python asks for the value of a traced tensor",
-    rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
-    try_: str = "torch.where(condition, a, b) to choose element by element,\n"
-    "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
-    "or a static argument, for a Python value",
-) -> TracedValueError:
-    """The error for a question that only a value could answer."""
-    return TracedValueError(problem, got=str(where or users_line()), rule=rule, try_=try_)

@@ -18,7 +18,8 @@ import torch
 import torch._higher_order_ops.utils as higher_order
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.levels import innermost
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.runtime.controller.lineage import users_line

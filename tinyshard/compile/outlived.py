@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.array import innermost
+from tinyshard.arrays.levels import innermost
 from tinyshard.core.errors import DtypeError, EndedTraceError
 from tinyshard.core.leaves import named_leaves
 from tinyshard.runtime.controller.lineage import users_line

@@ -12,7 +12,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.arrays.strided import check_traced
+from tinyshard.arrays.function_overrides.memory import check_traced
 from tinyshard.arrays.transfer import transfer
 from tinyshard.compile.capture import unknown_shape_error
 from tinyshard.compile.executable import (

@@ -1,30 +1,23 @@
 """What `x[i]`, `x.narrow(0, i, n)` and `x.select(0, i)` give for a traced `i` is a view of `x`, as in torch.
 
-The program holds a copy (`compile.indexing`). So what is written to the copy is written to `x` at once, and a copy
-that is older than what was written to `x` is brought up to date before it is used again.
+The program holds a copy (`traced_index` in `arrays.function_overrides`). So what is written to the copy is written to
+`x` at once, and a copy that is older than what was written to `x` is brought up to date before it is used again.
 """
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays import strided
-from tinyshard.arrays.array import Array, innermost, levels, one_call
-from tinyshard.arrays.hidden_effects import refuse_host_draw
-from tinyshard.arrays.refusals import no_memory_wrapped
-from tinyshard.arrays.unchecked import OF_CONTIGUOUS, TAKE_CLASSES, one_hot
-from tinyshard.arrays.views import root_of
-from tinyshard.compile import indexing
-from tinyshard.compile.capture import TracedValueError
+from tinyshard.arrays.function_overrides import traced_index
+from tinyshard.arrays.levels import levels
 from tinyshard.core.current_trace import current_recorder, is_tracing
+from tinyshard.core.errors import TracedValueError
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 
@@ -67,7 +60,7 @@ class TracedViews:
 
         Args:
             func: the function.
-            instead: what is called; where that is the function itself, what it makes is a view of torch's own.
+            instead: what is called.
             args, kwargs: its arguments.
         """
         if self._views:
@@ -78,7 +71,8 @@ class TracedViews:
         if self._views and _writes_each(func):  # torch counts no writes of its own
             torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
         self._write_back()
-        if func in _READERS and instead is not func and made is not (args[0] if args else kwargs.get("input")):
+        is_new = func in _READERS and made is not (args[0] if args else kwargs.get("input"))
+        if is_new and (is_tracing() or traced_index.has_of_examples(args, kwargs)):  # else it is torch's own view
             self._note(func, made, *args, **kwargs)
         return made
 
@@ -100,20 +94,20 @@ class TracedViews:
         write: Callable[[torch.Tensor], object]
         if func is torch.Tensor.__getitem__:
             index = rest[0]
-            if not indexing.has_traced_number(index):
+            if not traced_index.has_traced_number(index):
                 return
-            write = lambda value: indexing.setitem(input, index, value)  # noqa: E731
+            write = lambda value: traced_index.setitem(input, index, value)  # noqa: E731
         else:
             dim = named.get("dim", rest[0] if rest else 0) % input.dim()
             start: Any = named.get("index", named.get("start", rest[1] if len(rest) > 1 else None))
-            if not indexing.is_traced_index(start):
+            if not traced_index.is_traced_index(start):
                 return
             if func in _NARROW:
-                places = indexing.positions(start, input.shape[dim], made.shape[dim])
+                places = traced_index.positions(start, input.shape[dim], made.shape[dim])
                 write = lambda value: input.movedim(dim, 0).index_put_((places,), value.movedim(dim, 0))  # noqa: E731
             else:
-                write = lambda value: indexing.setitem(input, (*(slice(None),) * dim, start), value)  # noqa: E731
-        read = lambda: indexing.BY_TRACED_NUMBERS[func](input, *rest, **named)  # noqa: E731
+                write = lambda value: traced_index.setitem(input, (*(slice(None),) * dim, start), value)  # noqa: E731
+        read = lambda: traced_index.BY_TRACED_NUMBERS[func](input, *rest, **named)  # noqa: E731
         self._views.append(_View(made, input, index, read, write, users_line(), _version(made), _version(input)))
 
     def _write_back(self) -> None:
@@ -172,83 +166,3 @@ def _wholes(x: torch.Tensor | None) -> Iterator[torch.Tensor]:
 
 _NARROW = {torch.Tensor.narrow, torch.narrow}
 _READERS = {torch.Tensor.__getitem__, torch.Tensor.select, torch.select, *_NARROW}
-
-
-_INSTEAD = TAKE_CLASSES | OF_CONTIGUOUS
-_MAY_COPY = {
-    torch.Tensor.contiguous,
-    *(getattr(owner, name) for owner in (torch, torch.Tensor) for name in ("reshape", "flatten", "ravel")),
-    torch.Tensor.reshape_as,
-    torch.Tensor.to,
-}
-
-
-class _Watch(TorchFunctionMode):
-    """Within a transformation: marks what a user's function treats so that torch copies it or not, as its strides are;
-    refuses hidden draws; under vmap an index may be a number that differs between examples.
-
-    `copy.deepcopy(x)` is `x.clone()`: torch would copy memory, and what a transformation wraps has none. So `tolist()`
-    is asked of what grad wraps.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._views = TracedViews()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        refuse_host_draw(func, args, kwargs)
-        first = args[0] if args else kwargs.get("input")
-        value, is_wrapped = innermost(first), len(levels(first)) > 1
-        if func is torch.Tensor.__deepcopy__ and is_wrapped:
-            return first.clone()
-        if func in strided.FUNCTIONS and getattr(value, "_is_part", False):
-            strided.refuse(first)
-        if func is torch.Tensor.untyped_storage and is_wrapped:
-            no_memory_wrapped("untyped_storage")
-        if func is torch.Tensor.tolist:
-            x = next(at for at in levels(first) if not torch._C._functorch.is_gradtrackingtensor(at))
-            return x.tolist() if isinstance(x, Array) else func(x)
-        if func in _MAY_COPY and isinstance(value, Array):
-            root_of(value)._viewed = value._viewed = True
-        instead = _INSTEAD.get(func, func)
-        if func is torch.nn.functional.one_hot and (isinstance(value, Array) or indexing.is_of_examples(first)):
-            instead = one_hot
-        elif func in indexing.BY_TRACED_NUMBERS and any(map(indexing.is_of_examples, tree_leaves((args, kwargs)))):
-            instead = indexing.BY_TRACED_NUMBERS[func]
-        return self._views.call(func, instead, args, kwargs)
-
-    def __exit__(self, kind: Any, *rest: Any) -> None:
-        super().__exit__(kind, *rest)
-        if kind is None:
-            self._views.end()
-
-
-class one_transform(one_call):
-    """One call of a transformation: a user's function runs inside, whose values the transformation's are.
-
-    In inference_mode torch would count no writes: here it only switches gradients off.
-    """
-
-    __slots__ = ("_counted", "_depth", "_watch")
-
-    def __enter__(self) -> None:
-        self._depth = torch._C._len_torch_function_stack()
-        self._counted = contextlib.ExitStack()
-        if torch.is_inference_mode_enabled():
-            self._counted.enter_context(torch._C._InferenceMode(False))
-            self._counted.enter_context(torch.no_grad())
-        super().__enter__()
-        self._watch = None if is_tracing() else _Watch()
-        if self._watch is not None:
-            self._watch.__enter__()
-
-    def __exit__(self, *args: object) -> None:
-        try:
-            if self._watch is not None:
-                self._watch.__exit__(*args)  # it may refuse what is left of the views
-        finally:
-            while torch._C._len_torch_function_stack() > self._depth:  # Ctrl-C as torch ended the mode
-                torch._C._pop_torch_function_stack()
-            super().__exit__(*args)
-            self._counted.close()

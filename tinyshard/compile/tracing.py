@@ -25,8 +25,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 import tinyshard.compile.cond  # noqa: F401  torch.cond of Arrays
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.arrays.hidden_effects import max_norm_error, statistics_error
-from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect, traced_value_error
+from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, statistics_error
+from tinyshard.arrays.refusals import traced_value_error
+from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
 from tinyshard.compile.modes import Mode, is_met, mode_of

@@ -14,10 +14,11 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.hidden_effects import with_new_statistics, writes_statistics
+from tinyshard.arrays.function_overrides.implicit_mutation import with_new_statistics, writes_statistics
+from tinyshard.arrays.function_overrides.memory import is_part
 from tinyshard.arrays.placement import device_get
-from tinyshard.arrays.strided import is_part
 from tinyshard.arrays.views import remember
+from tinyshard.compile.capture import written
 from tinyshard.compile.executable import (
     DeviceAssignment,
     Executable,
@@ -83,10 +84,10 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         )
     if known.is_batch_norm and writes_statistics(args):
         return with_new_statistics(args)
-    if op is torch.ops.aten.copy_.default and not isinstance(args[0], Array):
-        return args[0].copy_(device_get(args[1]))  # into a plain tensor: the values come to the host
     if known.is_mutable:
-        return rebind(op, args, kwargs)
+        if any(isinstance(x, Array) for x in written(op, args, kwargs)):
+            return rebind(op, args, kwargs)
+        return op(*device_get(args), **device_get(kwargs))  # into plain tensors: the values come to the host
     if known.is_answer:
         return op(*device_get(args), **device_get(kwargs))  # item(), equal(): the answer is a Python value
     if "device" in kwargs:

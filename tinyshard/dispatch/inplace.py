@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, is_own
-from tinyshard.arrays.hidden_effects import max_norm_error, runs_in_batch_norm, statistics_error
-from tinyshard.arrays.refusals import refuse
+from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, runs_in_batch_norm, statistics_error
+from tinyshard.arrays.refusals import refuse, writes_for_a_module
+from tinyshard.arrays.transfer import move
 from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
 from tinyshard.compile.capture import custom_op_writes, written
 from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
@@ -50,15 +51,37 @@ def rebind(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     targets: list[Any] = [x for x in written(op, args, kwargs) if isinstance(x, torch.Tensor)]
     only_shape = torch.Tag.inplace_view in op.tags
     if not targets or not all(is_own(x) and (only_shape or not root_of(x)._viewed) for x in targets):
+        if writes_for_a_module() and out_of_place(op) is not None:
+            return _given_to_module(op, args, kwargs, targets)
         _refuse_op(op, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
         if only_shape:
             return _reshaped(op, args, kwargs)
         target, functional = targets[0], out_of_place(op)
         if functional is not None and target is args[0] and target._view is None and not live_views(target):
-            _give(target, functional(*args, **kwargs))
+            target._take(functional(*args, **kwargs))
             return target
         return _written_through(op, args, kwargs, targets)
+
+
+def _given_to_module(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], targets: Sequence[Any]) -> Any:
+    """An op by which torch writes to the parameters of a module, or to gradients: the handles get the new values."""
+    results = out_of_place(op)(*args, **kwargs)
+    for target, result in zip(targets, results if isinstance(results, list | tuple) else [results], strict=True):
+        if isinstance(target, Array):  # it stays where it is
+            target._take(move(result, target._layout, committed=target.committed, sharding=target._sharding))
+        else:
+            target.copy_(result)
+    return args[0]
+
+
+# ops in place that torch has no function for -> what gives their values
+_WITHOUT_FUNCTION = {
+    "copy": "value.to(x.dtype).expand_as(x)",
+    "zero": "torch.zeros_like(x)",
+    "resize": "x.reshape(...), x[...] or torch.nn.functional.pad(x, ...)",
+    "resize_as": "x.reshape(other.shape)",
+}
 
 
 def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -75,10 +98,10 @@ def _refuse_op(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if isinstance(args[0], list | tuple):
         listed = f"y, ... = torch.{plain}([x, ...], ...)" if hasattr(torch, plain) else "ops that return new tensors"
         refuse(f"torch.{name}([x, ...], ...)", listed)
-    if not isinstance(args[0], Array):
-        instead = f"torch.{plain}(t, x), which gives an Array, or ts.device_get(x)"
-        refuse(f"t.{name}(x)", instead, "a plain tensor cannot take the values of an Array in place")
-    refuse(f"x.{name}(...)", f"y = torch.{plain}(x, ...)")
+    listed = (
+        f"torch.{plain}(x, ...)" if hasattr(torch, plain) else _WITHOUT_FUNCTION.get(plain, "an op that returns it")
+    )
+    refuse(f"x.{name}(...)", f"y = {listed}")
 
 
 @cache
@@ -99,15 +122,6 @@ def out_of_place(op: Any) -> Any:
 
     overloads = [getattr(packet, each) for each in packet.overloads()]
     return next((each for each in overloads if takes(each) == takes(op)), None)
-
-
-def _give(target: Array, result: Array) -> None:
-    """The handle `target` with the value of `result`."""
-    if result.dtype != target.dtype:
-        result = cast(Array, result.to(target.dtype))
-    target._buffer, target._layout, target._mesh = result._buffer, result._layout, result._mesh
-    target._sharding = result._sharding
-    target.committed = result.committed
 
 
 # ---- a write that others see ------------------------------------------------------------------------------------
@@ -153,7 +167,7 @@ def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
     new = _call(key, changed, operands)
     handles = [*roots, *views]
     for handle, value in zip(handles, new, strict=False):
-        _give(handle, value)
+        handle._take(value)
     return _returned(op, args, kwargs, new[len(handles) :])
 
 
@@ -202,7 +216,7 @@ def _reshaped(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Array:
     if functional is None:
         _refuse_op(op, args, kwargs)
     family = [root_of(target), *live_views(root_of(target))]
-    _give(target, functional(*args, **kwargs))
+    target._take(functional(*args, **kwargs))
     if len(family) > 1:
         for x in family:
             x._viewed, x._view = True, None

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.array import levels
+from tinyshard.arrays.levels import levels
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
 from tinyshard.core.primitive import Primitive

@@ -11,7 +11,7 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.arrays.strided import check_traced
+from tinyshard.arrays.function_overrides.memory import check_traced
 from tinyshard.core import config
 from tinyshard.core.collectives import group_positions
 from tinyshard.core.evaluate import Interpreter, evaluate

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 
 from tinyshard.arrays.array import Array
-from tinyshard.compile.indexing import dims_taken
+from tinyshard.arrays.function_overrides.traced_index import dims_taken
 from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DrawError, DtypeError, KeyIndexError, KeyReuseError, message

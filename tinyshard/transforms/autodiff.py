@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
-from tinyshard.compile.traced_views import one_transform
+from tinyshard.compile.intercept import one_transform
 from tinyshard.core import tree
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError

@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from tinyshard.arrays.array import Array, innermost
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
-from tinyshard.compile.traced_views import one_transform
+from tinyshard.compile.intercept import one_transform
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import as_int

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.array import innermost
+from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import device_put
 from tinyshard.compile.executable import check_devices_live
 from tinyshard.compile.signature import Bound, checked_numbers

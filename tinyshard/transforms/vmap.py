@@ -11,12 +11,11 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.compile.capture import TracedValueError, capture_arguments
-from tinyshard.compile.intercept import distributions_unchecked
-from tinyshard.compile.traced_views import one_transform
+from tinyshard.compile.capture import capture_arguments
+from tinyshard.compile.intercept import distributions_unchecked, one_transform
 from tinyshard.core import axis_names
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError
+from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError, TracedValueError
 from tinyshard.primitives.collective import is_mapped
 from tinyshard.runtime.controller.lineage import users_line, users_line_of
 from tinyshard.transforms.axes import checked_axis_size, mapped_dims, placed_dims

@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
-from tinyshard.arrays.array import Array, innermost, is_own
-from tinyshard.arrays.refusals import optimizer_error
+from tinyshard.arrays.levels import innermost
+from tinyshard.arrays.refusals import Immutable, optimizer_error
 from tinyshard.core.errors import ImmutableError, StatefulRandomError
 
 aten = torch.ops.aten
 
-INSTEAD = (
+_NEW_STATISTICS = (
     "track_running_stats=False, or F.batch_norm(x, None, None, weight, bias, training=True); and as a new value\n"
     "running_mean = (1 - momentum) * running_mean + momentum * x.mean((0, 2, 3)), likewise running_var, returned"
 )
@@ -52,12 +52,12 @@ def with_new_statistics(args: tuple[Any, ...]) -> tuple[Any, ...]:
     Communication: what batch norm needs; statistics in plain tensors come to the host.
     """
     targets = args[3:5]
-    if any(isinstance(x, Array) and not is_own(x) for x in targets):
+    if any(isinstance(x, Immutable) and not x._is_own() for x in targets):
         raise statistics_error("running_mean and running_var are Arrays")
     with torch._C.DisableTorchFunctionSubclass():  # what is made here belongs to the running call
         *results, mean, variance = aten._native_batch_norm_legit_functional(*args)
         for target, new in zip(targets, (mean, variance), strict=True):
-            target.copy_(new if isinstance(target, Array) else new._gather())
+            target.copy_(new if isinstance(target, Immutable) else new._gather())
     return tuple(results)
 
 
@@ -67,7 +67,7 @@ def statistics_error(got: str) -> ImmutableError:
         "batch norm in training mode changes its running statistics in place",
         got=got,
         rule="an Array is immutable, and a traced function runs once: new statistics are a result, as in JAX",
-        try_=INSTEAD,
+        try_=_NEW_STATISTICS,
     )
 
 
@@ -104,7 +104,7 @@ def call_profiler(op: Any, args: tuple[Any, ...], where: object) -> Any:
         return op(*args)
 
 
-_DRAWS = {
+DROPOUTS = {
     F.dropout,
     F.dropout1d,
     F.dropout2d,
@@ -126,20 +126,20 @@ def _signature(func: Any) -> inspect.Signature:
         return inspect.signature(lambda input, p, train: None)
 
 
-def refuse_host_draw(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse a call of a function of torch that would draw a mask on the host for an Array.
+def dropout(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """A dropout within a transformation.
 
     Raises:
-        StatefulRandomError: it is a dropout in training mode.
+        StatefulRandomError: it is in training mode, and would draw a mask on the host for an Array.
     """
-    if func not in _DRAWS or not isinstance(innermost(args[0] if args else kwargs.get("input")), Array):
-        return
     given = _signature(func).bind(*args, **kwargs)
     given.apply_defaults()
-    if given.arguments.get("training", given.arguments.get("train")) and given.arguments["p"]:
+    is_training = given.arguments.get("training", given.arguments.get("train")) and given.arguments["p"]
+    if is_training and isinstance(innermost(given.arguments["input"]), Immutable):
         raise StatefulRandomError(
             "a stateful random op on an Array",
             got=f"{getattr(func, '__name__', func)} in training mode",
             rule="its mask would come from torch's own generator, and not from a key",
             try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
         )
+    return func(*args, **kwargs)

@@ -7,6 +7,7 @@ gaussian_nll_loss   refuses a negative variance; here it gives NaN
 cross_entropy       takes classes of uint8, and does not on tensors without values; here as int64
 nll_loss            likewise
 det, slogdet        their derivative asks for the strides of the matrix; here it is contiguous
+tensor_split        reads the memory of its second operand
 """
 
 from __future__ import annotations
@@ -18,8 +19,12 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from tinyshard.arrays.function_overrides.traced_index import is_of_examples
+from tinyshard.arrays.levels import innermost
+from tinyshard.arrays.refusals import Immutable
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.types import ShapedType
+from tinyshard.runtime.controller.lineage import users_line
 
 
 def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
@@ -37,6 +42,24 @@ def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     row = (input.unsqueeze(-1) == torch.arange(count)).to(torch.int64)
     # zeros, and an error on the device where a class is not below their number
     return row + torch.nn.functional.embedding(input, torch.zeros(count, 1, dtype=torch.int64))
+
+
+def one_hot_of_examples(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`one_hot` within a transformation: torch's own, but for Arrays and numbers that differ between examples."""
+    of_torch = not (isinstance(innermost(input), Immutable) or is_of_examples(input))
+    return torch.nn.functional.one_hot(input, num_classes) if of_torch else one_hot(input, num_classes)
+
+
+def one_hot_traced(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """`one_hot` in a trace."""
+    if num_classes < 0:
+        raise DtypeError(
+            "one_hot without num_classes in a traced function",
+            got=f"one_hot of shape {tuple(input.shape)} in {users_line()}",
+            rule="torch then reads the values to find the largest, and a traced value has none",
+            try_="one_hot(x, num_classes=n)",
+        )
+    return one_hot(input, num_classes)
 
 
 def cov(
@@ -141,7 +164,7 @@ def _classes(target: torch.Tensor) -> torch.Tensor:
     return target.long() if target.dtype == torch.uint8 else target
 
 
-def _of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
+def of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
     """A determinant of a contiguous matrix, as it is on the devices.
 
     torch factorizes the transposed of a contiguous matrix, and its derivative asks for strides to know which it was.
@@ -154,6 +177,22 @@ def _of_contiguous(func: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-OF_CONTIGUOUS = {f: _of_contiguous(f) for f in (torch.linalg.det, torch.linalg.slogdet)}
-OF_CONTIGUOUS |= {f: _of_contiguous(f) for of in (torch, torch.Tensor) for f in (of.det, of.slogdet, of.logdet)}
-TAKE_CLASSES = {torch.nn.functional.cross_entropy: cross_entropy, torch.nn.functional.nll_loss: nll_loss}
+def number(func: Any, x: Any) -> Any:
+    """`float(x)` and its like. `torch.tensor([x, y])` calls it in a state in which no subclass is asked: of the values.
+
+    Example:
+        >>> number(torch.Tensor.__float__, torch.tensor(2.0))
+        2.0
+    """
+    is_asked = not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
+    return func(x if is_asked else x._gather())
+
+
+def second_on_host(func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call with Arrays after the first argument as plain tensors: torch reads their memory. Waits."""
+
+    def plain(x: Any) -> Any:
+        return x._gather() if isinstance(x, Immutable) else x
+
+    named = {name: x if name == "input" else plain(x) for name, x in kwargs.items()}
+    return func(*args[:1], *map(plain, args[1:]), **named)

@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.array import levels
-from tinyshard.compile.capture import TracedValueError
+from tinyshard.arrays.levels import levels
+from tinyshard.core.errors import TracedValueError
 from tinyshard.runtime.controller.lineage import users_line
 
 _LISTS = list | range | np.ndarray
@@ -278,3 +279,13 @@ BY_TRACED_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.select: select,
     torch.select: select,
 }
+
+
+def of_examples(func: Any, instead: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Within a transformation: call `instead` where a number among the arguments differs between examples."""
+    return (instead if has_of_examples(args, kwargs) else func)(*args, **kwargs)
+
+
+def has_of_examples(args: Any, kwargs: Any) -> bool:
+    """Whether a number among the arguments differs between the examples of a `vmap`."""
+    return any(map(is_of_examples, tree_leaves((args, kwargs))))
