@@ -359,6 +359,22 @@ PARTITION = (
 
 ARRAYS = (
     Fault(
+        "NumPy's functions of an Array take its values to the host",
+        "tinyshard/arrays/function_overrides/ufuncs.py",
+        "    meaning = UFUNCS.get(ufunc.__name__)\n",
+        "    meaning = None\n",
+        ("tests/unit/test_numpy_beside_arrays.py::test_a_function_of_numpys_gives_an_array",),
+    ),
+    Fault(
+        "a function that NumPy alone has drops the gradient",
+        "tinyshard/arrays/function_overrides/ufuncs.py",
+        "    if torch.is_grad_enabled() and any(",
+        "    if not torch.is_grad_enabled() and any(",
+        (
+            "tests/unit/test_numpy_beside_arrays.py::test_what_numpy_alone_can_do_is_done_on_the_values_and_not_for_a_gradient",
+        ),
+    ),
+    Fault(
         "a piece of a block is put where it was in the old block",
         "tinyshard/arrays/transfer.py",
         "place.append(slice(low - t_start, high - t_start))",

@@ -91,7 +91,7 @@ def traced_value_error(
     rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
     try_: str = "torch.where(condition, a, b) to choose element by element,\n"
     "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
-    "or static_argnums for an argument that is a Python value",
+    "or a static argument, for a Python value",
 ) -> TracedValueError:
     """The error for a question that only a value could answer."""
     return TracedValueError(problem, got=str(where or users_line()), rule=rule, try_=try_)
