@@ -8,16 +8,25 @@ from typing import Any
 import coverage
 
 
-def _save_every_second() -> None:
+def _save_every_second(saving: threading.Lock) -> None:
     while True:
         time.sleep(1)
         running = coverage.Coverage.current()
         if running is not None:
-            running.save()
+            with saving:
+                running.save()
 
 
 def _in_child() -> None:
-    threading.Thread(target=_save_every_second, daemon=True).start()
+    saving, end = threading.Lock(), os._exit
+
+    def end_after_saving(code: int) -> None:
+        """Coverage's own `_exit` saves too: two threads that do so at a time crash."""
+        saving.acquire()
+        end(code)
+
+    os._exit = end_after_saving  # type: ignore[assignment]
+    threading.Thread(target=_save_every_second, args=(saving,), daemon=True).start()
 
 
 class KilledWorkers(coverage.CoveragePlugin):
