@@ -24,40 +24,43 @@ def watched_waits(on_wait: Callable[[Any], None]) -> Iterator[None]:
     Args:
         on_wait: gets the buffer whose values were waited for; the same object for each wait for one Array.
     """
-    runtime = lifecycle.current()
-    depth = 0
-
-    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
-        def call(buffer: Any, *args: Any) -> Any:
-            nonlocal depth
-            depth += 1
-            try:
-                return method(buffer, *args)
-            finally:
-                depth -= 1
-                if depth == 0:  # fetching waits too: that is one wait
-                    on_wait(buffer)
-
-        return call
-
-    with (
-        mock.patch.object(runtime, "wait", noting(runtime.wait)),
-        mock.patch.object(runtime, "fetch", noting(runtime.fetch)),
-    ):
+    with _watched(("wait", "fetch", "gather"), on_wait):
         yield
 
 
 @contextmanager
 def watched_fetches(on_fetch: Callable[[Any], None]) -> Iterator[None]:
     """Inside, `on_fetch(buffer)` is called whenever this process fetches an Array's values."""
+    with _watched(("fetch", "gather"), on_fetch):
+        yield
+
+
+@contextmanager
+def _watched(names: tuple[str, ...], on_call: Callable[[Any], None]) -> Iterator[None]:
+    """Inside, `on_call(buffer)` follows each call of these methods of the runtime for each buffer that it is for.
+
+    One that another of them calls is a part of that.
+    """
     runtime = lifecycle.current()
-    fetch = runtime.fetch
+    depth = 0
 
-    def noting(buffer: Any, *args: Any) -> Any:
-        on_fetch(buffer)
-        return fetch(buffer, *args)
+    def noting(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(what: Any, *args: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return method(what, *args)
+            finally:
+                depth -= 1
+                if depth == 0:
+                    for buffer in [wanted.buffer for wanted in what] if isinstance(what, list) else [what]:
+                        on_call(buffer)
 
-    with mock.patch.object(runtime, "fetch", noting):
+        return call
+
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(mock.patch.object(runtime, name, noting(getattr(runtime, name))))
         yield
 
 

@@ -27,11 +27,12 @@ FUNCTIONS = {
 }
 
 
-def plain(function, x, number):
-    try:
-        return function(x, number)
-    except (RuntimeError, TypeError):
-        pytest.skip("eager torch does not take it")
+# half complex numbers are an experiment of torch's
+ROWS = [
+    row
+    for row in pairwise(DTYPES, NUMBERS, tuple(FUNCTIONS))
+    if not ({torch.float16, torch.bfloat16} & {*getattr(row, "values", row)} and 1 + 2j in getattr(row, "values", row))
+]
 
 
 def same(got, wanted):
@@ -40,12 +41,15 @@ def same(got, wanted):
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf")
-@pytest.mark.parametrize(("dtype", "number", "name"), pairwise(DTYPES, NUMBERS, tuple(FUNCTIONS)))
+@pytest.mark.parametrize(("dtype", "number", "name"), ROWS)
 def test_a_number_beside_a_0d_argument_has_no_dtype_of_its_own(dtype, number, name):
     x = torch.tensor(1.0).to(dtype)
-    wanted = plain(FUNCTIONS[name], x, number)
-    if any(v.dtype is torch.complex32 for v in ([wanted] if isinstance(wanted, torch.Tensor) else wanted)):
-        pytest.skip("half complex numbers")
+    try:
+        wanted = FUNCTIONS[name](x, number)
+    except (RuntimeError, TypeError):  # as the clamp of a complex number
+        with pytest.raises((RuntimeError, TypeError)):
+            ts.device_get(ts.jit(FUNCTIONS[name])(x, number))
+        return
     same(ts.jit(FUNCTIONS[name])(x, number), wanted)
 
 

@@ -14,6 +14,15 @@ pytestmark = pytest.mark.usefixtures("local")
 HOST = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
 
 
+@pytest.fixture(autouse=True)
+def distributions_as_before():
+    """torch.compile, once loaded, lets torch.distributions check nothing in the whole process."""
+    base = torch.distributions.Distribution
+    before = base._validate_args
+    yield
+    base.set_default_validate_args(before)
+
+
 @pytest.fixture(params=[P(), P("i")], ids=["one device", "in parts"])
 def x(request):
     return ts.device_put(HOST, ts.NamedSharding(ts.make_mesh(4, "i"), request.param))
