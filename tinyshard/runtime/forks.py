@@ -15,7 +15,11 @@ from typing import Any, Protocol
 
 
 class Shared(Protocol):
-    """An object with descriptors, or memory, for one process alone."""
+    """An object with descriptors, or memory, for one process alone.
+
+    It forgets a descriptor before it closes it. As it is closed, another thread may open a file that gets its number,
+    and fork: `abandon` would close that file in the child.
+    """
 
     def abandon(self) -> None:
         """In the child: close them, without a message to the peer. Acquires no lock."""

@@ -162,9 +162,9 @@ class Link:
         with contextlib.suppress(OSError):
             self.channel.sock.close()
             self.control.sock.close()
-        if self.output >= 0:
-            os.close(self.output)
-            self.output = -1
+        output, self.output = self.output, -1  # first, as `forks.Shared` says
+        if output >= 0:
+            os.close(output)
 
     abandon = close  # in a process that user code has forked from this one
 

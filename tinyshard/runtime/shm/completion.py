@@ -110,10 +110,10 @@ class Completions:
 
     def abandon(self) -> None:
         """In a process that user code has forked from this one: close the pipe here."""
-        for end in (self._rings, self.bell):
+        ends, self._rings, self.bell = (self._rings, self.bell), -1, -1  # first, as `forks.Shared` says
+        for end in ends:
             if end >= 0:
                 os.close(end)
-        self._rings = self.bell = -1
 
     def _sleep(self, needs: Mapping[int, int], within_s: float) -> bool:
         """Sleep until all is finished, as a look says; False if that takes longer."""

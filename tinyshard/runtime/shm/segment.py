@@ -149,9 +149,9 @@ class Mapping:
 
     def close(self) -> None:
         """Close the descriptor; what is mapped stays as it is."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1  # first, as `forks.Shared` says
+        if fd >= 0:
+            os.close(fd)
 
     def __del__(self) -> None:
         if hasattr(self, "fd"):
