@@ -1,4 +1,4 @@
-"""What torch, NumPy and Python let C++ read the memory of: a hundred programs, each in a process of its own.
+"""What torch, NumPy and Python let C++ read the memory of: three hundred programs, each in a process of its own.
 
 A program gets x, f32[8], and k, i64[8]; once as plain tensors, once as Arrays. With Arrays it gives the same `r`, or
 raises an error; it is never ended by a signal. Run as a script it prints the programs that break this, one a line:
@@ -11,6 +11,7 @@ import os
 import signal
 import traceback
 from collections.abc import Sequence
+from concurrent import futures
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,8 @@ import torch.multiprocessing
 from torch import nn
 
 # what programs find by name besides
-MODULES = {name: importlib.import_module(name) for name in ("copy", "ctypes", "io", "pickle", "threading")}
-MODULES |= {"np": np, "dist": dist, "dtensor": dtensor}
+MODULES = {name: importlib.import_module(name) for name in ("copy", "ctypes", "io", "pickle", "struct", "threading", "weakref", "zlib")}
+MODULES |= {"np": np, "dist": dist, "dtensor": dtensor, "futures": futures}
 
 SETTERS = """
 t.data = x; r = t + 1
@@ -40,6 +41,32 @@ p.data = x.double(); r = p + 0
 setattr(t, 'data', x); r = t + 1
 torch.Tensor.data.__set__(t, x); r = t + 1
 torch._C.TensorBase.data.__set__(t, 2 * t); r = t + 1
+torch.ops.aten.set_data(t, x); r = t + 1
+torch.ops.aten.set_data.default(t, x); r = t + 1
+torch.ops.aten.set_data(x, t); r = x + 1
+vars(t).update(data=x); r = t + 1
+net.weight.data = x.reshape(2, 4); net.to_empty(device='cpu'); r = net.weight.shape
+net.weight.data = x.reshape(2, 4); net.apply(lambda m: m.weight.data.fill_(2)); r = net.weight + 0
+net.weight.data = x.reshape(2, 4); net.share_memory(); r = net.weight + 0
+net.weight.data = x.reshape(2, 4); nn.utils.parametrizations.weight_norm(net); r = net(torch.ones(4))
+net.weight.data = x.reshape(2, 4); nn.utils.parametrizations.orthogonal(net); r = 0
+net.weight.data = x.reshape(2, 4); r = torch.optim.swa_utils.AveragedModel(net)(torch.ones(4))
+net.weight.data = x.reshape(2, 4); r = pickle.loads(pickle.dumps(net)).weight + 0
+net.weight.data = x.reshape(2, 4); r = torch.jit.script(net)(torch.ones(4))
+net.weight.data = x.reshape(2, 4); r = torch.jit.trace(net, torch.ones(4))(torch.ones(4))
+net.weight.data = x.reshape(2, 4); r = torch.jit.freeze(torch.jit.script(net.eval()))(torch.ones(4))
+net.weight.data = x.reshape(2, 4); r = torch.export.export(net, (torch.ones(4),)).module()(torch.ones(4))
+net.weight.data = x.reshape(2, 4); r = torch.fx.symbolic_trace(net)(torch.ones(4))
+net.weight.data = x.reshape(2, 4); nn.utils.parametrizations.spectral_norm(net); r = 0
+net.register_buffer('b', x); net.double(); r = net.b + 0
+net.register_buffer('b', torch.ones(8)); net.b.mul_(.9).add_(x, alpha=.1); r = net.b + 0
+net.load_state_dict({'weight': x.reshape(2, 4), 'bias': x[:2]}, assign=True); r = net.weight + 0
+p.register_hook(lambda g: x); (p * 2).sum().backward(); r = p.grad
+(p * 2).backward(x); r = p.grad
+r = torch.autograd.grad(p * 2, [p], grad_outputs=[x])[0]
+p.data.sub_(x, alpha=.1); r = p
+c = torch.zeros(8, dtype=torch.complex64); c.real = x; r = c
+t.__setstate__((x.untyped_storage(), 0, (8,), (1,))); r = t
 net.weight.data = x.reshape(2, 4); r = net(torch.ones(4))
 net.weight.data = x.reshape(2, 4); net.weight.data = torch.ones(2, 4); r = net(torch.ones(4))
 net.weight.data = x.reshape(2, 4); net.to(torch.float64); r = net.weight * 1
@@ -83,6 +110,24 @@ t.lerp_(x, .5); r = t
 t.map_(x, lambda a, b: a + b); r = t
 t.map2_(x, x, lambda a, b, c: a + b + c); r = t
 t.apply_(lambda v: v + 1); r = t
+torch.Tensor.apply_(x, lambda v: v + 1); r = x
+torch.Tensor.map_(t, x, lambda a, b: a + b); r = t
+torch.Tensor.data_ptr(x); r = 0
+torch.Tensor.const_data_ptr(x); r = 0
+torch.Tensor.copy_(t, x); r = t
+torch.Tensor.numpy(x, force=True); r = 0
+torch.ops.aten.set_.source_Tensor(t, x); r = t + 1
+torch.ops.aten.alias(x).data_ptr(); r = 0
+torch.ops.aten.resize_(x, [4]); r = 0
+r = torch.ops.aten.item(x[0])
+r = torch.ops.aten.nonzero(x)
+r = torch._C._VariableFunctions.as_tensor([x[0], x[1]])
+r = torch.UntypedStorage(x)
+r = torch.masked.masked_tensor(x, x > 3).sum().get_data()
+r = torch.nested.nested_tensor([x, x], layout=torch.jagged).values()
+r = torch.sparse.sum(x.to_sparse())
+r = nn.Embedding.from_pretrained(x.reshape(2, 4))(torch.tensor([1]))
+r = torch.export.export(nn.Linear(8, 2), (x,)) and 0
 r = t.view_as(x)
 r = t.type_as(x)
 r = t.new_tensor(x)
@@ -272,6 +317,24 @@ torch.multiprocessing.SimpleQueue().put(x); r = 0
 r = x.__reduce_ex__(2)[0](*x.__reduce_ex__(2)[1]) + 1
 r = torch.Tensor.__reduce_ex__(x, 2) and 0
 r = torch.Tensor.__deepcopy__(x, {}) + 1
+r = next(iter(torch.utils.data.DataLoader([x[0], x[1]], batch_size=2)))
+torch.utils.data.DataLoader([x], num_workers=1, multiprocessing_context='fork').__iter__().__next__(); r = 0
+q = torch.multiprocessing.get_context('fork').Queue(); q.put(x); r = q.get(timeout=20) + 0
+r = struct.pack('f', x[0])
+r = zlib.crc32(x)
+io.BytesIO().write(x); r = 0
+r = ctypes.cast(x.data_ptr(), ctypes.c_void_p)
+r = sum(futures.ThreadPoolExecutor(4).map(lambda i: (x * i).sum(), range(8)))
+r = futures.ThreadPoolExecutor(2).submit(lambda: x * 2).result()
+r = weakref.ref(x)() + 1
+r = {x: 1}[x]
+r = sorted([x[1], x[0]])
+r = np.sum(x) + np.mean(x)
+r = np.matmul(np.ones((2, 8), np.float32), x)
+r = np.ones(8).dot(x)
+b = np.ones(8); b[:] = x; r = b
+b = np.ones(8); b[2] = x[1]; r = b
+np.save(io.BytesIO(), x); r = 0
 b = []; h = threading.Thread(target=lambda: b.append(x + 1)); h.start(); h.join(); r = b[0]
 b = []; h = threading.Thread(target=lambda: (setattr(t, 'data', x), b.append(t + 1))); h.start(); h.join(); r = b[0]
 b = []; h = threading.Thread(target=lambda: b.append(t.copy_(x))); h.start(); h.join(); r = t

@@ -91,6 +91,8 @@ def test_arguments_without_effect_are_taken_and_others_named():
     assert ts.make_mesh((8,), ("a",), axis_types=None).shape == {"a": 8}
     assert ts.Mesh(ts.devices(), "a", axis_types=None) == ts.make_mesh((8,), ("a",))
     assert ts.AbstractMesh((8,), "a", axis_types=None).shape == {"a": 8}
+    mesh, device = ts.make_mesh((8,), ("a",)), ts.devices()[0]
+    assert ts.NamedSharding(mesh, P("a"), memory_kind=None) == ts.NamedSharding(mesh, P("a"))
     for wrong, told in [
         (lambda: ts.jit(torch.sin, backend="cpu"), r"jit has no argument 'backend'(?s:.*)ts\.init\(platform"),
         (lambda: ts.jit(torch.sin, static_argnum=0), "static_argnums="),
@@ -100,6 +102,9 @@ def test_arguments_without_effect_are_taken_and_others_named():
         (lambda: ts.AbstractMesh((8,), "a", axis_types=("auto",)), "every axis is automatic"),
         (lambda: ts.shard_map(torch.sin, in_specs=P(), out_specs=P(), check_rep=False), "check_vma="),
         (lambda: ts.shard_map(in_spec=P()), "in_specs="),
+        (lambda: ts.NamedSharding(mesh, P("a"), memory_kind="device"), "NamedSharding has no argument 'memory_kind'"),
+        (lambda: ts.SingleDeviceSharding(device, memory_kind="pinned_host"), r"ts\.device_get\(x\)"),
+        (lambda: ts.sharding.PositionalSharding([device], memory_kind="device"), "a sharding names devices alone"),
     ]:
         with pytest.raises(TypeError, match=told):
             wrong()
@@ -282,7 +287,7 @@ HINTS = [
     *OF_ARRAYS.values(),
     *(hint for table in (ARGUMENTS, WITHOUT_EFFECT) for names in table.values() for hint in names.values()),
 ]
-NO_FUNCTIONS = {torch.cond, torch.func.functional_call}  # of torch's that are no ops, and take Arrays all the same
+NO_FUNCTIONS = {torch.cond, torch.func.functional_call, torch.save, torch.load}  # of torch's that are no ops, and take Arrays all the same
 
 
 @functools.cache
@@ -324,6 +329,10 @@ def test_names_of_torchs_that_mean_something_else_here_say_what():
         "distribute_tensor": r"ts\.device_put\(x, sharding\)",
         "init_device_mesh": r"ts\.make_mesh",
         "relu_": r"torch\.relu, which works on Arrays",
+        "save": r"torch\.save\(ts\.device_get\(tree\), file\)",
+        "load": r"ts\.device_put\(torch\.load\(file\), sharding\)",
+        "can_cast": r"try:  torch\.can_cast$",
+        "broadcast_shapes": r"try:  torch\.broadcast_shapes$",
     }.items():
         with pytest.raises(AttributeError, match=told):
             getattr(ts, name)
@@ -383,6 +392,22 @@ def test_a_device_of_ours_in_torchs_to_points_to_device_put():
         == x.to(dtype=torch.float64).dtype
         == torch.float64
     )
+
+
+def test_a_device_of_torchs_with_memory_of_its_own_points_to_init_and_device_put():
+    x, net = ts.array([1.0, 2.0]), torch.nn.Linear(2, 2)
+    net.weight.data = ts.array(net.weight.detach())
+    for call in (
+        lambda: x.to("cuda"),
+        lambda: x.to(device=torch.device("cuda", 1), dtype=torch.float64),
+        lambda: x.to("mps", torch.float64),
+        lambda: x.cuda(),
+        lambda: net.to("cuda"),
+        lambda: net.cuda(),
+    ):
+        with pytest.raises(ts.DtypeError, match=r"ts\.init\(platform='gpu'\)(?s:.*)ts\.device_put\(x, device\)"):
+            call()
+    assert x.to("meta").is_meta
 
 
 def test_a_list_of_numbers_that_is_to_be_cut_is_said_to_be_a_tree():

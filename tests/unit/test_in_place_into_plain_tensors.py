@@ -33,6 +33,16 @@ CALLS = {
     "foreach": lambda t, x: torch._foreach_add_([t], [x]),
     "out=": lambda t, x: torch.add(x, 1, out=t),
     "a ufunc's out=": lambda t, x: np.add(x, 1, out=t.numpy()),
+    "copysign_": lambda t, x: t.copysign_(-x),
+    "clamp_": lambda t, x: t.clamp_(max=x),
+    "fill_": lambda t, x: t.fill_(x[1]),
+    "scatter_add_": lambda t, x: t.scatter_add_(0, x.long() - 1, x),
+    "index_put_": lambda t, x: t.index_put_((x.long() - 1,), x, accumulate=True),
+    "an element": lambda t, x: t.__setitem__(2, x[3]),
+    "ops.aten": lambda t, x: torch.ops.aten.add_.Tensor(t, x),
+    "data": lambda t, x: t.data.sub_(x),
+    "detach": lambda t, x: t.detach().copy_(x),
+    "mean of momentum": lambda t, x: t.mul_(0.9).add_(x, alpha=0.1),
     "a view": lambda t, x: t[2:4].mul_(0).add_(x[:2]),
     "no_grad": lambda t, x: torch.no_grad()(operator.isub)(t, 0.1 * x),
     "inference_mode": lambda t, x: torch.inference_mode()(operator.isub)(t, 0.1 * x),
@@ -70,6 +80,14 @@ def test_an_op_in_place_writes_an_arrays_values_into_the_tensor(name):
     CALLS[name](target, cut(values()))
     assert type(target) is torch.Tensor
     assert torch.equal(target, want)
+
+
+@pytest.mark.parametrize("change", [operator.iadd, operator.isub, operator.imul, operator.itruediv])
+def test_an_augmented_operator_writes_an_arrays_values_into_an_array_of_numpys(change):
+    want = change(np.ones(8), values().numpy())
+    target = alias = np.ones(8)
+    assert change(target, cut(values())) is alias
+    assert np.array_equal(alias, want)
 
 
 def test_a_loop_may_add_arrays_to_a_tensor():

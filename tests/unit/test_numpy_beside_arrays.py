@@ -6,6 +6,7 @@ import torch
 
 import tinyshard as ts
 from tests.rows import for_every_row
+from tinyshard.core.errors import TracedValueError
 
 # with v a tensor, or an Array of the same values
 CALLS = {
@@ -130,10 +131,97 @@ def test_a_masked_array_is_refused(take):
         take(np.ma.array([1.0, 2.0], mask=[False, True]))
 
 
-@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray])
+REDUCTIONS = {
+    "sum": lambda x: np.sum(x),
+    "sum of rows": lambda x: np.sum(x, 1, keepdims=True),
+    "sum of all": lambda x: np.sum(x, axis=(0, 1)),
+    "mean": lambda x: np.mean(x, axis=-1),
+    "prod": lambda x: np.prod(x, axis=0),
+    "std": lambda x: np.std(x),
+    "var": lambda x: np.var(x, ddof=1),
+    "max": lambda x: np.max(x),
+    "amin": lambda x: np.amin(x, 0),
+    "any": lambda x: np.any(x > 3, axis=1),
+    "all": lambda x: np.all(x > 3),
+}
+
+
+@for_every_row(REDUCTIONS)
+def test_a_sum_of_numpys_and_its_like_give_an_array(name):
+    x = values().double().reshape(2, 4)
+    check(REDUCTIONS[name](cut(x)), torch.as_tensor(np.asarray(REDUCTIONS[name](x.numpy()))))
+
+
+def test_a_sum_of_numpys_has_a_gradient_and_takes_numpys_other_arguments():
+    w = cut(values()).requires_grad_()
+    np.sum(w * w).backward()
+    assert torch.equal(ts.device_get(w.grad), 2 * values())
+    assert np.sum(cut(values()), dtype=np.float64, initial=2.0) == 38
+
+
+LEAVE = {
+    "numpy()": lambda w: w.numpy(),
+    "asarray": lambda w: np.asarray(w),
+    "array of parts": lambda w: np.array([w, w]),
+    "concatenate": lambda w: np.concatenate([w, w]),
+    "where": lambda w: np.where(w > 3, w, 0),
+    "clip": lambda w: np.clip(w, 2, 5),
+    "reshape": lambda w: np.reshape(w, (2, 4)),
+    "dot": lambda w: np.dot(np.ones(8), w),
+    "norm": lambda w: np.linalg.norm(w),
+    "another ufunc": lambda w: np.cbrt(w),
+    "a reduction of a ufunc": lambda w: np.add.reduce(w),
+}
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")  # torch's own is of NumPy 1
+@for_every_row(LEAVE)
+def test_values_go_to_numpy_only_where_no_gradient_is_lost(name):
+    LEAVE[name](cut(values()))
+    for asked in (torch.enable_grad, torch.no_grad):
+        with asked(), pytest.raises(ts.DtypeError, match="NumPy takes no gradient"):
+            LEAVE[name](cut(values()).requires_grad_())
+
+
+def test_a_gradient_is_left_behind_where_the_user_says_so():
+    w = cut(values()).requires_grad_()
+    for made in (w.numpy(force=True), w.detach().numpy(), ts.device_get(w).numpy(), w.tolist()):
+        assert np.array_equal(made, values().numpy())
+    assert repr(w).startswith("Array([1., 2.")
+
+
+def new_tensor(data):
+    return cut(values()).new_tensor(data)
+
+
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor, torch.asarray, new_tensor])
 @pytest.mark.parametrize(
     "data", [lambda x: [x[0], x[1]], lambda x: [[x[0], 1], [2.5, x[3]]], lambda x: (x[0] > 0, x[1] > 3)]
 )
 def test_a_tensor_of_a_list_of_arrays_has_their_values(make, data):
     assert torch.equal(make(data(cut(values()))), make(data(values())))
-    assert torch.equal(make(data(cut(values().long()))), make(data(values().long())))
+    if make is not new_tensor:  # it makes float32, from integers only where they are none of a tensor's
+        assert torch.equal(make(data(cut(values().long()))), make(data(values().long())))
+
+
+LISTS = {
+    "tensor": lambda v: torch.tensor([v[0], v[1]]),
+    "as_tensor": lambda v: torch.as_tensor([v[0], 1.0]),
+    "asarray": lambda v: torch.asarray([[v[0]], [v[1]]]),
+}
+
+
+@for_every_row(LISTS)
+def test_a_list_of_values_that_are_followed_is_for_stack(name):
+    x = cut(values())
+    with pytest.raises(TracedValueError, match=rf"torch\.{name} of traced(?s:.*)torch\.stack"):
+        ts.jit(LISTS[name])(x)
+    with pytest.raises(ts.DtypeError, match=rf"torch\.{name} of values(?s:.*)torch\.stack"):
+        ts.grad(lambda v: LISTS[name](v).sum())(x)
+
+
+def test_a_new_tensor_of_traced_values_is_for_stack():
+    with pytest.raises(TracedValueError, match=r"x\.new_tensor of traced(?s:.*)torch\.stack"):
+        ts.jit(lambda v: v.new_tensor([v[0], 1.0]))(cut(values()))
+    made = ts.jit(lambda v: v.new_tensor([1.0, 2.0]) * v[:2])(cut(values()))
+    assert torch.equal(ts.device_get(made), torch.tensor([1.0, 4.0]))

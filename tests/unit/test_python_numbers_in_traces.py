@@ -23,6 +23,8 @@ FUNCTIONS = {
     "eq": lambda x, n: x * 1 == n,
     "from numbers": lambda x, n: x * (n * 2 + 1),
     "clamp": lambda x, n: x.clamp(min=n),
+    "as_tensor": lambda x, n: x * torch.as_tensor(n),
+    "asarray": lambda x, n: torch.asarray(n) + x,
     "twice": lambda x, n: (x + n, n + n * x),
 }
 

@@ -50,6 +50,12 @@ def test_an_object_that_holds_a_traced_value_is_refused_at_the_return_by_name(ma
     assert f"returns {got}" in str(raised.value) and cure in str(raised.value)
 
 
+@pytest.mark.parametrize("make", [lambda v: {v.sum(): 1}, lambda v: [v, {"at": {(v,): 1}}]])
+def test_a_dict_with_a_traced_value_as_a_key_is_refused(make):
+    with pytest.raises(ts.DtypeError, match="a dict with a traced value as a key"):
+        ts.jit(make)(torch.ones(2))
+
+
 def test_pmap_and_shard_map_refuse_such_an_object_too():
     mesh, spec = ts.make_mesh(8, "i"), ts.P("i")
     for mapped in (ts.pmap(State), ts.shard_map(State, mesh=mesh, in_specs=spec, out_specs=spec)):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tinyshard.arrays.function_overrides import EAGER
-from tinyshard.arrays.function_overrides.ufuncs import call_ufunc
+from tinyshard.arrays.function_overrides.ufuncs import call_function, call_ufunc, refuse_gradient
 from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.refusals import Immutable
 from tinyshard.arrays.shard import Shard
@@ -234,9 +234,14 @@ class Array(Immutable):
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The whole array as a NumPy array of its own. Waits.
 
+        Args:
+            force: also of an Array that requires a gradient, as in torch.
+
         Raises:
-            DtypeError: NumPy has no such dtype (bfloat16).
+            DtypeError: NumPy has no such dtype (bfloat16); or the Array requires a gradient, which would end there.
         """
+        if self.requires_grad and not force:
+            refuse_gradient("x.numpy(), or a function of NumPy that calls it,")
         whole = self._gather()
         try:
             return whole.numpy()
@@ -255,6 +260,9 @@ class Array(Immutable):
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         return call_ufunc(ufunc, method, inputs, kwargs)
+
+    def __array_function__(self, function: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return call_function(function, args, kwargs)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._gather().__dlpack__(**options)

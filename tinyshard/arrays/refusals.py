@@ -124,7 +124,12 @@ class Immutable(torch.Tensor):
                     rule="x.to(dtype) gives another dtype; ts.device_put brings values to devices",
                     try_="ts.device_put(x, device), or a sharding in place of the device",
                 )
+        _check_device(*args, **kwargs)
         return super().to(*args, **kwargs)
+
+    def cuda(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: an Array is on the devices of `ts.devices()`. Raises DtypeError."""
+        _refuse_device("x.cuda()")
 
     def _take(self, result: Any) -> None:
         """Be the handle of another one's values: what else holds the values of before keeps them."""
@@ -196,6 +201,22 @@ class Immutable(torch.Tensor):
             instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
             refuse("x[index] = value", instead)
         super().__setitem__(index, value)
+
+
+def _check_device(*args: Any, **kwargs: Any) -> None:
+    """Raise DtypeError for arguments of `x.to` that name a device of torch's with a memory of its own."""
+    device = kwargs.get("device", args[0] if args else None)
+    if isinstance(device, str | int | torch.device) and torch.device(device).type not in ("cpu", "meta"):
+        _refuse_device(f"x.to({str(device)!r})")
+
+
+def _refuse_device(got: str) -> NoReturn:
+    raise DtypeError(
+        "an Array does not move to a device of torch's",
+        got=got,
+        rule="its shards are on the devices of ts.devices(); x.device is cpu for each of them",
+        try_="ts.init(platform='gpu') before it is made; ts.device_put(x, device) for another of ts.devices()",
+    )
 
 
 def _augmented_operator(symbol: str, name: str) -> Any:

@@ -17,7 +17,7 @@ from collections import deque
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from tinyshard.arrays.levels import innermost
 from tinyshard.core.errors import DtypeError, EndedTraceError
@@ -36,7 +36,15 @@ def refuse_holders(result: Any, name: str) -> None:
         result: what a traced function returned.
         name: of the function.
     """
-    for number, leaf in enumerate(tree_leaves(result)):
+    leaves, structure = tree_flatten(result)
+    if _holds_traced(structure):
+        raise DtypeError(
+            "a traced function returns a dict with a traced value as a key",
+            got=name,
+            rule="the keys of a result are fixed as the function is traced, and a traced value means nothing afterwards",
+            try_="strings or ints as keys, and the value beside them",
+        )
+    for number, leaf in enumerate(leaves):
         if isinstance(leaf, (torch.Tensor, *_PLAIN)) or not _holds_traced(leaf):
             continue
         kind, path = type(leaf), named_leaves(result)[number][0]

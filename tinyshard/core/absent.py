@@ -91,6 +91,8 @@ NAMES: dict[str, dict[str, str]] = {
         "randperm": "ts.random.permutation(key, n)",
         "tensor": "ts.array([1.0, 2.0])",
         "as_tensor": "ts.array(values)",
+        "save": "torch.save(ts.device_get(tree), file)",
+        "load": "ts.device_put(torch.load(file), sharding)",
         "asarray": "ts.array(values)",
         "from_numpy": "ts.array(values)",
         "Tensor": "ts.Array",
@@ -237,6 +239,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         mesh: {"axis_types": "every axis is automatic in jit, and manual in shard_map"}
         for mesh in ("make_mesh", "Mesh", "AbstractMesh")
     },
+    **{
+        sharding: {"memory_kind": "ts.device_get(x) for values in the host's memory; a sharding names devices alone"}
+        for sharding in ("NamedSharding", "SingleDeviceSharding", "PositionalSharding")
+    },
     "vmap": {
         "spmd_axis_name": "ts.device_put(x, sharding) of the whole batch: its mapped dim stays cut",
         "in_dims": "in_axes=",
@@ -300,8 +306,8 @@ def _of_torch(name: str) -> str:
     """What to do with a name of torch's own; "" for any other.
 
     Example:
-        >>> _of_torch("einsum"), _of_torch("zeros"), _of_torch("float32")
-        ('torch.einsum, which works on Arrays', 'ts.array(torch.zeros(...))', 'torch.float32')
+        >>> _of_torch("einsum"), _of_torch("zeros"), _of_torch("float32"), _of_torch("result_type")
+        ('torch.einsum, which works on Arrays', 'ts.array(torch.zeros(...))', 'torch.float32', 'torch.result_type')
     """
     own = name.rstrip("_")  # abs_ changes its argument, and abs does not
     if not hasattr(torch, own):
@@ -313,6 +319,9 @@ def _of_torch(name: str) -> str:
         return "a draw from a key: dir(ts.random)"
     if function in torch.overrides.get_overridable_functions()[torch]:
         return f"torch.{own}, which works on Arrays"
+    results = [result for overload in packet.overloads() for result in getattr(packet, overload)._schema.returns]
+    if any(str(result.type) != "Tensor" for result in results):
+        return f"torch.{own}"
     return f"ts.array(torch.{own}(...))"
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
+from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import Layout, is_same_placement
@@ -115,9 +116,11 @@ class SingleDeviceSharding(Sharding):
 
     Args:
         device: the device.
+        others: JAX's memory_kind may be None.
 
     Raises:
         ShardingError: not a Device.
+        DtypeError: another argument.
 
     Communication: none.
 
@@ -126,7 +129,9 @@ class SingleDeviceSharding(Sharding):
         (4, 2)
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, **others: Any) -> None:
+        if others:
+            check_others(SingleDeviceSharding, others)
         if not isinstance(device, Device):
             raise ShardingError(
                 "SingleDeviceSharding takes one device",

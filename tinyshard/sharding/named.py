@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Axes, Layout, coarsest, refine
@@ -72,9 +73,11 @@ class NamedSharding(Sharding):
     Args:
         mesh: the devices and the names of their axes.
         spec: a PartitionSpec; dims past its end are whole, and along axes that it does not name lie copies.
+        others: JAX's memory_kind may be None.
 
     Raises:
         ShardingError: a name that the mesh does not have, or an axis used twice.
+        DtypeError: another argument.
 
     Communication: none.
 
@@ -84,7 +87,9 @@ class NamedSharding(Sharding):
         (2, 6)
     """
 
-    def __init__(self, mesh: Mesh, spec: PartitionSpec) -> None:
+    def __init__(self, mesh: Mesh, spec: PartitionSpec, **others: Any) -> None:
+        if others:
+            check_others(NamedSharding, others)
         if not isinstance(mesh, Mesh):
             raise ShardingError(
                 "a NamedSharding takes a mesh first",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.ints import as_int, one_or_more
@@ -24,8 +25,10 @@ class PositionalSharding(Sharding):
 
     Args:
         devices: an array or list of distinct devices; its shape is the sharding's first shape.
+        others: JAX's memory_kind may be None.
 
     Raises:
+        DtypeError: another argument.
         MeshError: a device stands twice.
         ShardingError: no devices.
 
@@ -43,7 +46,9 @@ class PositionalSharding(Sharding):
         PositionalSharding([[{CPU 0, 2} {CPU 1, 3}]])
     """
 
-    def __init__(self, devices: Any) -> None:
+    def __init__(self, devices: Any, **others: Any) -> None:
+        if others:
+            check_others(PositionalSharding, others)
         grid = np.asarray(devices, dtype=object)
         flat = list(grid.flat)
         if not flat or not all(isinstance(d, Device) for d in flat):

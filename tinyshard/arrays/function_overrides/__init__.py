@@ -42,6 +42,7 @@ from tinyshard.arrays.function_overrides import (
 Call = Callable[..., Any]
 _torch: Any = torch  # its stubs lack some of these
 _Tensor: Any = torch.Tensor
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,9 @@ OVERRIDES: dict[Any, Meaning] = {
     ),
     _Tensor.__deepcopy__: Meaning(transformed=memory.deepcopy_transformed, traced=memory.deepcopy_traced),
     _Tensor.untyped_storage: Meaning(transformed=memory.untyped_storage, traced=memory.untyped_storage),
+    # methods of `Immutable`, also where they are called as functions of torch.Tensor
+    **_each([_Tensor.apply_, _Tensor.data_ptr, _Tensor.const_data_ptr], eager=memory.method_of_arrays),
+    **dict.fromkeys([aten.set_data, aten.set_data.default], Meaning(memory.set_data)),
     # `module.to(dtype)` and its like ask whether `param.data = value` would do: else they make a new parameter
     _torch._has_compatible_shallow_copy_type: Meaning(lambda *_: False),
     # ---- values are shown, or become Python's
@@ -118,7 +122,12 @@ OVERRIDES: dict[Any, Meaning] = {
         [getattr(_Tensor, f"__{name}__") for name in ("float", "int", "bool", "complex", "index")],
         eager=lambda f: partial(value_checks.number, f),
     ),
-    torch.tensor: Meaning(traced=show.tensor),
+    **_each(
+        [torch.tensor, torch.as_tensor, torch.asarray],
+        transformed=lambda f: partial(show.tensor_transformed, f),
+        traced=lambda f: partial(show.tensor_traced, f),
+    ),
+    _Tensor.new_tensor: Meaning(show.new_tensor, traced=show.new_tensor_traced),
     _Tensor.__repr__: Meaning(traced=show.repr_traced),
     _Tensor.__format__: Meaning(traced=show.format_traced),
     _Tensor.tolist: Meaning(transformed=show.tolist_transformed, traced=partial(show.values, "tolist")),

@@ -12,6 +12,7 @@ torch copies or not as the strides say (reshape, contiguous) is not changed in p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -78,6 +79,20 @@ def maybe_copied(func: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(value, Immutable):
         value._mark_viewed()
     return func(*args, **kwargs)
+
+
+def method_of_arrays(func: Any) -> Callable[..., Any]:
+    """A method that `Immutable` has in its own way, called as a function of `torch.Tensor`."""
+
+    def called(x: torch.Tensor, *args: Any) -> Any:
+        return getattr(x, func.__name__)(*args)
+
+    return called
+
+
+def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
+    """The op behind `x.data = value`, which torch's own dispatch calls without a look at the class."""
+    x.data = value
 
 
 def deepcopy_transformed(x: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:

@@ -2,19 +2,23 @@
 
 print(x), f"{x}"            Traced f32[8, 4]
 x.tolist(), x.numpy()       refused in a trace; inside of `grad`, `tolist` is asked of what `grad` wraps
-torch.tensor([x, y])        refused in a trace: torch.stack
+torch.tensor([x, y])        refused in a trace, and inside of `grad`: torch.stack; likewise as_tensor, asarray, new_tensor
+torch.as_tensor(3.0)        a tensor with a dtype of its own, also where the number is an argument of a traced function
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
-from tinyshard.arrays.levels import levels
+from tinyshard.arrays.levels import innermost, levels
 from tinyshard.arrays.refusals import Immutable, traced_value_error
+from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.errors import DtypeError
 from tinyshard.core.types import ShapedType
 
 
@@ -24,23 +28,57 @@ def is_traced(x: torch.Tensor) -> bool:
     return not is_plain or torch._C._functorch.is_functorch_wrapped_tensor(x)
 
 
-def tensor(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`torch.tensor` in a trace."""
-    if isinstance(data, list | tuple) and any(isinstance(x, torch.Tensor) for x in _leaves(data)):
+def tensor_traced(func: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.tensor`, `as_tensor` or `asarray` in a trace."""
+    recorder = current_recorder()
+    _refuse_listed(data, f"torch.{func.__name__}")
+    if isinstance(data, torch.Tensor) and recorder is not None and data in recorder.numbers:
+        data = data.to(data.dtype, copy=True)
+        func = torch.asarray if func is torch.tensor else func  # without its warning, that a tensor is given
+    return func(data, *args, **kwargs)
+
+
+def tensor_transformed(func: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.tensor`, `as_tensor` or `asarray` inside of a transformation: plain tensors are torch's own affair."""
+    if any(isinstance(innermost(x), Immutable) for x in _listed(data)):
+        raise DtypeError(
+            f"torch.{func.__name__} of values that a transformation follows",
+            got="a list of Arrays inside of grad, vmap or their like",
+            rule="it takes Python numbers, of which no derivative is taken",
+            try_="torch.stack([...])",
+        )
+    return func(data, *args, **kwargs)
+
+
+def new_tensor(x: torch.Tensor, data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`x.new_tensor` of numbers, some of which are Arrays: of their values. Waits."""
+    if isinstance(data, list | tuple):
+        data = tree_map_only(Immutable, lambda value: value._gather(), data)
+    return x.new_tensor(data, *args, **kwargs)
+
+
+def new_tensor_traced(x: torch.Tensor, data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`x.new_tensor` in a trace."""
+    _refuse_listed(data, "x.new_tensor")
+    return x.new_tensor(data, *args, **kwargs)
+
+
+def _refuse_listed(data: Any, what: str) -> None:
+    """Raise TracedValueError for traced values in a list of numbers."""
+    if any(True for _ in _listed(data)):
         raise traced_value_error(
-            problem="torch.tensor of traced values",
+            problem=f"{what} of traced values",
             rule="it takes Python numbers, and a traced value has no number yet",
             try_="torch.stack([...]), or ts.array([...]) which stacks",
         )
-    return torch.tensor(data, *args, **kwargs)
 
 
-def _leaves(data: Any) -> Iterator[Any]:
-    for x in data:
-        if isinstance(x, list | tuple):
-            yield from _leaves(x)
-        else:
+def _listed(data: Any) -> Iterator[torch.Tensor]:
+    """The tensors in a list of numbers."""
+    for x in data if isinstance(data, list | tuple) else ():
+        if isinstance(x, torch.Tensor):
             yield x
+        yield from _listed(x)
 
 
 def repr_traced(x: torch.Tensor, *, tensor_contents: Any = None) -> str:

@@ -1,14 +1,15 @@
 """NumPy's functions of numbers with an Array among the operands: `np.sqrt(2.0) * x`, `x + np.ones(16)`, `np.sin(x)`.
 
 Each is a function of torch, as torch's own tensors have it: an Array on the devices comes back, and gradients pass. A
-ufunc that torch lacks, or that is given `where=` or `out=`, gets the values, which come to the host.
+ufunc that torch lacks, or that is given `where=` or `out=`, gets the values, which come to the host. So do NumPy's other
+functions, but for `np.sum(x)` and its like.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ def _table(words: str, owner: Any) -> dict[str, Callable[..., Any]]:
 
 # NumPy's name -> what it means on Arrays
 UFUNCS = _table(_OPERATORS, operator) | _table(_FUNCTIONS, torch)
+_REDUCTIONS = _table("sum prod mean std var any all max:amax amax min:amin amin", torch)
+_OF_REDUCTIONS = {"axis": "dim", "keepdims": "keepdim", "ddof": "correction"}  # NumPy's arguments -> torch's
 
 
 def call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -44,7 +47,7 @@ def call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[st
 
     Raises:
         ImmutableError: it would write into an Array.
-        DtypeError: a masked array, or values that NumPy would need and a gradient is asked for.
+        DtypeError: a masked array, or values that NumPy would need and that require a gradient.
     """
     if any(isinstance(x, Immutable) for x in kwargs.get("out", ())):
         refuse("out=x", "the result of the function")
@@ -56,14 +59,34 @@ def call_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[st
     if meaning is not None and method == "__call__" and not kwargs:
         is_operator = meaning.__module__ == "_operator"
         return meaning(*(_operand(x, is_operator) for x in inputs))
-    if torch.is_grad_enabled() and any(isinstance(x, Immutable) and x.requires_grad for x in inputs):
-        raise DtypeError(
-            "NumPy takes no gradient",
-            got=f"np.{ufunc.__name__} of an Array that requires one",
-            rule="NumPy computes it on the host, from the values alone",
-            try_="a function of torch in its place, or x.detach()",
-        )
+    if any(isinstance(x, Immutable) and x.requires_grad for x in inputs):
+        refuse_gradient(f"np.{ufunc.__name__}")
     return getattr(ufunc, method)(*(x.numpy() if isinstance(x, Immutable) else x for x in inputs), **kwargs)
+
+
+def call_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What `Array.__array_function__` gives: NumPy's own result, but of a sum and its like torch's.
+
+    NumPy calls a method of the same name, with arguments that torch's does not take.
+    """
+    reduction = _REDUCTIONS.get(function.__name__) if function.__module__ == "numpy" else None
+    if reduction is None:
+        return function._implementation(*args, **kwargs)
+    given = dict(zip(("axis",), args[1:], strict=False)) | kwargs
+    if len(args) > 2 or not set(given) <= set(_OF_REDUCTIONS):
+        return function(*(x.numpy() if isinstance(x, Immutable) else x for x in args), **kwargs)
+    named = {_OF_REDUCTIONS[name]: value for name, value in given.items() if value is not None}
+    return reduction(args[0], **({"correction": 0} if function.__name__ in ("std", "var") else {}) | named)
+
+
+def refuse_gradient(what: str) -> NoReturn:
+    """Raise DtypeError for values that would go to NumPy, and leave a gradient behind."""
+    raise DtypeError(
+        "NumPy takes no gradient",
+        got=f"{what} of an Array that requires one",
+        rule="NumPy computes it on the host, from the values alone",
+        try_="a function of torch in its place, or x.detach()",
+    )
 
 
 def refuse_mask(x: Any) -> None:
