@@ -22,7 +22,10 @@ import torch.multiprocessing
 from torch import nn
 
 # what programs find by name besides
-MODULES = {name: importlib.import_module(name) for name in ("copy", "ctypes", "io", "pickle", "struct", "threading", "weakref", "zlib")}
+MODULES = {
+    name: importlib.import_module(name)
+    for name in ("copy", "ctypes", "io", "pickle", "struct", "threading", "weakref", "zlib")
+}
 MODULES |= {"np": np, "dist": dist, "dtensor": dtensor, "futures": futures}
 
 SETTERS = """

@@ -287,7 +287,12 @@ HINTS = [
     *OF_ARRAYS.values(),
     *(hint for table in (ARGUMENTS, WITHOUT_EFFECT) for names in table.values() for hint in names.values()),
 ]
-NO_FUNCTIONS = {torch.cond, torch.func.functional_call, torch.save, torch.load}  # of torch's that are no ops, and take Arrays all the same
+NO_FUNCTIONS = {
+    torch.cond,
+    torch.func.functional_call,
+    torch.save,
+    torch.load,
+}  # of torch's that are no ops, and take Arrays all the same
 
 
 @functools.cache

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -142,6 +143,42 @@ def test_the_first_error_ends_with_how_to_see_all_frames_and_later_ones_do_not(s
 
 def test_a_debugger_finds_every_frame_of_an_error_that_was_shown_short(shown: Shown) -> None:
     assert any("tinyshard/arrays/array.py" in file for file in shown[1])
+
+
+DEBUGGED = """
+import torch, tinyshard as ts
+ts.init(devices=2, runtime="local")
+x = ts.array(torch.ones(8, 4))
+def f(v):
+    {stop}
+    return v @ v
+ts.jit(f)(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "options", "commands"),
+    [("breakpoint()", [], "where\nquit\n"), ("pass", ["-m", "pdb"], "continue\nwhere\nquit\nquit\n")],
+    ids=["at a breakpoint", "after the error"],
+)
+def test_pdb_lists_every_frame(tmp_path: Path, stop: str, options: list[str], commands: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(DEBUGGED.format(stop=stop))
+    done = subprocess.run(
+        [sys.executable, *options, str(script)],
+        input=commands,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    for frame in (
+        "-> ts.jit(f)(x)",
+        "tinyshard/transforms/jitted.py",
+        "tinyshard/compile/tracing.py",
+        "-> return v @ v",
+    ):
+        assert frame in done.stdout
 
 
 def test_the_flag_shows_every_frame(shown: Shown) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 
 import pytest
 from jupyter_client.manager import start_new_kernel
@@ -12,6 +13,7 @@ from tests.workers.processes import PATIENCE_S, ROOT
 @pytest.fixture(scope="module")
 def kernel():
     manager, client = start_new_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
+    client.manager = manager
     yield client
     client.stop_channels()
     manager.shutdown_kernel()
@@ -38,4 +40,33 @@ def test_an_error_names_the_cell_that_dispatched_and_the_next_cell_works(kernel)
     told = run(kernel, "z.tolist()")
     assert told.startswith("RemoteError: aten.index.Tensor failed on CPU 0")
     assert "dispatched by In[2], line 2: y = x[torch.tensor([5])]" in told
+    assert run(kernel, "print(x.tolist())") == "[1.0, 2.0]\n"
+
+
+LONG_CELLS = {
+    "a trace": "def f(v):\n    print('go', flush=True)\n    while True:\n        v = v.sin()\n\nts.jit(f)(x)",
+    "vmap": "def f(v):\n    print('go', flush=True)\n    time.sleep(60)\n\nts.vmap(f)(x)",
+    "grad": "def f(v):\n    print('go', flush=True)\n    while True:\n        v = v.sin()\n\nts.grad(f)(x)",
+    "eager calls": "print('go', flush=True)\nwhile True:\n    y = x + 1",
+    "a wait": "for _ in range(99):\n    big = big @ big / 3000\nprint('go', flush=True)\nbig.sum().tolist()",
+}
+
+
+@pytest.mark.parametrize("what", LONG_CELLS)
+def test_a_cell_that_is_interrupted_shows_the_users_lines_alone(kernel, what):
+    """With a real kernel: its interrupt is a signal, which comes at any line."""
+    run(kernel, "import time, tinyshard as ts, torch\nx = ts.array([1., 2.])\nbig = ts.array(torch.ones(3000, 3000))")
+    shown = []
+
+    def hear(message):
+        if message["msg_type"] == "stream" and "go" in message["content"]["text"]:
+            os.kill(kernel.manager.provisioner.pid, signal.SIGINT)
+        elif message["msg_type"] == "error":
+            shown.extend(message["content"]["traceback"])
+
+    kernel.execute_interactive(LONG_CELLS[what], output_hook=hear, timeout=PATIENCE_S)
+    text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(shown))
+    assert "KeyboardInterrupt" in text and "Cell In[" in text
+    assert "tinyshard/" not in text and "site-packages/torch" not in text
+    assert len(text.splitlines()) <= 25
     assert run(kernel, "print(x.tolist())") == "[1.0, 2.0]\n"

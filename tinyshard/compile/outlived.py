@@ -41,7 +41,7 @@ def refuse_holders(result: Any, name: str) -> None:
         raise DtypeError(
             "a traced function returns a dict with a traced value as a key",
             got=name,
-            rule="the keys of a result are fixed as the function is traced, and a traced value means nothing afterwards",
+            rule="the keys of a result are fixed by the trace, and a traced value means nothing afterwards",
             try_="strings or ints as keys, and the value beside them",
         )
     for number, leaf in enumerate(leaves):

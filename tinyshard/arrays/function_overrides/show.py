@@ -2,7 +2,7 @@
 
 print(x), f"{x}"            Traced f32[8, 4]
 x.tolist(), x.numpy()       refused in a trace; inside of `grad`, `tolist` is asked of what `grad` wraps
-torch.tensor([x, y])        refused in a trace, and inside of `grad`: torch.stack; likewise as_tensor, asarray, new_tensor
+torch.tensor([x, y])        refused in a trace and inside of `grad` for torch.stack; as_tensor, asarray likewise
 torch.as_tensor(3.0)        a tensor with a dtype of its own, also where the number is an argument of a traced function
 """
 

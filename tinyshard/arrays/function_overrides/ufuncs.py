@@ -1,8 +1,8 @@
 """NumPy's functions of numbers with an Array among the operands: `np.sqrt(2.0) * x`, `x + np.ones(16)`, `np.sin(x)`.
 
 Each is a function of torch, as torch's own tensors have it: an Array on the devices comes back, and gradients pass. A
-ufunc that torch lacks, or that is given `where=` or `out=`, gets the values, which come to the host. So do NumPy's other
-functions, but for `np.sum(x)` and its like.
+ufunc that torch lacks, or that is given `where=` or `out=`, gets the values, which come to the host. So do NumPy's
+other functions, but for `np.sum(x)` and its like.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def in_place_of(item: Item, error: Exception) -> Item:
     values: tuple[int, ...]
     if isinstance(item, Put):
         block = next(iter(item.blocks.values()))[0]
-        call, values = f"device_put({ShapedType(tuple(block.shape), block.dtype)})", (item.value,)
+        call, values = f"placing {ShapedType(tuple(block.shape), block.dtype)}", (item.value,)
     elif isinstance(item, Call):
         call, values = f"sending a call of {len(item.program.steps)} steps", item.outputs
     else:

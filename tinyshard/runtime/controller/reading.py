@@ -108,7 +108,7 @@ class Reading:
                 raise self.error({device: (meta, buffer.run.where)})
             if meta is None:
                 problem = f"{self._platform.upper()} {device} does not hold the value"
-                raise RuntimeStateError(problem, got=f"value {buffer.number}")
+                raise RuntimeStateError(problem, got=f"the value that was dispatched by {buffer.run.where}")
             if is_received and payload is None and math.prod(meta.shape):  # the reader had no memory for it
                 raise no_room(f"{meta} of {self._platform.upper()} {device}")
         return {device: meta for device, (meta, _) in fetched.answers.items()}

@@ -196,7 +196,7 @@ class Worker:
                 raise MemoryError(f"no room for {nbytes} bytes")
             self._values[value] = wire.tensor_of(payload, shape, dtype).to(self._place)
         except Exception as error:
-            failure = failure_of(self._device, f"device_put({ShapedType(shape, dtype)})", error)
+            failure = failure_of(self._device, f"placing {ShapedType(shape, dtype)}", error)
             self._values[value] = self._fail(number, failure)
 
     def _fail(self, number: int, failure: Failure) -> Failure:
