@@ -239,4 +239,4 @@ def test_a_jitted_module_keeps_its_attributes():
     module.eval()
     assert not jitted.training
     x = torch.ones(2)
-    assert np.allclose(jitted(x).numpy(), module(x).detach().numpy())
+    assert np.allclose(jitted(x).detach().numpy(), module(x).detach().numpy())
