@@ -50,11 +50,14 @@ with _collector.paused_for_imports():
 from tinyshard import lax, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
 from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
 from tinyshard.arrays.placement import saved_array as saved_array  # the name that files of torch.save hold
 from tinyshard.arrays.shard import Shard
+from tinyshard.compile import cond as _cond
+from tinyshard.compile import intercept as _intercept
 from tinyshard.compile.compiled import collectives_in
 from tinyshard.core import config, errors, tracebacks, tree
 from tinyshard.core.absent import names_of as _names_of
@@ -87,7 +90,7 @@ from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install()
+_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED])
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(

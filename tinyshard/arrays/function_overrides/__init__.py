@@ -13,7 +13,8 @@ recurrent           gru, lstm, rnn and packed sequences: torch changes the state
 memory              as_strided, copies and storages: an Array has no memory in this process
 show                print, tolist, numpy, torch.tensor: a traced value has no values
 ufuncs              NumPy's functions of numbers
-replaced            what asks no subclass, and would read memory: replaced in torch itself
+replaced            what asks no subclass and would read memory: replaced in torch itself, as is all that follows
+inside_torch        what public functions of torch call: assert_close, jacrev, functional_call, compile
 derivatives         detach, data, hooks, backward: what the graph of a trace does not tell
 implicit_mutation   batch norm, max_norm, optimizers: an argument is changed, though no name says so; dropout
 """
