@@ -8,6 +8,7 @@
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
+    training            optim.functional optim.clip_by_global_norm
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
     trees               tree.map tree.leaves tree.structure ...
@@ -28,6 +29,7 @@ The folders, each importing from those before it; the `__init__` of each is its 
     transforms  jit, vmap, pmap, shard_map, grad
     lax         the public collectives
     random      keys and distributions
+    optim       torch's optimizers as functions
 
 `README.md` beside this file follows three calls through them, file by file.
 
@@ -47,7 +49,7 @@ from tinyshard.core import collector as _collector  # isort: skip
 with _collector.paused_for_imports():
     __import__("torch")
 
-from tinyshard import lax, random, sharding
+from tinyshard import lax, optim, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
@@ -157,6 +159,7 @@ __all__ = [
     "make_graph",
     "make_mesh",
     "mesh_utils",
+    "optim",
     "pmap",
     "random",
     "set_mesh",

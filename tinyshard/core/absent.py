@@ -81,7 +81,6 @@ NAMES: dict[str, dict[str, str]] = {
         "scipy": "torch.special and torch.linalg",
         "make_array_from_process_local_data": "ts.device_put(x, sharding): the controller has the whole value",
         "use_mesh": "with ts.set_mesh(mesh):",
-        "optim": "params = ts.tree.map(lambda p, g: p - rate * g, params, grads)",
         "no_grad": "x.detach(), for a value of which no gradient is taken",
         "enable_grad": "ts.grad(f), which needs no mode",
         "manual_seed": "ts.random.key(seed)",
