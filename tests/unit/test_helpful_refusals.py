@@ -314,7 +314,6 @@ def test_a_name_of_torchs_is_said_to_work_on_arrays_where_torch_asks_their_class
 
 def test_names_of_torchs_that_mean_something_else_here_say_what():
     for name, told in {
-        "optim": r"ts\.tree\.map\(lambda p, g: p - rate \* g",
         "no_grad": r"x\.detach\(\)",
         "manual_seed": r"ts\.random\.key\(seed\)",
         "zeros": r"ts\.array\(torch\.zeros\(\.\.\.\)\)",

@@ -128,6 +128,18 @@ NAMES: dict[str, dict[str, str]] = {
         "reduce_scatter": "ts.lax.psum_scatter",
         "broadcast": "torch.broadcast_to; of the value of one device ts.lax.all_gather(x, name)[i]",
     },
+    "tinyshard.optim": {
+        "sgd": "ts.optim.functional(torch.optim.SGD, lr=...)",
+        "adam": "ts.optim.functional(torch.optim.Adam, lr=...)",
+        "adamw": "ts.optim.functional(torch.optim.AdamW, lr=...)",
+        "SGD": "ts.optim.functional(torch.optim.SGD, lr=...)",
+        "Adam": "ts.optim.functional(torch.optim.Adam, lr=...)",
+        "AdamW": "ts.optim.functional(torch.optim.AdamW, lr=...)",
+        "apply_updates": "params, state = optimizer.update(params, grads, state)",
+        "chain": "ts.optim.clip_by_global_norm(grads, max_norm), and then optimizer.update",
+        "clip_grad_norm_": "grads, norm = ts.optim.clip_by_global_norm(grads, max_norm)",
+        "lr_scheduler": "ts.optim.functional(..., lr=schedule), a function of the number of updates",
+    },
     "tinyshard.random": {
         "PRNGKeyArray": "ts.random.Key",
         "default_prng_impl": "threefry2x32, the only one",

@@ -20,6 +20,9 @@ def global_norm(tree: Any) -> torch.Tensor:
     Returns:
         A 0-d value: float32, or float64 where a leaf is of 64 bits.
 
+    Raises:
+        DtypeError: a leaf that no device can hold.
+
     Communication: for each sharded leaf an all_reduce of one number.
 
     In JAX: `optax.global_norm`.
@@ -46,6 +49,9 @@ def clip_by_global_norm(grads: Any, max_norm: float | torch.Tensor) -> tuple[Any
 
     Returns:
         The tree of the same shapes, dtypes and shardings, and the norm before clipping.
+
+    Raises:
+        DtypeError: a leaf that no device can hold.
 
     Communication: that of `global_norm`.
 

@@ -44,12 +44,13 @@ def functional(
 ) -> Optimizer:
     """An optimizer of torch's as two functions, for `ts.jit`, `ts.shard_map` and their like.
 
+    The options are those of the class. `lr` may be a function of the number of updates so far, a 0-d int64 tensor, that
+    returns a number or a 0-d tensor: a schedule.
+
     Args:
         optimizer: a class of `torch.optim`: SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Muon and others.
         groups: options of some parameters alone, by a pattern of their names, as {"*.bias": {"weight_decay": 0.0}}. A
             name is a parameter's path in the tree, joined by dots; of several patterns that fit, the first counts.
-        options: of the class. `lr` may be a function of the number of updates so far, a 0-d int64 tensor, that returns
-            a number or a 0-d tensor: a schedule.
 
     Returns:
         An `Optimizer`, with `init(params)` and `update(params, grads, state)`.
@@ -69,7 +70,7 @@ def functional(
         >>> params, state = sgd.update(params, {"w": ts.array([1.0, 1.0])}, state)
         >>> params, state = sgd.update(params, {"w": ts.array([1.0, 1.0])}, state)
         >>> params["w"], state["slots"]["w"]["momentum_buffer"], state["count"]
-        (Array([-0.4500,  0.5500], dtype=float32), Array([1.9000, 1.9000], dtype=float32), Array(2, dtype=int64))
+        (Array([-0.45,  0.55], dtype=float32), Array([1.9, 1.9], dtype=float32), Array(2, dtype=int64))
     """
     result = Optimizer(optimizer, options, dict(groups or {}))
     result.check()
@@ -78,12 +79,23 @@ def functional(
 
 @dataclass(frozen=True)
 class Optimizer:
-    """An optimizer without a state of its own. Made by `functional`.
+    """An optimizer without a state of its own: `init(params)` and `update(params, grads, state)`.
 
-    Attributes:
-        kind: the class of torch's.
+    Args:
+        kind: a class of torch.optim.
         options: its options.
         groups: options of some parameters, by a pattern of their names.
+
+    Raises:
+        DtypeError: by `check`, which `functional` calls.
+
+    Communication: none.
+
+    In JAX: `optax.GradientTransformation`.
+
+    Example:
+        >>> functional(torch.optim.SGD, lr=0.1)
+        Optimizer(kind=<class 'torch.optim.sgd.SGD'>, options={'lr': 0.1}, groups={})
     """
 
     kind: type[torch.optim.Optimizer]
@@ -116,7 +128,7 @@ class Optimizer:
             for slot, like in zip(rows.initial(), leaves, strict=True)
         ]
         like = next((x for x in leaves if x is not None), count)
-        return {"count": _placed(count, like, sharding), "slots": trees.unflatten(form, slots)}
+        return {"count": _placed(count, like, sharding), "slots": trees.unflatten(slots, form)}
 
     def update(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """One step.
@@ -138,7 +150,7 @@ class Optimizer:
         """
         if is_tracing():
             return self._update(params, grads, state)
-        return trees.map(_as_before, (params, state), self._jitted(params, grads, state))  # type: ignore[no-any-return]
+        return trees.map(_as_before, (params, state), self._jitted(params, grads, state))
 
     @cached_property
     def _jitted(self) -> Callable[..., Any]:
@@ -149,7 +161,7 @@ class Optimizer:
         own = [x if x is None else x.detach().clone() for x in leaves]
         rows = _Rows(self, params, own, state["count"])
         slots = rows.step(_fitting("gradients", grads, form), _fitting("slots of the state", state["slots"], form))
-        return trees.unflatten(form, own), {"count": state["count"] + 1, "slots": trees.unflatten(form, slots)}
+        return trees.unflatten(own, form), {"count": state["count"] + 1, "slots": trees.unflatten(slots, form)}
 
     def check(self) -> None:
         """Raise DtypeError for a class or options that this cannot be made of."""
@@ -198,7 +210,7 @@ class _Rows:
         if callable(options.get("lr")):
             options["lr"] = _ANY_RATE
         self._torch: Any = optimizer.kind(listed, **options) if listed else None
-        for group, rate in zip(self._torch.param_groups if listed else (), rates, strict=True):
+        for group, rate in zip(getattr(self._torch, "param_groups", ()), rates, strict=True):
             if rate is not None:
                 group["lr"] = rate(count) if callable(rate) else rate
 
