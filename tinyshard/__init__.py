@@ -1,14 +1,14 @@
 """tinyshard: JAX's way of parallel computing for torch users, on eight devices that are processes of a laptop.
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
-    where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
+    where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
-    training            optim.functional optim.clip_by_global_norm
+    training            random.functional optim.functional optim.clip_by_global_norm
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
     trees               tree.map tree.leaves tree.structure ...
@@ -85,6 +85,7 @@ from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, debug, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
+from tinyshard.sharding.of_module import shardings
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
 from tinyshard.transforms.jit import jit, make_graph
@@ -165,6 +166,7 @@ __all__ = [
     "set_mesh",
     "shard_map",
     "sharding",
+    "shardings",
     "shutdown",
     "tree",
     "typeof",

@@ -173,12 +173,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_OF_DTENSOR,
     },
     "tinyshard.tree": {
-        "transpose": "ts.tree.map(lambda *leaves: list(leaves), *trees): of a list of trees a tree of lists",
-        "reduce": "functools.reduce(function, ts.tree.leaves(tree))",
         "all": "all(ts.tree.leaves(tree))",
-        "map_with_path": "torch.utils._pytree.tree_map_with_path",
-        "leaves_with_path": "torch.utils._pytree.tree_leaves_with_path",
-        "flatten_with_path": "torch.utils._pytree.tree_flatten_with_path",
     },
 }
 

@@ -17,13 +17,14 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten_with_path
+from torch.utils._pytree import tree_flatten_with_path
 
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.placement import device_put
 from tinyshard.core import tree as trees
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.leaves import dotted
 from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
 from tinyshard.transforms.jit import jit
 
@@ -255,8 +256,7 @@ def _is_none(x: Any) -> bool:
 
 def _names(tree: Any) -> list[str]:
     """The path of each leaf, joined by dots: "layers.0.weight"."""
-    paths = [path for path, _ in tree_flatten_with_path(tree, _is_none)[0]]
-    return [".".join(keystr((key,)).strip("[]'.") for key in path) for path in paths]
+    return [dotted(path) for path, _ in tree_flatten_with_path(tree, _is_none)[0]]
 
 
 def _check_floating(name: str, x: torch.Tensor) -> None:
