@@ -16,7 +16,7 @@ STAMP := $(VENV)/installed
 .NOTPARALLEL:
 
 STARTED := $(shell date +%s)
-PYTEST = $(BIN)/python -m pytest -q -rs -p no:nbval
+PYTEST = $(BIN)/python -m pytest -q -rs --durations=10 --durations-min=2 -p no:nbval
 # Two files at a time, each in a process of its own: two cores, or tests that mostly wait.
 TWO := -n 2 --dist loadfile
 
