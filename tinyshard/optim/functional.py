@@ -123,10 +123,10 @@ class Optimizer:
         """
         leaves, form = _flat(params)
         count = torch.zeros((), dtype=torch.int64)
-        rows = _Rows(self, params, [x if x is None else x.detach() for x in leaves], count)
+        bound = _Bound(self, params, [x if x is None else x.detach() for x in leaves], count)
         slots = [
             slot and {name: _placed(x, like, sharding) for name, x in slot.items()}
-            for slot, like in zip(rows.initial(), leaves, strict=True)
+            for slot, like in zip(bound.initial(), leaves, strict=True)
         ]
         like = next((x for x in leaves if x is not None), count)
         return {"count": _placed(count, like, sharding), "slots": trees.unflatten(slots, form)}
@@ -160,8 +160,8 @@ class Optimizer:
     def _update(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         leaves, form = _flat(params)
         own = [x if x is None else x.detach().clone() for x in leaves]
-        rows = _Rows(self, params, own, state["count"])
-        slots = rows.step(_fitting("gradients", grads, form), _fitting("slots of the state", state["slots"], form))
+        bound = _Bound(self, params, own, state["count"])
+        slots = bound.step(_fitting("gradients", grads, form), _fitting("slots of the state", state["slots"], form))
         return trees.unflatten(own, form), {"count": state["count"] + 1, "slots": trees.unflatten(slots, form)}
 
     def check(self) -> None:
@@ -185,7 +185,7 @@ class Optimizer:
                 )
 
 
-class _Rows:
+class _Bound:
     """An optimizer of torch's over some tensors, for one call.
 
     Args:
