@@ -71,7 +71,8 @@ def optimizer_error(got: str) -> ImmutableError:
         "an optimizer of torch.optim changes its parameters in place",
         got=got,
         rule="an Array is immutable, and a traced function runs once: new parameters are a result, as in JAX",
-        try_="params = ts.tree.map(lambda p, g: p - rate * g, params, ts.grad(loss)(params)), under ts.jit",
+        try_="optimizer = ts.optim.functional(torch.optim.AdamW, lr=1e-3); state = optimizer.init(params);\n"
+        "params, state = optimizer.update(params, ts.grad(loss)(params), state), under ts.jit",
     )
 
 

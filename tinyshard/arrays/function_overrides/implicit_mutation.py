@@ -137,6 +137,6 @@ def dropout(func: Any, *args: Any, **kwargs: Any) -> Any:
             "a stateful random op on an Array",
             got=f"{getattr(func, '__name__', func)} in training mode",
             rule="its mask would come from torch's own generator, and not from a key",
-            try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
+            try_="ts.random.functional(fn, key), a function whose dropouts draw from the key; or training=False",
         )
     return func(*args, **kwargs)
