@@ -16,7 +16,7 @@ STAMP := $(VENV)/installed
 .NOTPARALLEL:
 
 STARTED := $(shell date +%s)
-PYTEST = $(BIN)/python -m pytest -q -rs -p no:nbval
+PYTEST = $(BIN)/python -m pytest -q -rs --durations=10 --durations-min=2 -p no:nbval
 # Two files at a time, each in a process of its own: two cores, or tests that mostly wait.
 TWO := -n 2 --dist loadfile
 
@@ -120,7 +120,7 @@ coverage: test-installed
 		PYTEST='$(BIN)/python -m coverage run -m pytest -q -rs -p no:nbval -o faulthandler_timeout=0' || true
 	$(call heading,coverage)
 	@$(BIN)/python -m coverage combine --quiet
-	@$(BIN)/python -m coverage report --precision=1 --skip-covered --sort=miss
+	@$(BIN)/python -m coverage report --ignore-errors --precision=2 --skip-covered --sort=miss
 
 mutants: test-installed
 	$(call heading,mutants: deliberate faults$(comma) each noticed by a fast test)

@@ -1,13 +1,14 @@
 """tinyshard: JAX's way of parallel computing for torch users, on eight devices that are processes of a laptop.
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
-    where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding
+    where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
+    training            random.functional optim.functional optim.clip_by_global_norm
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
     pictures            debug.visualize_array_sharding debug.visualize_sharding
     trees               tree.map tree.leaves tree.structure ...
@@ -28,6 +29,7 @@ The folders, each importing from those before it; the `__init__` of each is its 
     transforms  jit, vmap, pmap, shard_map, grad
     lax         the public collectives
     random      keys and distributions
+    optim       torch's optimizers as functions
 
 `README.md` beside this file follows three calls through them, file by file.
 
@@ -47,14 +49,17 @@ from tinyshard.core import collector as _collector  # isort: skip
 with _collector.paused_for_imports():
     __import__("torch")
 
-from tinyshard import lax, random, sharding
+from tinyshard import lax, optim, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
 from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
 from tinyshard.arrays.placement import array, block_until_ready, device_get, device_put
 from tinyshard.arrays.placement import saved_array as saved_array  # the name that files of torch.save hold
 from tinyshard.arrays.shard import Shard
+from tinyshard.compile import cond as _cond
+from tinyshard.compile import intercept as _intercept
 from tinyshard.compile.compiled import collectives_in
 from tinyshard.core import config, errors, tracebacks, tree
 from tinyshard.core.absent import names_of as _names_of
@@ -80,6 +85,7 @@ from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, debug, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
+from tinyshard.sharding.of_module import shardings
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
 from tinyshard.transforms.jit import jit, make_graph
@@ -87,7 +93,7 @@ from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install()
+_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED])
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(
@@ -154,11 +160,13 @@ __all__ = [
     "make_graph",
     "make_mesh",
     "mesh_utils",
+    "optim",
     "pmap",
     "random",
     "set_mesh",
     "shard_map",
     "sharding",
+    "shardings",
     "shutdown",
     "tree",
     "typeof",

@@ -765,7 +765,24 @@ COURSE = (
     ),
 )
 
+OPTIM = (
+    Fault(
+        "gradients of a small norm are scaled up",
+        "tinyshard/optim/clipping.py",
+        ".clamp(max=1.0)",
+        "",
+        ("tests/unit/test_optim.py::test_the_global_norm_is_that_of_one_vector",),
+    ),
+    Fault(
+        "a schedule sees the first update again and again",
+        "tinyshard/optim/functional.py",
+        '"count": state["count"] + 1',
+        '"count": state["count"]',
+        ("tests/unit/test_optim.py::test_a_schedule_is_a_function_of_the_number_of_updates",),
+    ),
+)
+
 FAULTS = (
-    *CORE, *DRAW, *RUNTIME, *SHARDING, *PARTITION, *ARRAYS, *COMPILE, *DISPATCH, *PRIMITIVES, *RANDOM, *LAX,
+    *CORE, *DRAW, *RUNTIME, *SHARDING, *PARTITION, *ARRAYS, *COMPILE, *DISPATCH, *PRIMITIVES, *RANDOM, *OPTIM, *LAX,
     *TRANSFORMS, *TOP, *COURSE,
 )  # fmt: skip

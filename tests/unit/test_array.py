@@ -12,11 +12,6 @@ pytestmark = pytest.mark.usefixtures("local")
 
 
 @pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
-@pytest.fixture
 def host():
     return torch.arange(32.0).reshape(4, 8)
 

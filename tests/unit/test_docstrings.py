@@ -16,6 +16,7 @@ MODULES = {
     "ts.errors": ts.errors,
     "ts.lax": ts.lax,
     "ts.mesh_utils": ts.mesh_utils,
+    "ts.optim": ts.optim,
     "ts.random": ts.random,
     "ts.sharding": ts.sharding,
     "ts.tree": ts.tree,

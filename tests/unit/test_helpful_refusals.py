@@ -40,7 +40,6 @@ def test_what_jaxs_arrays_have_and_these_have_not_says_what_to_write():
             assert instead in str(caught.value)
     with pytest.raises(AttributeError, match=r"object has no attribute 'no_such'$"):
         x.no_such  # noqa: B018
-    assert not hasattr(torch._subclasses.functional_tensor.FunctionalTensor, "__getattr__")
 
 
 def test_an_absent_name_of_lax_is_explained_at_the_top_too():
@@ -244,8 +243,8 @@ def test_a_fused_step_of_an_optimizer_says_what_to_write(step):
     for call in (ts.jit(stepped), ts.pmap(stepped)):
         with pytest.raises(ts.DtypeError, match="a list of tensors, and more") as caught:
             call(x)
-        assert "p - rate * g" in str(caught.value)
-    with pytest.raises(ts.ImmutableError, match=r"ops that return new tensors|params = ts\.tree\.map"):
+        assert "ts.optim.functional(torch.optim.AdamW" in str(caught.value)
+    with pytest.raises(ts.ImmutableError, match=r"ops that return new tensors|ts\.optim\.functional"):
         step(x)
 
 
@@ -325,7 +324,6 @@ def test_a_name_of_torchs_is_said_to_work_on_arrays_where_torch_asks_their_class
 
 def test_names_of_torchs_that_mean_something_else_here_say_what():
     for name, told in {
-        "optim": r"ts\.tree\.map\(lambda p, g: p - rate \* g",
         "no_grad": r"x\.detach\(\)",
         "manual_seed": r"ts\.random\.key\(seed\)",
         "zeros": r"ts\.array\(torch\.zeros\(\.\.\.\)\)",

@@ -15,16 +15,6 @@ from tinyshard import P
 pytestmark = pytest.mark.usefixtures("local")
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
-@pytest.fixture
-def host():
-    return torch.arange(32.0).reshape(8, 4)
-
-
 def test_the_function_runs_once_for_each_shape_and_dtype():
     f = Counted(lambda x: x * 2)
     for x in (torch.ones(3), torch.zeros(3), torch.ones(4), torch.ones(3, dtype=torch.int32), torch.ones(3)):

@@ -16,16 +16,6 @@ PARTS = types.ModuleType("parts")
 PARTS.weight = torch.tensor([1.0, 2.0])
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
-@pytest.fixture
-def host():
-    return torch.arange(32.0).reshape(8, 4)
-
-
 def test_a_global_is_looked_up_at_each_call():
     global SCALE
     f = Counted(lambda x: x * SCALE)

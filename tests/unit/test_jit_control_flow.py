@@ -14,11 +14,6 @@ from tinyshard.core.errors import TracedValueError
 pytestmark = pytest.mark.usefixtures("local")
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
 def _by_backward(w, x):
     w = w.detach().requires_grad_()
     ((x @ w) ** 2).sum().backward()

@@ -16,16 +16,6 @@ pytestmark = pytest.mark.usefixtures("local")
 SCALE = torch.tensor(2.0)
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
-@pytest.fixture
-def host():
-    return torch.arange(32.0).reshape(8, 4)
-
-
 @ts.jit
 def decorated(x):
     return x * SCALE

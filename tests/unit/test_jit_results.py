@@ -10,16 +10,6 @@ from tinyshard import P
 pytestmark = pytest.mark.usefixtures("local")
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
-@pytest.fixture
-def host():
-    return torch.arange(32.0).reshape(8, 4)
-
-
 def test_writing_into_values_made_inside_is_fine(mesh, host):
     def f(x):
         y = x.clone()

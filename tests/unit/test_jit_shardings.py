@@ -10,16 +10,6 @@ from tinyshard import P
 pytestmark = pytest.mark.usefixtures("local")
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
-@pytest.fixture
-def host():
-    return torch.arange(32.0).reshape(8, 4)
-
-
 def test_in_shardings_put_the_arguments_and_may_be_a_prefix(mesh, host):
     rows, whole = ts.NamedSharding(mesh, P("a")), ts.NamedSharding(mesh, P())
     f = ts.jit(lambda x, tree, y: (x * 1, tree["w"] * 1, tree["b"] * 1, y * 1), in_shardings=(rows, whole, None))

@@ -8,11 +8,6 @@ from tinyshard.core.devices import Device
 pytestmark = pytest.mark.usefixtures("local")
 
 
-@pytest.fixture
-def mesh():
-    return ts.make_mesh((4, 2), ("a", "b"))
-
-
 def test_a_later_change_of_the_host_tensor_does_not_reach_the_array():
     host, values = torch.zeros(4), np.zeros(4)
     x, y = ts.device_put(host, ts.devices()[0]), ts.array(values)

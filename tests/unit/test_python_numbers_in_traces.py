@@ -29,12 +29,15 @@ FUNCTIONS = {
 }
 
 
-# half complex numbers are an experiment of torch's
-ROWS = [
-    row
-    for row in pairwise(DTYPES, NUMBERS, tuple(FUNCTIONS))
-    if not ({torch.float16, torch.bfloat16} & {*getattr(row, "values", row)} and 1 + 2j in getattr(row, "values", row))
-]
+def has_answer(dtype, number, name):
+    """Half complex numbers are an experiment of torch's; bools are clamped by tensors alone, as a traced number is."""
+    return not (
+        (dtype in (torch.float16, torch.bfloat16) and number == 1 + 2j)
+        or (dtype is torch.bool and number is True and name == "clamp")
+    )
+
+
+ROWS = [row for row in pairwise(DTYPES, NUMBERS, tuple(FUNCTIONS)) if has_answer(*getattr(row, "values", row))]
 
 
 def same(got, wanted):

@@ -68,3 +68,33 @@ def test_an_optional_parameter_is_updated_as_in_jax():
     grads = {"w": torch.full((2,), 3.0), "b": None}
     made = ts.tree.map(lambda p, g: p - g, params, grads)
     assert made["w"].tolist() == [-2.0, -2.0] and made["b"] is None
+
+
+def test_leaves_have_paths_and_none_is_an_empty_tree():
+    tree = {"a": [1, None], "b": (2,)}
+    paths = [torch.utils._pytree.keystr(path) for path, _ in ts.tree.leaves_with_path(tree)]
+    assert paths == ["['a'][0]", "['b'][0]"]
+    leaves, form = ts.tree.flatten_with_path(tree)
+    assert ts.tree.unflatten([x * 10 for _, x in leaves], form) == {"a": [10, None], "b": (20,)}
+
+
+def test_map_with_path_gives_path_leaf_and_what_stands_there_in_further_trees():
+    tree = {"a": [1, None], "b": (2,)}
+    got = ts.tree.map_with_path(lambda path, x, y: (len(path), x, y), tree, {"a": [[5, 6], None], "b": (7,)})
+    assert got == {"a": [(2, 1, [5, 6]), None], "b": ((2, 2, 7),)}
+    assert ts.tree.map_with_path(lambda path, x: (path, x), 5) == ((), 5)
+
+
+def test_reduce_goes_from_left_to_right():
+    assert ts.tree.reduce(lambda text, x: text + str(x), {"a": [1, None], "b": 2}, "") == "12"
+    with pytest.raises(TypeError):
+        ts.tree.reduce(lambda a, b: a, [None])
+
+
+def test_transpose_puts_the_inner_tree_outside():
+    trees = [{"w": 1, "b": (2,)}, {"w": 3, "b": (4,)}]
+    outer, inner = ts.tree.structure([0, 0]), ts.tree.structure(trees[0])
+    for given in (inner, None):
+        assert ts.tree.transpose(outer, given, trees) == {"w": [1, 3], "b": ([2, 4],)}
+    with pytest.raises(ValueError, match="Node type"):
+        ts.tree.transpose(ts.tree.structure({"a": 0}), None, trees)

@@ -12,5 +12,4 @@ refusals       what an Array cannot do that a tensor can: be changed, show its m
 views          which handles share memory in torch
 levels         what transformations of torch.func have wrapped in a value
 function_overrides/   what a function or method of torch means on an Array: one table
-within_torch   functions inside of torch that its public ones call on Arrays
 """

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-import tinyshard.arrays.within_torch  # noqa: F401  what is called in place of some functions inside of torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import Target, is_transformed, placed_at
 from tinyshard.arrays.function_overrides.ufuncs import refuse_mask

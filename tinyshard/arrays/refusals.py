@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Callable
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -12,6 +11,7 @@ import torch
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ImmutableError, TracedValueError
+from tinyshard.core.frames import is_called_from
 from tinyshard.runtime.controller.lineage import Where, users_line
 from tinyshard.sharding import Sharding
 
@@ -38,7 +38,7 @@ def no_memory_wrapped(what: str) -> NoReturn:
 
 def refuse(what: str, instead: str, problem: str = "an Array cannot be changed in place") -> NoReturn:
     """Raise ImmutableError for a change in place."""
-    if _runs_in_optimizer():
+    if is_called_from(_OPTIMIZERS):
         raise optimizer_error(f"{what}, where x is an Array, in torch.optim")
     raise ImmutableError(
         problem,
@@ -48,31 +48,21 @@ def refuse(what: str, instead: str, problem: str = "an Array cannot be changed i
     )
 
 
-def _runs_in_optimizer() -> bool:
-    frame: Any = sys._getframe(1)
-    while frame is not None and not str(frame.f_globals.get("__name__")).startswith("torch.optim."):
-        frame = frame.f_back
-    return frame is not None
-
-
-# functions of torch that write to the parameters of modules and to their gradients: the handles get other values
-_FILES_FOR_MODULES = {"torch.nn.init", "torch.nn.utils.clip_grad", "torch.nn.utils.convert_parameters"}
-_FOR_MODULES = {
+_OPTIMIZERS = [("torch.optim", "")]
+# they write to the parameters of modules and to their gradients: the handles get other values
+_WRITE_FOR_MODULES = [
+    ("torch.nn.init", ""),
+    ("torch.nn.utils.clip_grad", ""),
+    ("torch.nn.utils.convert_parameters", ""),
     ("torch.nn.modules.module", "_load_from_state_dict"),
     ("torch.nn.modules.module", "zero_grad"),
     ("torch.optim.optimizer", "zero_grad"),
-}
+]
 
 
 def writes_for_a_module() -> bool:
-    """Whether one of those functions calls."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if module in _FILES_FOR_MODULES or (module, name) in _FOR_MODULES:
-            return not is_tracing()
-        frame = frame.f_back
-    return False
+    """Whether a function of torch's that writes to what a module holds calls, outside of a trace."""
+    return not is_tracing() and is_called_from(_WRITE_FOR_MODULES)
 
 
 def optimizer_error(got: str) -> ImmutableError:
@@ -81,7 +71,8 @@ def optimizer_error(got: str) -> ImmutableError:
         "an optimizer of torch.optim changes its parameters in place",
         got=got,
         rule="an Array is immutable, and a traced function runs once: new parameters are a result, as in JAX",
-        try_="params = ts.tree.map(lambda p, g: p - rate * g, params, ts.grad(loss)(params)), under ts.jit",
+        try_="optimizer = ts.optim.functional(torch.optim.AdamW, lr=1e-3); state = optimizer.init(params);\n"
+        "params, state = optimizer.update(params, ts.grad(loss)(params), state), under ts.jit",
     )
 
 

@@ -183,7 +183,7 @@ class Watch(TorchDispatchMode):
                 "a stateful random op in a traced function",
                 got=f"{op} in {where}",
                 rule="it would be drawn once, when the function is traced, or differ between copies",
-                try_="draw with ts.random and a key, or pass the numbers in as an argument",
+                try_="ts.random.functional(fn, key), a function that draws from the key; or the numbers as an argument",
             )
         check_makes_holdable(op)
         if op is aten.detach.default and not recorder.is_stopping:  # torch's own, of values it saves for a gradient

@@ -19,30 +19,33 @@ import torch._higher_order_ops.utils as higher_order
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.levels import innermost
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.runtime.controller.lineage import users_line
 
-_of_torch = higher_order._hop_compile_and_call
 
-
-def _called(function: Any, args: Sequence[Any], kwargs: Any = None) -> Any:
+def _on_arrays(compile_and_call: Callable[..., Any]) -> Callable[..., Any]:
     """What torch's control flow functions end in: their operators, and functions and operands, flat."""
-    if not is_tracing() and not any(isinstance(innermost(x), Array) for x in tree_leaves(args)):
-        return _of_torch(function, args, kwargs)
-    name = function.__module__.rpartition(".")[2]
-    if name == "cond":
-        return _cond(*args)
-    raise DtypeError(
-        f"torch's {name} of Arrays or traced values",
-        got=f"a call in {users_line()}",
-        rule="of torch's control flow functions, cond has a meaning in a program",
-        try_="a Python loop, which a trace unrolls; torch.vmap for a map",
-    )
+
+    def called(function: Any, args: Sequence[Any], kwargs: Any = None) -> Any:
+        if not is_tracing() and not any(isinstance(innermost(x), Array) for x in tree_leaves(args)):
+            return compile_and_call(function, args, kwargs)
+        name = function.__module__.rpartition(".")[2]
+        if name == "cond":
+            return _cond(*args)
+        raise DtypeError(
+            f"torch's {name} of Arrays or traced values",
+            got=f"a call in {users_line()}",
+            rule="of torch's control flow functions, cond has a meaning in a program",
+            try_="a Python loop, which a trace unrolls; torch.vmap for a map",
+        )
+
+    return called
 
 
-higher_order._hop_compile_and_call = _called
+REPLACED: list[Replacement] = [(higher_order, "_hop_compile_and_call", _on_arrays)]
 
 
 def _cond(

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
 from tinyshard.arrays.array import one_call
 from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
 from tinyshard.arrays.function_overrides.derivatives import note_own_rule
+from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.function_overrides.show import repr_traced
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
@@ -115,55 +117,48 @@ class one_transform(one_call):
             self._counted.close()
 
 
-_of_function: Any = torch.autograd.function
-_has_setup_context = _of_function._is_setup_context_defined
+def _noting(asks_for_setup: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """What `apply` of a Function of the user's asks first: its use is noted, where `apply` was bound before, too."""
+
+    def asked(setup_context: Any) -> bool:
+        if is_tracing():
+            kind: Any = sys._getframe(1).f_locals["cls"]
+            if not kind.__module__.startswith("tinyshard."):
+                note_own_rule(f"autograd.Function {kind.__name__}")
+        return asks_for_setup(setup_context)
+
+    return asked
 
 
-def _applied(setup_context: Any) -> bool:
-    """Note that a Function of the user's is applied. Its `apply` asks this: one that was bound before the trace too."""
-    if is_tracing():
-        kind: Any = sys._getframe(1).f_locals["cls"]
-        if not kind.__module__.startswith("tinyshard."):
-            note_own_rule(f"autograd.Function {kind.__name__}")
-    return bool(_has_setup_context(setup_context))
+def _without_gradients(enter: Callable[[Any], None]) -> Callable[[Any], None]:
+    """inference_mode in a trace switches gradients off, as no_grad does: in it torch counts no writes."""
 
-
-_of_function._is_setup_context_defined = _applied
-
-
-def _attribute(x: torch.Tensor, name: str) -> Any:
-    return no_attribute(x, name) if name in OF_ARRAYS else object.__getattribute__(x, name)
-
-
-@contextlib.contextmanager
-def methods_replaced() -> Iterator[None]:
-    """Replace within the block, for the trace of this thread, three methods that no mode of torch sees.
-
-    inference_mode.__enter__       switches gradients off, as no_grad does: in it torch counts no writes
-    FunctionalTensor.__repr__      shows a traced value
-    FunctionalTensor.__getattr__   says what stands for an attribute of jax.Array's
-    """
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    stand_in: Any = FunctionalTensor
-    shown = stand_in.__repr__
-
-    inference: Any = torch.inference_mode
-    enter = inference.__enter__
-
-    def without_gradients(block: Any) -> None:
+    def entered(block: Any) -> None:
         if is_tracing():
             block._inference_mode_context = torch.set_grad_enabled(not block.mode)
         else:
             enter(block)
 
-    inference.__enter__ = without_gradients
-    stand_in.__repr__ = lambda x: repr_traced(x) if is_tracing() else shown(x)
-    is_outermost = "__getattr__" not in stand_in.__dict__
-    stand_in.__getattr__ = _attribute
-    try:
-        yield
-    finally:
-        if is_outermost:
-            del stand_in.__getattr__
-        stand_in.__repr__, inference.__enter__ = shown, enter
+    return entered
+
+
+def _shown(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda x: repr_traced(x) if is_tracing() else show(x)
+
+
+def _attribute(_: None) -> Callable[[Any, str], Any]:
+    """What stands for an attribute of jax.Array's that a traced value has not."""
+
+    def attribute(x: torch.Tensor, name: str) -> Any:
+        return no_attribute(x, name) if name in OF_ARRAYS and is_tracing() else object.__getattribute__(x, name)
+
+    return attribute
+
+
+# no mode of torch sees them
+REPLACED: list[Replacement] = [
+    (torch.autograd.function, "_is_setup_context_defined", _noting),
+    (torch.inference_mode, "__enter__", _without_gradients),
+    (FunctionalTensor, "__repr__", _shown),
+    (FunctionalTensor, "__getattr__", _attribute),
+]

@@ -23,13 +23,12 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
-import tinyshard.compile.cond  # noqa: F401  torch.cond of Arrays
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, statistics_error
 from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
-from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
+from tinyshard.compile.intercept import Intercept, distributions_unchecked
 from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.compile.outlived import end_value, refuse_holders
 from tinyshard.core.current_trace import recording
@@ -238,7 +237,7 @@ def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
     intercept = Intercept(captures=torch._C._functorch.maybe_current_level() is not None)
     levels = temporarily_clear_interpreter_stack()
-    with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked(), _compiling():
+    with _disable_current_modes(), levels, intercept, distributions_unchecked(), _compiling():
         yield
 
 

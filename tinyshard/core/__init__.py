@@ -10,6 +10,7 @@ collectives  what each collective means, as a function of the shards of a group;
 axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
 undisturbed  a trace, and what interrupts it: finalizers and signal handlers
+frames       who calls: the frames of a thread
 users_code   which lines are the user's, and the IPython shell that runs them
 progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines

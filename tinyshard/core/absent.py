@@ -81,7 +81,6 @@ NAMES: dict[str, dict[str, str]] = {
         "scipy": "torch.special and torch.linalg",
         "make_array_from_process_local_data": "ts.device_put(x, sharding): the controller has the whole value",
         "use_mesh": "with ts.set_mesh(mesh):",
-        "optim": "params = ts.tree.map(lambda p, g: p - rate * g, params, grads)",
         "no_grad": "x.detach(), for a value of which no gradient is taken",
         "enable_grad": "ts.grad(f), which needs no mode",
         "manual_seed": "ts.random.key(seed)",
@@ -131,6 +130,18 @@ NAMES: dict[str, dict[str, str]] = {
         "reduce_scatter": "ts.lax.psum_scatter",
         "broadcast": "torch.broadcast_to; of the value of one device ts.lax.all_gather(x, name)[i]",
     },
+    "tinyshard.optim": {
+        "sgd": "ts.optim.functional(torch.optim.SGD, lr=...)",
+        "adam": "ts.optim.functional(torch.optim.Adam, lr=...)",
+        "adamw": "ts.optim.functional(torch.optim.AdamW, lr=...)",
+        "SGD": "ts.optim.functional(torch.optim.SGD, lr=...)",
+        "Adam": "ts.optim.functional(torch.optim.Adam, lr=...)",
+        "AdamW": "ts.optim.functional(torch.optim.AdamW, lr=...)",
+        "apply_updates": "params, state = optimizer.update(params, grads, state)",
+        "chain": "ts.optim.clip_by_global_norm(grads, max_norm), and then optimizer.update",
+        "clip_grad_norm_": "grads, norm = ts.optim.clip_by_global_norm(grads, max_norm)",
+        "lr_scheduler": "ts.optim.functional(..., lr=schedule), a function of the number of updates",
+    },
     "tinyshard.random": {
         "PRNGKeyArray": "ts.random.Key",
         "default_prng_impl": "threefry2x32, the only one",
@@ -164,12 +175,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_OF_DTENSOR,
     },
     "tinyshard.tree": {
-        "transpose": "ts.tree.map(lambda *leaves: list(leaves), *trees): of a list of trees a tree of lists",
-        "reduce": "functools.reduce(function, ts.tree.leaves(tree))",
         "all": "all(ts.tree.leaves(tree))",
-        "map_with_path": "torch.utils._pytree.tree_map_with_path",
-        "leaves_with_path": "torch.utils._pytree.tree_leaves_with_path",
-        "flatten_with_path": "torch.utils._pytree.tree_flatten_with_path",
     },
 }
 

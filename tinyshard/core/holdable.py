@@ -14,7 +14,7 @@ QUANTIZED = frozenset({torch.qint8, torch.quint8, torch.qint32, torch.quint4x2, 
 NARROW = frozenset(getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in range(1, 8))
 # the ops of aten that make another kind of tensor, by how their names begin
 _IN_PLACE_OF_FUSED = (
-    "p - rate * g for each parameter, in place of an optimizer with fused=True;\n"
+    "ts.optim.functional(torch.optim.AdamW, lr=1e-3), in place of an optimizer with fused=True;\n"
     "g / scale and torch.isfinite(g).all(), in place of a GradScaler's unscale_"
 )
 _MAKES = {

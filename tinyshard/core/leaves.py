@@ -6,7 +6,7 @@ ts.random.split(key, 4)     shape (4,), to torch's trees a container of int32[4,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch.utils import _pytree
@@ -65,6 +65,16 @@ def named_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> lis
         return [(keystr(path), leaf) for path, leaf in tree_flatten_with_path(tree, is_leaf)[0]]
     except ValueError:  # torch has no way to a leaf through a container without flatten_with_keys_fn
         return [(f"[leaf {i}]", leaf) for i, leaf in enumerate(tree_leaves(tree, is_leaf))]
+
+
+def dotted(path: Sequence[Any]) -> str:
+    """The way to a leaf as torch names a parameter of a module.
+
+    Example:
+        >>> dotted(tree_flatten_with_path({"layers": [{"weight": 1}]})[0][0][0])
+        'layers.0.weight'
+    """
+    return ".".join(keystr((key,)).strip("[]'.") for key in path)
 
 
 def shapes_of(tree: Any) -> list[tuple[int, ...]]:

@@ -6,6 +6,7 @@ torch's own functions None is a leaf, and a Key a container of one tensor.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -142,6 +143,148 @@ def unflatten(leaves: Iterable[Any], treespec: TreeSpec) -> Any:
     return _pytree.tree_unflatten(leaves, treespec)
 
 
-__all__ = ["flatten", "leaves", "map", "structure", "unflatten"]
+Path = tuple[Any, ...]
+
+
+def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[Path, Any]], TreeSpec]:
+    """The leaves of a tree with the path to each, and how they are put together.
+
+    Args:
+        tree: any value; what is no container is a leaf.
+        is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
+
+    Returns:
+        ([(path, leaf), ...], treespec). A path is a tuple of torch's keys: MappingKey(key), SequenceKey(idx),
+        GetAttrKey(name); `torch.utils._pytree.keystr(path)` prints it.
+
+    Raises:
+        ValueError: a container of a type that was registered without flatten_with_keys_fn.
+
+    Communication: none.
+
+    Example:
+        >>> flatten_with_path({"a": [1, None, 2]})[0][1]
+        ((MappingKey(key='a'), SequenceKey(idx=2)), 2)
+    """
+    return _pytree.tree_flatten_with_path(without_none(tree, is_leaf), stops_at(is_leaf))
+
+
+def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[Path, Any]]:
+    """The leaves of a tree, each with the path to it.
+
+    Args:
+        tree: any value; what is no container is a leaf.
+        is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
+
+    Returns:
+        [(path, leaf), ...], from left to right, as `flatten_with_path` has them.
+
+    Raises:
+        ValueError: a container of a type that was registered without flatten_with_keys_fn.
+
+    Communication: none.
+
+    Example:
+        >>> leaves_with_path([5])
+        [((SequenceKey(idx=0),), 5)]
+    """
+    return flatten_with_path(tree, is_leaf)[0]
+
+
+def map_with_path(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
+    """The tree of what a function makes of the path to each leaf, of the leaf, and of the parts of further trees.
+
+    Args:
+        function: of a path, as `flatten_with_path` has it, and of a leaf of each tree.
+        tree: any value; what is no container is a leaf.
+        rest: further trees with the containers of the first; a leaf of the first may stand for a whole subtree.
+        is_leaf: of a part of the first tree: whether it is a leaf, though it is a container or None.
+
+    Returns:
+        The first tree with the results as leaves.
+
+    Raises:
+        DtypeError: one of the further trees has something where the first has None.
+        ValueError: it has other containers; or a container was registered without flatten_with_keys_fn.
+
+    Communication: none.
+
+    Example:
+        >>> map_with_path(lambda path, x: (path[0].key, x), {"a": 1, "b": None})
+        {'a': ('a', 1), 'b': None}
+    """
+    paths, form = flatten_with_path(tree, is_leaf)
+    return map(function, unflatten([path for path, _ in paths], form), tree, *rest, is_leaf=_is_path(paths))
+
+
+def _is_path(paths: list[tuple[Path, Any]]) -> Callable[[Any], bool]:
+    known = {id(path) for path, _ in paths}
+    return lambda x: id(x) in known
+
+
+def reduce(function: Callable[[Any, Any], Any], tree: Any, *initializer: Any, is_leaf: IsLeaf = None) -> Any:
+    """Combine all leaves, from left to right.
+
+    Args:
+        function: of what the leaves before have given, and of the next one.
+        tree: any value; what is no container is a leaf.
+        initializer: what to begin with; without it the first leaf.
+        is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
+
+    Returns:
+        What the function gives last.
+
+    Raises:
+        TypeError: a tree without leaves, and no initializer.
+
+    Communication: that of the function.
+
+    Example:
+        >>> reduce(lambda total, x: total + x, {"a": 1, "b": [2, 3]})
+        6
+    """
+    return functools.reduce(function, leaves(tree, is_leaf), *initializer)
+
+
+def transpose(outer_treedef: TreeSpec, inner_treedef: TreeSpec | None, pytree_to_transpose: Any) -> Any:
+    """Of a tree of trees, the inner tree outside.
+
+    Args:
+        outer_treedef: the structure of the outer tree.
+        inner_treedef: the structure of each inner one; None: that of the first.
+        pytree_to_transpose: the tree of trees.
+
+    Returns:
+        The tree of the inner structure whose leaves are trees of the outer one.
+
+    Raises:
+        ValueError: the tree does not have these structures.
+
+    Communication: none.
+
+    Example:
+        >>> each = {"a": [1, 2], "b": [3, 4]}
+        >>> transpose(structure({"a": 0, "b": 0}), structure([0, 0]), each)
+        [{'a': 1, 'b': 3}, {'a': 2, 'b': 4}]
+    """
+    parts = outer_treedef.flatten_up_to(pytree_to_transpose)
+    if inner_treedef is None:
+        inner_treedef = structure(parts[0])
+    rows = [inner_treedef.flatten_up_to(part) for part in parts]
+    return unflatten([unflatten(column, outer_treedef) for column in zip(*rows, strict=True)], inner_treedef)
+
+
+__all__ = [
+    "flatten",
+    "flatten_with_path",
+    "leaves",
+    "leaves_with_path",
+    "map",
+    "map_with_path",
+    "reduce",
+    "structure",
+    "transpose",
+    "unflatten",
+]
 
 __getattr__ = _names_of("tinyshard.tree", __all__)

@@ -80,7 +80,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             "a stateful random op on an Array",
             got=str(op),
             rule="each device would draw other numbers, and copies of a block would differ",
-            try_="draw with ts.random and a key, or draw on the host and ts.device_put the numbers",
+            try_="ts.random.functional(fn, key), whose draws come from the key; or ts.device_put of numbers drawn here",
         )
     if known.is_batch_norm and writes_statistics(args):
         return with_new_statistics(args)

@@ -12,6 +12,7 @@ its consumer wants it, each device making its own block. Where torch.func.vmap m
     discrete           bits randint bernoulli rademacher
     continuous         uniform normal ...: formulas on uniform numbers
     choices            permutation choice categorical
+    functional         torch's stateful draws, as of a dropout, made from a key
     sampling           what all distributions share: the checks, and where the numbers are made
 
 The op that draws, and the hash beneath it: `tinyshard.primitives.random_bits` and its fellows.
@@ -30,6 +31,7 @@ from tinyshard.random.continuous import (
     uniform,
 )
 from tinyshard.random.discrete import bernoulli, bits, rademacher, randint
+from tinyshard.random.functional import functional
 from tinyshard.random.keys import DrawError, Key, KeyReuseError
 from tinyshard.random.making import PRNGKey, fold_in, key, key_data, split, wrap_key_data
 
@@ -45,6 +47,7 @@ __all__ = [
     "choice",
     "exponential",
     "fold_in",
+    "functional",
     "gumbel",
     "key",
     "key_data",

@@ -4,6 +4,7 @@
     named        NamedSharding(mesh, P('a', 'b'))
     positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
     mesh         Mesh, AbstractMesh, make_mesh, set_mesh: devices in a grid whose axes have names
+    of_module    `ts.shardings`: of the parameters of a module, by patterns of their names
     mesh_utils   `ts.mesh_utils`: create_device_mesh
     prefix       a tree of shardings that is a prefix of a tree of values
     debug        `ts.debug`: the pictures that a learner prints

@@ -9,11 +9,13 @@ A meaning takes the function's own arguments; one that refuses raises. The files
 
 value_checks        torch reads values only to check them, or the layout of memory
 traced_index        x[i], x[i] = v, narrow, select with a number that only the devices know
+traced_scalars      add_(alpha=), addcdiv(value=) with a number that only the devices know
 recurrent           gru, lstm, rnn and packed sequences: torch changes the state in place, and reads lengths on the host
 memory              as_strided, copies and storages: an Array has no memory in this process
 show                print, tolist, numpy, torch.tensor: a traced value has no values
 ufuncs              NumPy's functions of numbers
-replaced            what asks no subclass, and would read memory: replaced in torch itself
+replaced            what asks no subclass and would read memory: replaced in torch itself, as is all that follows
+inside_torch        what public functions of torch call: assert_close, jacrev, functional_call, compile
 derivatives         detach, data, hooks, backward: what the graph of a trace does not tell
 implicit_mutation   batch norm, max_norm, optimizers: an argument is changed, though no name says so; dropout
 """
@@ -36,6 +38,7 @@ from tinyshard.arrays.function_overrides import (
     replaced,
     show,
     traced_index,
+    traced_scalars,
     value_checks,
 )
 
@@ -93,6 +96,8 @@ OVERRIDES: dict[Any, Meaning] = {
         f: Meaning(transformed=partial(traced_index.of_examples, f, meaning), traced=meaning)
         for f, meaning in traced_index.BY_TRACED_NUMBERS.items()
     },
+    **_each(traced_scalars.SUMS, traced=lambda f: partial(traced_scalars.factor_first, "alpha", f)),
+    **_each(traced_scalars.PRODUCTS, traced=lambda f: partial(traced_scalars.factor_first, "value", f)),
     # ---- layers with a state
     **_each(
         [getattr(torch, name + end) for name in ("gru", "lstm", "rnn_tanh", "rnn_relu") for end in ("", "_cell")],

@@ -8,7 +8,6 @@ backward, autograd.grad     refused in a trace; on Arrays an error that says wha
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from tinyshard.arrays.function_overrides.show import is_traced
 from tinyshard.arrays.refusals import Immutable, traced_value_error
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError
+from tinyshard.core.frames import frames, module_of
 from tinyshard.runtime.controller.lineage import users_line
 
 _MODES = ("tinyshard.compile.intercept", "tinyshard.compile.traced_views", "torch.fx.experimental.proxy_tensor")
@@ -77,25 +77,22 @@ def set_grad_enabled(mode: bool) -> None:
 
 def _is_users_switch() -> bool:
     """Whether gradients are switched off, not by torch.func or this package, nor as `enable_grad` ends."""
-    frame = sys._getframe(1)
     passing = (__name__, *_MODES, "torch.autograd.grad_mode")
-    while frame is not None and frame.f_globals.get("__name__") in passing:
+    for frame in frames():
+        if module_of(frame) not in passing:
+            return not module_of(frame).startswith(("torch._functorch", "tinyshard."))
         if frame.f_code.co_name == "__exit__":
             return False
-        frame = frame.f_back  # type: ignore[assignment]
-    module = "" if frame is None else str(frame.f_globals.get("__name__"))
-    return not module.startswith(("torch._functorch", "tinyshard."))
+    return True
 
 
 def by_tape(func: Callable[..., Any]) -> Callable[..., Any]:
     """In a trace, a function that goes back on torch's tape: refused, unless another part of torch calls it."""
 
     def refused(*args: Any, **kwargs: Any) -> Any:
-        frame: Any = sys._getframe(1)
         passing = (__name__, *_MODES, "torch.overrides", "torch.autograd", "torch._tensor")
-        while str(frame.f_globals.get("__name__")).startswith(passing):
-            frame = frame.f_back
-        if is_tracing() and not str(frame.f_globals.get("__name__")).startswith("torch."):
+        caller = next(module for module in map(module_of, frames()) if not module.startswith(passing))
+        if is_tracing() and not caller.startswith("torch."):
             raise traced_value_error(
                 users_line(),
                 "torch's autograd is asked for a gradient in a traced function",

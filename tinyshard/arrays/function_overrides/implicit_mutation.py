@@ -15,7 +15,6 @@ Array is random: it would be drawn from torch's generator, whose state is not a 
 from __future__ import annotations
 
 import inspect
-import sys
 from functools import cache
 from typing import Any
 
@@ -26,6 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import Immutable, optimizer_error
 from tinyshard.core.errors import ImmutableError, StatefulRandomError
+from tinyshard.core.frames import is_called_from
 
 aten = torch.ops.aten
 
@@ -71,15 +71,12 @@ def statistics_error(got: str) -> ImmutableError:
     )
 
 
+_BATCH_NORMS = [("torch.nn.modules.batchnorm", ""), ("torch.nn.functional", "instance_norm")]
+
+
 def runs_in_batch_norm() -> bool:
     """Whether torch.nn's batch norm or instance norm calls: they change more in place than what the op does."""
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        module, name = frame.f_globals.get("__name__"), frame.f_code.co_name
-        if module == "torch.nn.modules.batchnorm" or (module, name) == ("torch.nn.functional", "instance_norm"):
-            return True
-        frame = frame.f_back
-    return False
+    return is_called_from(_BATCH_NORMS)
 
 
 def max_norm_error() -> ImmutableError:
@@ -140,6 +137,6 @@ def dropout(func: Any, *args: Any, **kwargs: Any) -> Any:
             "a stateful random op on an Array",
             got=f"{getattr(func, '__name__', func)} in training mode",
             rule="its mask would come from torch's own generator, and not from a key",
-            try_="x * ts.random.bernoulli(key, 1 - p, x.shape) / (1 - p), or training=False",
+            try_="ts.random.functional(fn, key), a function whose dropouts draw from the key; or training=False",
         )
     return func(*args, **kwargs)

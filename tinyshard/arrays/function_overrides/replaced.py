@@ -1,15 +1,20 @@
-"""Functions of torch that read the memory of a tensor and ask no subclass: others stand in their place in torch itself.
+"""Functions of torch that ask no subclass and no mode: others stand in their place in torch itself, from the import on.
+
+So it does not matter under which name, and when, a user has imported a function. Each is a row: owner, name, and what
+makes the function that stands there out of torch's. Here are those that read the memory of a tensor:
 
 torch.utils.dlpack.to_dlpack(x)     of the values, which come to the host
 t.set_(x, 0, (8,), (1,))            likewise: t has the memory of a copy
 p.data = x                          p, a parameter or another plain tensor, becomes the Array
 torch.distributed                   refused: a process group of torch's sends memory
+
+`inside_torch` has more of them, and so have `compile.intercept` and `compile.cond`, for what runs in a trace.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -19,6 +24,17 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.refusals import Immutable
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ImmutableError
+
+Replacement = tuple[Any, str, Callable[[Any], Any]]
+
+
+def install(rows: Iterable[Replacement]) -> None:
+    """Put them in their places."""
+    for owner, name, make in rows:
+        setattr(owner, name, make(getattr(owner, name, None)))
+
+
+# ---- what reads memory ------------------------------------------------------------------------------------------
 
 
 def _of_values(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -138,24 +154,19 @@ reduce_scatter_tensor_coalesced scatter send
 """
 
 
-def _replaced() -> list[tuple[Any, str, Callable[[Any], Any]]]:
-    """Owner, name, what makes the function that stands in place of the one that is there."""
-    rows: list[tuple[Any, str, Callable[[Any], Any]]] = [
-        (torch.utils.dlpack, "to_dlpack", _of_values),
-        (torch, "to_dlpack", _of_values),
-        (torch._C, "_to_dlpack", _of_values),
-        (torch._C, "_to_dlpack_versioned", _of_values),
-        (torch.Tensor, "set_", _of_values),  # of an Array: `Immutable.set_`
-        (torch.Tensor, "data", lambda _: DATA),
+REPLACED: list[Replacement] = [
+    (torch.utils.dlpack, "to_dlpack", _of_values),
+    (torch, "to_dlpack", _of_values),
+    (torch._C, "_to_dlpack", _of_values),
+    (torch._C, "_to_dlpack_versioned", _of_values),
+    (torch.Tensor, "set_", _of_values),  # of an Array: `Immutable.set_`
+    (torch.Tensor, "data", lambda _: DATA),
+]
+if torch.distributed.is_available():
+    _groups: Any = torch._C._distributed_c10d
+    REPLACED += [
+        (owner, name, _without_arrays)
+        for owner in (_groups.ProcessGroup, _groups.Backend)
+        for name in _COLLECTIVES.split()
+        if hasattr(owner, name)
     ]
-    if torch.distributed.is_available():
-        groups: Any = torch._C._distributed_c10d
-        for owner in (groups.ProcessGroup, groups.Backend):
-            rows += [(owner, name, _without_arrays) for name in _COLLECTIVES.split() if hasattr(owner, name)]
-    return rows
-
-
-def install() -> None:
-    """Put them in their places."""
-    for owner, name, make in _replaced():
-        setattr(owner, name, make(getattr(owner, name)))

@@ -1,0 +1,301 @@
+"""torch's own optimizers as functions without a side effect.
+
+    update(params, grads, state)     torch's optimizer is made over clones of the parameters and given the state; its
+                                     `step` changes the clones; they and the new state are the result
+
+In a trace `torch.compiler.is_compiling()` is true and `capturable` is set, so step counters and learning rates stay
+tensors, and `step` asks for no value. It writes in place, which the trace makes functional.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten_with_path
+
+from tinyshard.arrays.array import Array
+from tinyshard.arrays.placement import device_put
+from tinyshard.core import tree as trees
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.errors import DtypeError
+from tinyshard.core.leaves import dotted
+from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
+from tinyshard.transforms.jit import jit
+
+Schedule = Callable[[torch.Tensor], Any]
+_ANY_RATE = 1e-3  # stands for a learning rate that is computed, where torch checks it
+_WITHOUT = {
+    "LBFGS": "it evaluates the loss several times in a step",
+    "SparseAdam": "it takes sparse gradients, and an Array is dense",
+    "Adafactor": "its step reads the value of its counter, as item() does",
+}
+
+
+def functional(
+    optimizer: type[torch.optim.Optimizer],
+    *,
+    groups: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
+) -> Optimizer:
+    """An optimizer of torch's as two functions, for `ts.jit`, `ts.shard_map` and their like.
+
+    The options are those of the class. `lr` may be a function of the number of updates so far, a 0-d int64 tensor, that
+    returns a number or a 0-d tensor: a schedule.
+
+    Args:
+        optimizer: a class of `torch.optim`: SGD, Adam, AdamW, Adagrad, RMSprop, NAdam, RAdam, Muon and others.
+        groups: options of some parameters alone, by a pattern of their names, as {"*.bias": {"weight_decay": 0.0}}. A
+            name is a parameter's path in the tree, joined by dots; of several patterns that fit, the first counts.
+
+    Returns:
+        An `Optimizer`, with `init(params)` and `update(params, grads, state)`.
+
+    Raises:
+        DtypeError: not such a class; LBFGS or SparseAdam; SGD with dampening.
+
+    Communication: none.
+
+    In JAX: an optimizer of optax, whose `update` returns what must be added, here the new parameters.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> sgd = functional(torch.optim.SGD, lr=0.5, momentum=0.9)
+        >>> params = {"w": ts.array([1.0, 2.0])}
+        >>> state = sgd.init(params)
+        >>> params, state = sgd.update(params, {"w": ts.array([1.0, 1.0])}, state)
+        >>> params, state = sgd.update(params, {"w": ts.array([1.0, 1.0])}, state)
+        >>> params["w"], state["slots"]["w"]["momentum_buffer"], state["count"]
+        (Array([-0.45,  0.55], dtype=float32), Array([1.9, 1.9], dtype=float32), Array(2, dtype=int64))
+    """
+    result = Optimizer(optimizer, options, dict(groups or {}))
+    result.check()
+    return result
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimizer without a state of its own: `init(params)` and `update(params, grads, state)`.
+
+    Args:
+        kind: a class of torch.optim.
+        options: its options.
+        groups: options of some parameters, by a pattern of their names.
+
+    Raises:
+        DtypeError: by `check`, which `functional` calls.
+
+    Communication: none.
+
+    In JAX: `optax.GradientTransformation`.
+
+    Example:
+        >>> functional(torch.optim.SGD, lr=0.1)
+        Optimizer(kind=<class 'torch.optim.sgd.SGD'>, options={'lr': 0.1}, groups={})
+    """
+
+    kind: type[torch.optim.Optimizer]
+    options: Mapping[str, Any]
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def init(self, params: Any, sharding: Sharding | None = None) -> dict[str, Any]:
+        """The state before the first update.
+
+        Args:
+            params: the tree of parameters: Arrays or tensors; None stays None.
+            sharding: where to put the parts of the state that have the shape of their parameter; None: each as its
+                parameter. `NamedSharding(mesh, P("d"))` cuts the state of replicated parameters along "d": ZeRO-1.
+
+        Returns:
+            {"count": the number of updates, a 0-d int64; "slots": the tree of `params`, with a dict for each parameter,
+            whose names and dtypes are those of torch's `optimizer.state`}. Counters are replicated on all devices.
+
+        Raises:
+            DtypeError: a parameter that is not a floating-point or complex tensor.
+            ShardingError: `sharding` does not fit a part of the state.
+
+        Communication: new values are made by the devices; counters are sent to them.
+        """
+        leaves, form = _flat(params)
+        count = torch.zeros((), dtype=torch.int64)
+        bound = _Bound(self, params, [x if x is None else x.detach() for x in leaves], count)
+        slots = [
+            slot and {name: _placed(x, like, sharding) for name, x in slot.items()}
+            for slot, like in zip(bound.initial(), leaves, strict=True)
+        ]
+        like = next((x for x in leaves if x is not None), count)
+        return {"count": _placed(count, like, sharding), "slots": trees.unflatten(slots, form)}
+
+    def update(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """One step.
+
+        Args:
+            params: the tree of parameters.
+            grads: the tree of their gradients, of the same shapes; None for a parameter that stays as it is.
+            state: what `init`, or the update before, returned.
+
+        Returns:
+            The new parameters and the new state: trees of the same shapes and dtypes. Outside of a trace they have the
+            shardings of the old ones; in a trace `out_shardings` of the traced function decides.
+
+        Raises:
+            DtypeError: the trees do not fit each other.
+
+        Communication: none where parameters, gradients and state are sharded alike. With ZeRO-1 each device updates
+        its part, and the new parameters are gathered.
+        """
+        if is_tracing():
+            return self._update(params, grads, state)
+        return trees.map(_as_before, (params, state), self._jitted(params, grads, state))
+
+    @cached_property
+    def _jitted(self) -> Callable[..., Any]:
+        return jit(self._update)
+
+    def _update(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        leaves, form = _flat(params)
+        own = [x if x is None else x.detach().clone() for x in leaves]
+        bound = _Bound(self, params, own, state["count"])
+        slots = bound.step(_fitting("gradients", grads, form), _fitting("slots of the state", state["slots"], form))
+        return trees.unflatten(own, form), {"count": state["count"] + 1, "slots": trees.unflatten(slots, form)}
+
+    def check(self) -> None:
+        """Raise DtypeError for a class or options that this cannot be made of."""
+        kind = self.kind
+        is_optimizer = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        if not is_optimizer or kind.__name__ in _WITHOUT:
+            raise DtypeError(
+                "ts.optim.functional takes a class of torch.optim",
+                got=repr(kind),
+                rule=_WITHOUT.get(kind.__name__, "") if is_optimizer else "the class, not an optimizer made of it",
+                try_="ts.optim.functional(torch.optim.AdamW, lr=1e-3)",
+            )
+        for options in (self.options, *({**self.options, **more} for more in self.groups.values())):
+            if options.get("dampening") and options.get("momentum"):
+                raise DtypeError(
+                    "SGD with dampening has another first step than the later ones",
+                    got=f"momentum={options['momentum']}, dampening={options['dampening']}",
+                    rule="the state has the same parts before and after an update, and a momentum begins at zero",
+                    try_="dampening=0, with lr * (1 - dampening)",
+                )
+
+
+class _Bound:
+    """An optimizer of torch's over some tensors, for one call.
+
+    Args:
+        optimizer: what is called.
+        params: the tree of parameters, for their names.
+        own: the tensors that torch's optimizer changes; None for a parameter that is None.
+        count: the number of updates so far.
+    """
+
+    def __init__(self, optimizer: Optimizer, params: Any, own: list[Any], count: torch.Tensor) -> None:
+        self._own = own
+        options = dict(optimizer.options)
+        if "capturable" in inspect.signature(optimizer.kind).parameters:
+            options.setdefault("capturable", True)
+        groups: dict[str, list[torch.Tensor]] = {}
+        for name, x in zip(_names(params), own, strict=True):
+            if x is not None:
+                _check_floating(name, x)
+                pattern = next((p for p in optimizer.groups if fnmatchcase(name, p)), "")
+                groups.setdefault(pattern, []).append(x)
+        listed = [{"params": xs, **optimizer.groups.get(pattern, {})} for pattern, xs in groups.items()]
+        rates = [group.pop("lr", options.get("lr")) for group in listed]
+        if callable(options.get("lr")):
+            options["lr"] = _ANY_RATE
+        self._torch: Any = optimizer.kind(listed, **options) if listed else None
+        for group, rate in zip(getattr(self._torch, "param_groups", ()), rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate(count) if callable(rate) else rate
+
+    def initial(self) -> list[dict[str, Any] | None]:
+        """By parameter, the state before the first step."""
+        for x in self._own:
+            if x is not None:
+                x.grad = torch.zeros_like(x)
+        for group in self._torch.param_groups if self._torch else ():
+            count = len(inspect.signature(self._torch._init_group).parameters) - 1
+            self._torch._init_group(group, *([] for _ in range(count)))
+            if group.get("momentum"):  # SGD makes it in its first step
+                for x in group["params"]:
+                    self._torch.state[x].setdefault("momentum_buffer", torch.zeros_like(x))
+        return self._slots()
+
+    def step(self, grads: list[Any], slots: list[Any]) -> list[dict[str, Any] | None]:
+        """Change the tensors, and return by parameter the state afterwards."""
+        for x, grad, slot in zip(self._own, grads, slots, strict=True):
+            if x is not None:
+                x.grad = grad
+                self._torch.state[x] = {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in slot.items()}
+        if self._torch:
+            step = type(self._torch).step
+            while hasattr(step, "__wrapped__"):  # around it torch's profiler, its hooks and no_grad
+                step = step.__wrapped__
+            with torch.no_grad():
+                step(self._torch)
+        return self._slots()
+
+    def _slots(self) -> list[dict[str, Any] | None]:
+        return [None if x is None else dict(self._torch.state[x]) for x in self._own]
+
+
+def _flat(tree: Any) -> tuple[list[Any], Any]:
+    return trees.flatten(tree, _is_none)
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def _names(tree: Any) -> list[str]:
+    """The path of each leaf, joined by dots: "layers.0.weight"."""
+    return [dotted(path) for path, _ in tree_flatten_with_path(tree, _is_none)[0]]
+
+
+def _check_floating(name: str, x: torch.Tensor) -> None:
+    if not (x.is_floating_point() or x.is_complex()):
+        raise DtypeError(
+            "a parameter has a dtype that cannot be trained",
+            got=f"parameter {name!r} of dtype {str(x.dtype).removeprefix('torch.')}",
+            rule="parameters are floating-point or complex numbers",
+            try_="a tree of the parameters alone",
+        )
+
+
+def _fitting(what: str, tree: Any, form: Any) -> list[Any]:
+    """What a tree has for each parameter."""
+    try:
+        return form.flatten_up_to(tree)
+    except ValueError as error:
+        raise DtypeError(
+            f"the {what} do not fit the parameters",
+            got=f"{trees.structure(tree)}",
+            rule=f"the same tree as the parameters: {form}",
+            try_="grads = ts.grad(loss)(params); state = optimizer.init(params)",
+        ) from error
+
+
+def _placed(x: Any, like: torch.Tensor, sharding: Sharding | None) -> Any:
+    """A part of the state beside its parameter, or where it is wanted; what is not of its shape is replicated."""
+    if not isinstance(like, Array) or not isinstance(x, torch.Tensor):
+        return x
+    if x.shape == like.shape and x.dim():
+        return device_put(x, like.sharding if sharding is None else sharding)
+    return device_put(x, _replicated(like.sharding))
+
+
+def _replicated(sharding: Sharding) -> Sharding:
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    return sharding if sharding.num_devices == 1 else PositionalSharding(sharding.devices).replicate()
+
+
+def _as_before(old: Any, new: Any) -> Any:
+    return device_put(new, old.sharding) if isinstance(old, Array) and isinstance(new, Array) else new
