@@ -48,6 +48,12 @@ torch.ops.aten.set_data(t, x); r = t + 1
 torch.ops.aten.set_data.default(t, x); r = t + 1
 torch.ops.aten.set_data(x, t); r = x + 1
 vars(t).update(data=x); r = t + 1
+torch.Tensor.data.__set__(x, t); r = x + 1
+torch.Tensor.set_(x, t); r = x + 1
+net.weight.data = x.reshape(2, 4); torch.jit.save(torch.jit.script(net), io.BytesIO()); r = 0
+net.weight.data = x.reshape(2, 4); r = torch.jit.script(net).save_to_buffer()
+net.weight.data = x.reshape(2, 4); r = torch.jit.script(net)._save_to_buffer_for_lite_interpreter()
+net.weight.data = x.reshape(2, 4); torch.jit.save(torch.jit.trace(net, torch.ones(1, 4)), io.BytesIO()); r = 0
 net.weight.data = x.reshape(2, 4); net.to_empty(device='cpu'); r = net.weight.shape
 net.weight.data = x.reshape(2, 4); net.apply(lambda m: m.weight.data.fill_(2)); r = net.weight + 0
 net.weight.data = x.reshape(2, 4); net.share_memory(); r = net.weight + 0

@@ -7,6 +7,7 @@ torch.utils.dlpack.to_dlpack(x)     of the values, which come to the host
 t.set_(x, 0, (8,), (1,))            likewise: t has the memory of a copy
 p.data = x                          p, a parameter or another plain tensor, becomes the Array
 torch.distributed                   refused: a process group of torch's sends memory
+torch.jit.save(net, file)           refused for a module with Arrays
 
 `inside_torch` has more of them, and so have `compile.intercept` and `compile.cond`, for what runs in a trace.
 """
@@ -66,11 +67,41 @@ def _without_arrays(method: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
+def _set_of_values(set_: Callable[..., Any]) -> Callable[..., Any]:
+    """`Tensor.set_`, which an Array refuses, and which takes the values of one."""
+    of_values = _of_values(set_)
+
+    @functools.wraps(set_)
+    def called(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return x.set_(*args, **kwargs) if isinstance(x, Immutable) else of_values(x, *args, **kwargs)
+
+    return called
+
+
+def _without_parameters(save: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that writes a scripted module, which refuses Arrays among its parameters and buffers."""
+
+    @functools.wraps(save)
+    def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, Immutable) for x in (*module.parameters(), *module.buffers())):
+            raise DtypeError(
+                "a scripted module with Arrays cannot be written to a file",
+                got=f"{save.__name__} of a module whose parameters or buffers are Arrays",
+                rule="torch writes the memory of its tensors, and an Array has none in this process",
+                try_="module.load_state_dict(ts.device_get(module.state_dict())) of a plain module, and then script it",
+            )
+        return save(module, *args, **kwargs)
+
+    return called
+
+
 def _data(of_torch: Any) -> property:
     """The property `data` of tensors: a plain one that is given an Array becomes one."""
 
     def set_data(x: torch.Tensor, value: Any) -> None:
-        if isinstance(value, Immutable) and not isinstance(x, Immutable) and not is_tracing():
+        if isinstance(x, Immutable):
+            type(x).data.fset(x, value)  # type: ignore[attr-defined]
+        elif isinstance(value, Immutable) and not is_tracing():
             become(x, value)
         else:
             of_torch.__set__(x, value)
@@ -153,14 +184,21 @@ gather recv recv_anysource reduce reduce_scatter reduce_scatter_single reduce_sc
 reduce_scatter_tensor_coalesced scatter send
 """
 
+_SAVES = "save save_to_buffer _save_for_lite_interpreter _save_to_buffer_for_lite_interpreter"
 
 REPLACED: list[Replacement] = [
     (torch.utils.dlpack, "to_dlpack", _of_values),
     (torch, "to_dlpack", _of_values),
     (torch._C, "_to_dlpack", _of_values),
     (torch._C, "_to_dlpack_versioned", _of_values),
-    (torch.Tensor, "set_", _of_values),  # of an Array: `Immutable.set_`
+    (torch.Tensor, "set_", _set_of_values),
     (torch.Tensor, "data", lambda _: DATA),
+    *(
+        (owner, name, _without_parameters)
+        for owner in (torch.jit.RecursiveScriptModule, torch.jit.ScriptModule)
+        for name in _SAVES.split()
+        if hasattr(owner, name)
+    ),
 ]
 if torch.distributed.is_available():
     _groups: Any = torch._C._distributed_c10d
