@@ -192,6 +192,9 @@ def test_the_global_norm_is_that_of_one_vector(tree):
     clipped, norm = ts.optim.clip_by_global_norm(tree, 2.0)
     torch.testing.assert_close(norm, wanted)
     assert float(ts.optim.global_norm(clipped)) <= 2.0 + 1e-5
+    same, _ = ts.optim.clip_by_global_norm(tree, 100.0)
+    for x, y in zip(ts.tree.leaves(same), ts.tree.leaves(tree), strict=True):
+        torch.testing.assert_close(x, y)
 
 
 def test_a_norm_of_halves_is_summed_in_float32():
