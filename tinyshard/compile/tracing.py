@@ -32,14 +32,17 @@ from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
 from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.compile.outlived import end_value, refuse_holders
+from tinyshard.core import collector
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
+from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interruption
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import undisturbed
 from tinyshard.core.users_code import PACKAGE, TORCH
 from tinyshard.runtime.controller.lineage import Where
+
+_MISSING = object()
 
 
 class Closed:
@@ -153,8 +156,55 @@ def trace(
     Within another trace, or a transformation of torch.func, it is as if that did not run: what the function closes
     over from there becomes an input.
 
+    It runs in a thread of its own; see `core/trace_thread.py`.
+
     Communication: none.
     """
+    is_transformed = torch._C._functorch.maybe_current_level() is not None
+    return _trace(roots, call, metas, names, numbers, captures=is_transformed)
+
+
+@contextlib.contextmanager
+def _process_kept() -> Iterator[None]:
+    """Leave what torch's tracer and a trace change for the whole process as it was, also where nothing ends them."""
+    import torch._dynamo.eval_frame as eval_frame
+    import torch.fx._symbolic_trace as symbolic_trace
+    import torch.fx.experimental.proxy_tensor as proxy_tensor
+    import torch.fx.traceback as node_meta
+    from torch._subclasses.functional_tensor import FunctionalTensor
+
+    owners: tuple[tuple[Any, tuple[str, ...]], ...] = (
+        (torch.nn.Module, ("__call__", "__getattr__")),
+        (symbolic_trace, ("CURRENT_PATCHER", "_is_fx_tracing_flag")),
+        (proxy_tensor, ("_CURRENT_MAKE_FX_TRACER",)),
+        (node_meta, ("should_preserve_node_meta", "current_meta")),
+        (torch.compiler, ("_is_compiling_flag",)),
+        (eval_frame, ("_stance",)),
+        (torch.inference_mode, ("__enter__",)),
+        (FunctionalTensor, ("__repr__", "__getattr__")),
+        (torch.distributions.Distribution, ("_validate_args",)),
+    )
+    before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, names in owners for name in names]
+    try:
+        yield
+    finally:
+        for owner, name, value in before:
+            if value is not _MISSING:
+                setattr(owner, name, value)
+            elif name in vars(owner):
+                delattr(owner, name)
+
+
+@in_trace_thread(in_turn, collector.paused, _process_kept)
+def _trace(
+    roots: Sequence[Any],
+    call: Callable[[Sequence[torch.Tensor]], Any],
+    metas: Sequence[ShapedType],
+    names: Callable[[], list[str]],
+    numbers: Sequence[bool],
+    *,
+    captures: bool,
+) -> Traced:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, dispatch_functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -167,7 +217,10 @@ def trace(
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
         recorder.numbers.update((x, None) for x, is_one in zip(stand_ins, numbers, strict=False) if is_one)
-        out = call(stand_ins)
+        try:
+            out = call(stand_ins)
+        finally:  # here torch's tracer goes on, or ends
+            raise_interruption()
         leaves, tree = tree_flatten(out)
         refuse_holders(out, name)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -181,15 +234,22 @@ def trace(
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
     try:
-        with undisturbed(), torch._C._InferenceMode(False):  # in it torch counts no writes
-            with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
-                stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
-            called = register_module_forward_pre_hook(recorder.note_called)
-            # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
-            with called, recording(recorder), torch.enable_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
-                functional = dispatch_functionalize(flat, FunctionalTensorMode())
-                with fake:  # what the function makes by itself, as torch.zeros(n), has no memory either
-                    graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
+        with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
+            stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
+        called = register_module_forward_pre_hook(recorder.note_called)
+        # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
+        with (
+            called,
+            recording(recorder),
+            torch.enable_grad(),
+            _alone(captures),
+            Watch(),
+            _unlogged(),
+            preserve_node_meta(),
+        ):
+            functional = dispatch_functionalize(flat, FunctionalTensorMode())
+            with fake:  # what the function makes by itself, as torch.zeros(n), has no memory either
+                graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
         # torch says these for want of a better message: where NumPy takes a tensor, or its own functions read one
         if ".numpy() is not supported" in str(error):
@@ -234,9 +294,9 @@ def _unlogged() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def _alone(captures: bool) -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
-    intercept = Intercept(captures=torch._C._functorch.maybe_current_level() is not None)
+    intercept = Intercept(captures=captures)
     levels = temporarily_clear_interpreter_stack()
     with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked(), _compiling():
         yield

@@ -1,0 +1,292 @@
+"""Traces and plans run in a thread of their own, while the user's thread waits for them.
+
+torch's modes, the levels of torch.func and the keys of its dispatcher belong to a thread. Python runs signal handlers
+in the main thread: what one raises, as Ctrl-C's does, strikes there while torch is between two steps elsewhere. It is
+raised again in the trace's thread where torch can bear it: in a line of the user's, at the next op, or at the end.
+
+    user's thread    f(x)  ── waits, shows progress ── Ctrl-C ─────────────────── KeyboardInterrupt
+    trace's thread          trace f: line 1, line 2 ......... line 2 is struck ──┘
+
+What a trace changes for the whole process is in blocks, which the user's thread ends if it gives the trace up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import ctypes
+import functools
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch import overrides
+
+from tinyshard.core import progress
+from tinyshard.core.current_trace import this_thread
+from tinyshard.core.users_code import TORCH, is_users
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Block = Callable[[], contextlib.AbstractContextManager[Any]]
+
+_LOOK_EVERY_S = 0.05  # at a signal that another thread has received, and for a line of the user's to strike
+_AUTOCASTS = ("cpu", "cuda")
+_MISSING = object()
+_raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_turn = threading.Lock()
+
+
+def in_trace_thread(*blocks: Block) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function that traces or plans: it runs in a thread of its own; within another such function, in its.
+
+    The thread has the caller's context variables, torch's function modes (a default device is one), grad mode and
+    autocast. Context variables that the function sets are set for the caller when it ends. An error keeps its
+    traceback, with the frames of both threads.
+
+    Ctrl-C ends the function at a line of the user's, or at the next op. A second Ctrl-C, before the function has
+    reacted to the first, gives it up: the caller goes on, and the function ends at its next op in the background.
+
+    Args:
+        blocks: what the function needs for the whole process, each entered once for a thread.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            task = this_thread.task
+            if task is None:
+                return _Task(functools.partial(function, *args, **kwargs), blocks).outcome()
+            task.enter(blocks)
+            with _guards_ended():
+                return function(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+def raise_interruption() -> None:
+    """In the thread of a trace: raise what a signal handler has raised in the thread that waits, if one has."""
+    task = this_thread.task
+    if task is not None and task.interruption is not None:
+        task.raise_interruption()
+
+
+def waiting_frame() -> FrameType | None:
+    """In the thread of a trace: the frame that waits for it."""
+    task = this_thread.task
+    return None if task is None else task.waiting
+
+
+@contextlib.contextmanager
+def in_turn() -> Iterator[None]:
+    """A block that one thread at a time is in: torch's tracer is one for the process."""
+    while not _turn.acquire(timeout=_LOOK_EVERY_S):
+        if not this_thread.task.is_abandoned:
+            raise_interruption()
+    try:
+        yield
+    finally:
+        _turn.release()
+
+
+class _Task:
+    """A function in a thread of its own.
+
+    Attributes:
+        waiting: the frame that waits for it.
+        interruption: what a signal handler has raised in the waiting thread, until it is raised in this one.
+        is_abandoned: whether nothing waits any more. Then each op raises the interruption.
+    """
+
+    def __init__(self, function: Callable[[], Any], blocks: Sequence[Block]) -> None:
+        self.waiting: FrameType | None = sys._getframe(2)
+        self.interruption: BaseException | None = None
+        self.is_abandoned = False
+        self._function = function
+        self._first_blocks = blocks
+        self._blocks = contextlib.ExitStack()
+        self._entered: set[Block] = set()
+        self._context = contextvars.copy_context()
+        self._set_torch_state = _torch_state()
+        self._debugger = sys.gettrace()
+        self._result: Any = None
+        self._error: BaseException | None = None
+        self._struck: tuple[BaseException, FrameType, int] | None = None  # what was raised in a line of the user's
+        self._guard = threading.Lock()
+        self._is_over = False
+        self._begins, self._ends = threading.Lock(), threading.Lock()  # free when it may begin, and when it is over
+        self._begins.acquire()
+        self._ends.acquire()
+        self._thread = threading.Thread(target=self.body, name="tinyshard trace", daemon=True)
+
+    # ---- in the thread that waits -----------------------------------------------------------------------------
+
+    def outcome(self) -> Any:
+        """Run it; returns or raises what comes of it."""
+        try:
+            self._thread.start()
+            self._begins.release()
+            while not self._is_over:
+                try:
+                    progress.still_doing()
+                    self._strike()
+                    self._ends.acquire(timeout=_LOOK_EVERY_S)  # not join: a handler's error ends that in Python 3.11
+                except BaseException as error:  # of a signal handler
+                    self._interrupt(error)
+        finally:
+            if not self._is_over:
+                self._abandon()
+        self._thread.join()
+        for variable, value in self._context.items():
+            if variable.get(_MISSING) is not value:
+                variable.set(value)
+        error, self._error = self._error, None
+        if self.interruption is not None:  # it ended before
+            error, self.interruption = self.interruption, None
+        elif self._struck is not None and isinstance(error, type(self._struck[0])):
+            error = self._struck[0].with_traceback(error.__traceback__)
+        self.waiting = self._struck = None
+        if error is None:
+            return self._result
+        try:
+            raise error
+        finally:
+            del error
+
+    def _interrupt(self, error: BaseException) -> None:
+        """Keep what a signal handler has raised, for the function; raise it if it is Ctrl-C, and one waits already."""
+        waits = self.interruption
+        if isinstance(error, KeyboardInterrupt) and (waits is not None or self._is_stuck()):
+            raise error
+        if not isinstance(waits, KeyboardInterrupt):
+            self.interruption = error.with_traceback(None)
+
+    def _strike(self) -> None:
+        """Raise what waits in the line that runs, if that is the user's."""
+        frame = self._running_frame() if self.interruption is not None else None
+        if frame is None or not is_users(frame):
+            return
+        with self._guard:
+            if self.interruption is not None and not self._is_over:  # the number of a thread may be another's later
+                self._struck = self.interruption, frame, frame.f_lasti
+                _raise_in_thread(self._thread.ident, type(self.interruption))
+                self.interruption = self.interruption if self.is_abandoned else None
+
+    def _running_frame(self) -> FrameType | None:
+        return sys._current_frames().get(self._thread.ident or 0)
+
+    def _is_stuck(self) -> bool:
+        """Whether the line that was struck has not ended yet, as where it waits in C."""
+        frame = self._running_frame()
+        return self._struck is not None and frame is not None and self._struck[1:] == (frame, frame.f_lasti)
+
+    def _abandon(self) -> None:
+        """Go on without it. It ends at its next op; where it may be long until then, its blocks end now."""
+        with self._guard:
+            self.is_abandoned = True
+            if self.interruption is None:
+                self.interruption = KeyboardInterrupt()
+        if self._begins.locked():
+            self._begins.release()
+        frame = self._running_frame()
+        if frame is not None and is_users(frame):
+            self._strike()
+            self._entered.clear()
+            self._blocks.close()
+
+    # ---- in the thread of the function ------------------------------------------------------------------------
+
+    def body(self) -> None:
+        """What the thread runs."""
+        this_thread.task = self
+        try:
+            try:
+                with self._begins:  # what a signal handler raises before is not for the function
+                    pass
+                self._set_torch_state()
+                with self._blocks:
+                    self.enter(self._first_blocks)
+                    if self._debugger is not None and sys.gettrace() is None:
+                        sys.settrace(self._debugger)
+                    with _guards_ended():
+                        self._result = self._context.run(self._function)
+            except BaseException as error:
+                self._error = error
+            with self._guard:
+                self._is_over = True
+        except BaseException as error:  # that was to strike a line of the user's
+            self._error, self._is_over = error, True
+        self._ends.release()
+
+    def enter(self, blocks: Sequence[Block]) -> None:
+        """Enter blocks that the thread has not entered yet; they end with it."""
+        raise_interruption()
+        for block in blocks:
+            if block not in self._entered:
+                self._blocks.enter_context(block())
+                self._entered.add(block)
+        raise_interruption()
+
+    def raise_interruption(self) -> None:
+        """Raise the interruption."""
+        if self.is_abandoned and in_turn not in self._entered:  # torch's tracer, which now ends, may be another's
+            self._entered.add(in_turn)
+            self._blocks.enter_context(in_turn())
+        with self._guard:
+            error = self.interruption
+            self.interruption = error if self.is_abandoned else None
+        if error is not None:
+            raise error
+
+
+def _torch_state() -> Callable[[], None]:
+    """What a thread of torch's has of its own, as a function that sets it in another thread."""
+    modes = overrides._get_current_function_mode_stack()
+    device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    has_grad = torch.is_grad_enabled()
+    casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCASTS]
+
+    def set_in_this_thread() -> None:
+        torch._GLOBAL_DEVICE_CONTEXT.device_context = device
+        for mode in modes:
+            overrides._push_mode(mode)
+        torch.set_grad_enabled(has_grad)
+        for kind, is_on, dtype in casts:
+            torch.set_autocast_enabled(kind, is_on)
+            torch.set_autocast_dtype(kind, dtype)
+
+    return set_in_this_thread
+
+
+@contextlib.contextmanager
+def _guards_ended() -> Iterator[None]:
+    """A block whose error holds no guard of torch's dispatcher.
+
+    A frame of torch's may hold one, and an error that came through it the frame: when the error is dropped, the guard
+    would put the dispatcher of that thread into the state in which the guard was made. So it ends here.
+    """
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded):
+        try:
+            yield
+        except BaseException as error:
+            cause: BaseException | None = error
+            seen: set[int] = set()  # `raise e from e` makes a circle
+            while cause is not None and id(cause) not in seen:
+                seen.add(id(cause))
+                for frame, _ in traceback.walk_tb(cause.__traceback__):
+                    if frame.f_code.co_filename.startswith(TORCH):
+                        with contextlib.suppress(RuntimeError):  # it still runs
+                            frame.clear()
+                cause = cause.__cause__ or cause.__context__
+            raise
+
+
+BODY = _Task.body.__code__  # of the outermost frame of the thread of a trace
