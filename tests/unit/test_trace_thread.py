@@ -541,12 +541,12 @@ def pressed_twice():
     signal.signal(signal.SIGINT, before)
 
 
-def given_up():
+def abandoned():
     """The threads of traces that go on, though nothing waits for them."""
     return [thread for thread in threading.enumerate() if thread.name == "tinyshard trace"]
 
 
-def test_a_second_ctrl_c_gives_up_a_function_that_waits_in_c_and_the_next_trace_works(pressed_twice):
+def test_a_second_ctrl_c_abandons_a_function_that_waits_in_c_and_the_next_trace_works(pressed_twice):
     held, ended = Held(), []
 
     def f(v):
@@ -562,14 +562,14 @@ def test_a_second_ctrl_c_gives_up_a_function_that_waits_in_c_and_the_next_trace_
         ts.jit(f)(numbers())
     assert not ended
     still_right()  # while it still waits
-    (left,) = given_up()
+    (left,) = abandoned()
     held.lock.release()
     left.join(WITHIN_S)
     assert ended == ["ended"]
     still_right()
 
 
-def test_a_function_that_was_given_up_ends_at_its_next_op_and_not_within_another_trace(pressed_twice):
+def test_an_abandoned_function_ends_at_its_next_op_and_not_within_another_trace(pressed_twice):
     held, goes_on, ended = Held(), threading.Event(), []
 
     def stubborn(v):
@@ -583,7 +583,7 @@ def test_a_function_that_was_given_up_ends_at_its_next_op_and_not_within_another
     pressed_twice(held)
     with pytest.raises(KeyboardInterrupt):
         ts.jit(stubborn)(numbers())
-    (left,) = given_up()
+    (left,) = abandoned()
     module = torch.nn.Linear(8, 8)
 
     def f(v):
@@ -624,12 +624,15 @@ def test_a_signal_at_any_moment_of_a_trace_and_of_a_plan_leaves_torch_and_tinysh
     takes_s = time.monotonic() - began_s
     struck = 0
     try:
-        for _ in range(examples(3, 50)):  # of six tests: 300
+        for _ in range(examples(5, 50)):  # of six tests: 300
             try:
-                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, 1.2 * takes_s))
+                signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, takes_s))
                 function()
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except (KeyboardInterrupt, Rings):
+                struck += 1
+            except ts.errors.RemoteError as error:  # it struck where the local runtime computes
+                assert "Rings" in str(error)
                 struck += 1
             still_right()
     finally:

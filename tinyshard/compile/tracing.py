@@ -8,7 +8,6 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import contextlib
-import logging
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -32,6 +30,7 @@ from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked, methods_replaced
 from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.compile.outlived import end_value, refuse_holders
+from tinyshard.compile.process_state import compiling, process_kept, unlogged
 from tinyshard.core import collector
 from tinyshard.core.current_trace import recording
 from tinyshard.core.errors import ImmutableError
@@ -41,8 +40,6 @@ from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interrup
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import PACKAGE, TORCH
 from tinyshard.runtime.controller.lineage import Where
-
-_MISSING = object()
 
 
 class Closed:
@@ -164,38 +161,7 @@ def trace(
     return _trace(roots, call, metas, names, numbers, captures=is_transformed)
 
 
-@contextlib.contextmanager
-def _process_kept() -> Iterator[None]:
-    """Leave what torch's tracer and a trace change for the whole process as it was, also where nothing ends them."""
-    import torch._dynamo.eval_frame as eval_frame
-    import torch.fx._symbolic_trace as symbolic_trace
-    import torch.fx.experimental.proxy_tensor as proxy_tensor
-    import torch.fx.traceback as node_meta
-    from torch._subclasses.functional_tensor import FunctionalTensor
-
-    owners: tuple[tuple[Any, tuple[str, ...]], ...] = (
-        (torch.nn.Module, ("__call__", "__getattr__")),
-        (symbolic_trace, ("CURRENT_PATCHER", "_is_fx_tracing_flag")),
-        (proxy_tensor, ("_CURRENT_MAKE_FX_TRACER",)),
-        (node_meta, ("should_preserve_node_meta", "current_meta")),
-        (torch.compiler, ("_is_compiling_flag",)),
-        (eval_frame, ("_stance",)),
-        (torch.inference_mode, ("__enter__",)),
-        (FunctionalTensor, ("__repr__", "__getattr__")),
-        (torch.distributions.Distribution, ("_validate_args",)),
-    )
-    before = [(owner, name, vars(owner).get(name, _MISSING)) for owner, names in owners for name in names]
-    try:
-        yield
-    finally:
-        for owner, name, value in before:
-            if value is not _MISSING:
-                setattr(owner, name, value)
-            elif name in vars(owner):
-                delattr(owner, name)
-
-
-@in_trace_thread(in_turn, collector.paused, _process_kept)
+@in_trace_thread(in_turn, collector.paused, process_kept)
 def _trace(
     roots: Sequence[Any],
     call: Callable[[Sequence[torch.Tensor]], Any],
@@ -244,7 +210,7 @@ def _trace(
             torch.enable_grad(),
             _alone(captures),
             Watch(),
-            _unlogged(),
+            unlogged(),
             preserve_node_meta(),
         ):
             functional = dispatch_functionalize(flat, FunctionalTensorMode())
@@ -279,38 +245,12 @@ def _trace(
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Without torch's log of an error in the shapes: the error is raised, and a page of its stack helps nobody."""
-
-    def has_no_error(record: logging.LogRecord) -> bool:
-        return record.exc_info is None
-
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    log.addFilter(has_no_error)
-    try:
-        yield
-    finally:
-        log.removeFilter(has_no_error)
-
-
-@contextlib.contextmanager
 def _alone(captures: bool) -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
     intercept = Intercept(captures=captures)
     levels = temporarily_clear_interpreter_stack()
-    with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked(), _compiling():
+    with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked(), compiling():
         yield
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` is true: libraries then ask for no values. Dynamo itself compiles nothing."""
-    before = set_eval_frame(None)  # it may be compiling the function that calls
-    try:
-        with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        set_eval_frame(before)
 
 
 def _is_changed(x: Any) -> bool:

@@ -10,7 +10,7 @@ collectives  what each collective means, as a function of the shards of a group;
 axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
 trace_thread  traces and plans in a thread of their own, and Ctrl-C meanwhile
-outside_trace  what runs within a trace as if nothing were around it
+torch_state  what a thread has of torch's modes, levels and keys: carried to a trace's thread, or left
 users_code   which lines are the user's, and the IPython shell that runs them
 progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines

@@ -7,7 +7,7 @@ raised again in the trace's thread where torch can bear it: in a line of the use
     user's thread    f(x)  ── waits, shows progress ── Ctrl-C ─────────────────── KeyboardInterrupt
     trace's thread          trace f: line 1, line 2 ......... line 2 is struck ──┘
 
-What a trace changes for the whole process is in blocks, which the user's thread ends if it gives the trace up.
+What a trace changes for the whole process is in blocks, which the user's thread ends if it abandons the trace.
 """
 
 from __future__ import annotations
@@ -18,24 +18,20 @@ import ctypes
 import functools
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
-import torch
-from torch import overrides
-
 from tinyshard.core import progress
 from tinyshard.core.current_trace import this_thread
-from tinyshard.core.users_code import TORCH, is_users
+from tinyshard.core.torch_state import guards_ended, state_to_carry
+from tinyshard.core.users_code import is_users
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Block = Callable[[], contextlib.AbstractContextManager[Any]]
 
 _LOOK_EVERY_S = 0.05  # at a signal that another thread has received, and for a line of the user's to strike
-_AUTOCASTS = ("cpu", "cuda")
 _MISSING = object()
 _raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -50,7 +46,7 @@ def in_trace_thread(*blocks: Block) -> Callable[[Callable[P, T]], Callable[P, T]
     traceback, with the frames of both threads.
 
     Ctrl-C ends the function at a line of the user's, or at the next op. A second Ctrl-C, before the function has
-    reacted to the first, gives it up: the caller goes on, and the function ends at its next op in the background.
+    reacted to the first, abandons it: the caller goes on, and the function ends at its next op in the background.
 
     Args:
         blocks: what the function needs for the whole process, each entered once for a thread.
@@ -63,7 +59,7 @@ def in_trace_thread(*blocks: Block) -> Callable[[Callable[P, T]], Callable[P, T]
             if task is None:
                 return _Task(functools.partial(function, *args, **kwargs), blocks).outcome()
             task.enter(blocks)
-            with _guards_ended():
+            with guards_ended():
                 return function(*args, **kwargs)
 
         return run
@@ -114,7 +110,7 @@ class _Task:
         self._blocks = contextlib.ExitStack()
         self._entered: set[Block] = set()
         self._context = contextvars.copy_context()
-        self._set_torch_state = _torch_state()
+        self._set_torch_state = state_to_carry()
         self._debugger = sys.gettrace()
         self._result: Any = None
         self._error: BaseException | None = None
@@ -150,7 +146,7 @@ class _Task:
         error, self._error = self._error, None
         if self.interruption is not None:  # it ended before
             error, self.interruption = self.interruption, None
-        elif self._struck is not None and isinstance(error, type(self._struck[0])):
+        elif self._struck is not None and type(error) is type(self._struck[0]):  # the error of the handler itself
             error = self._struck[0].with_traceback(error.__traceback__)
         self.waiting = self._struck = None
         if error is None:
@@ -161,9 +157,9 @@ class _Task:
             del error
 
     def _interrupt(self, error: BaseException) -> None:
-        """Keep what a signal handler has raised, for the function; raise it if it is Ctrl-C, and one waits already."""
+        """Keep what a signal handler has raised, for the function; raise it if the function does not react."""
         waits = self.interruption
-        if isinstance(error, KeyboardInterrupt) and (waits is not None or self._is_stuck()):
+        if self._is_stuck() or (waits is not None and isinstance(error, KeyboardInterrupt)):
             raise error
         if not isinstance(waits, KeyboardInterrupt):
             self.interruption = error.with_traceback(None)
@@ -193,13 +189,13 @@ class _Task:
             self.is_abandoned = True
             if self.interruption is None:
                 self.interruption = KeyboardInterrupt()
+            frame = self._running_frame()
+            if frame is not None and is_users(frame):
+                self._entered.clear()
+                self._blocks.close()
         if self._begins.locked():
             self._begins.release()
-        frame = self._running_frame()
-        if frame is not None and is_users(frame):
-            self._strike()
-            self._entered.clear()
-            self._blocks.close()
+        self._strike()
 
     # ---- in the thread of the function ------------------------------------------------------------------------
 
@@ -210,12 +206,12 @@ class _Task:
             try:
                 with self._begins:  # what a signal handler raises before is not for the function
                     pass
-                self._set_torch_state()
+                self._setstate_to_carry()
                 with self._blocks:
                     self.enter(self._first_blocks)
                     if self._debugger is not None and sys.gettrace() is None:
                         sys.settrace(self._debugger)
-                    with _guards_ended():
+                    with guards_ended():
                         self._result = self._context.run(self._function)
             except BaseException as error:
                 self._error = error
@@ -236,57 +232,15 @@ class _Task:
 
     def raise_interruption(self) -> None:
         """Raise the interruption."""
-        if self.is_abandoned and in_turn not in self._entered:  # torch's tracer, which now ends, may be another's
-            self._entered.add(in_turn)
-            self._blocks.enter_context(in_turn())
         with self._guard:
             error = self.interruption
             self.interruption = error if self.is_abandoned else None
+            is_out_of_turn = self.is_abandoned and in_turn not in self._entered
+        if is_out_of_turn:  # torch's tracer, which now ends, may be another's
+            self._entered.add(in_turn)
+            self._blocks.enter_context(in_turn())
         if error is not None:
             raise error
-
-
-def _torch_state() -> Callable[[], None]:
-    """What a thread of torch's has of its own, as a function that sets it in another thread."""
-    modes = overrides._get_current_function_mode_stack()
-    device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
-    has_grad = torch.is_grad_enabled()
-    casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCASTS]
-
-    def set_in_this_thread() -> None:
-        torch._GLOBAL_DEVICE_CONTEXT.device_context = device
-        for mode in modes:
-            overrides._push_mode(mode)
-        torch.set_grad_enabled(has_grad)
-        for kind, is_on, dtype in casts:
-            torch.set_autocast_enabled(kind, is_on)
-            torch.set_autocast_dtype(kind, dtype)
-
-    return set_in_this_thread
-
-
-@contextlib.contextmanager
-def _guards_ended() -> Iterator[None]:
-    """A block whose error holds no guard of torch's dispatcher.
-
-    A frame of torch's may hold one, and an error that came through it the frame: when the error is dropped, the guard
-    would put the dispatcher of that thread into the state in which the guard was made. So it ends here.
-    """
-    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-    with torch._C._ForceDispatchKeyGuard(included, excluded):
-        try:
-            yield
-        except BaseException as error:
-            cause: BaseException | None = error
-            seen: set[int] = set()  # `raise e from e` makes a circle
-            while cause is not None and id(cause) not in seen:
-                seen.add(id(cause))
-                for frame, _ in traceback.walk_tb(cause.__traceback__):
-                    if frame.f_code.co_filename.startswith(TORCH):
-                        with contextlib.suppress(RuntimeError):  # it still runs
-                            frame.clear()
-                cause = cause.__cause__ or cause.__context__
-            raise
 
 
 BODY = _Task.body.__code__  # of the outermost frame of the thread of a trace

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tinyshard.core import config
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.core.outside_trace import outside_trace
+from tinyshard.core.torch_state import outside_trace
 from tinyshard.runtime.options import (
     COLLECTIVES,
     DEFAULT_DEVICES,

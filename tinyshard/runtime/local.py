@@ -20,8 +20,8 @@ from torch import Tensor
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.core.outside_trace import default_keys
 from tinyshard.core.program import Program
+from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime.collectives.base import MOST_HANDED, Request
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle

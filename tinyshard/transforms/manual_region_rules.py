@@ -27,8 +27,8 @@ from tinyshard.core import axis_names, config
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.layout import Layout
-from tinyshard.core.outside_trace import outside_trace
 from tinyshard.core.primitive import FunctionPrimitive, Handle
+from tinyshard.core.torch_state import outside_trace
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
