@@ -32,7 +32,7 @@ from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.compile.outlived import end_value, refuse_holders
 from tinyshard.compile.process_state import compiling, process_kept, unlogged
 from tinyshard.core import collector
-from tinyshard.core.current_trace import recording
+from tinyshard.core.current_trace import recording, this_thread
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
@@ -128,6 +128,7 @@ def _line_of(error: BaseException) -> Where | None:
     return Where(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
+@in_trace_thread(in_turn, collector.paused, process_kept)
 def trace(
     roots: Sequence[Any],
     call: Callable[[Sequence[torch.Tensor]], Any],
@@ -157,20 +158,6 @@ def trace(
 
     Communication: none.
     """
-    is_transformed = torch._C._functorch.maybe_current_level() is not None
-    return _trace(roots, call, metas, names, numbers, captures=is_transformed)
-
-
-@in_trace_thread(in_turn, collector.paused, process_kept)
-def _trace(
-    roots: Sequence[Any],
-    call: Callable[[Sequence[torch.Tensor]], Any],
-    metas: Sequence[ShapedType],
-    names: Callable[[], list[str]],
-    numbers: Sequence[bool],
-    *,
-    captures: bool,
-) -> Traced:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode, dispatch_functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -208,7 +195,7 @@ def _trace(
             called,
             recording(recorder),
             torch.enable_grad(),
-            _alone(captures),
+            _alone(),
             Watch(),
             unlogged(),
             preserve_node_meta(),
@@ -245,9 +232,10 @@ def _trace(
 
 
 @contextlib.contextmanager
-def _alone(captures: bool) -> Iterator[None]:
+def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
-    intercept = Intercept(captures=captures)
+    is_transformed = this_thread.task.is_transformed or torch._C._functorch.maybe_current_level() is not None
+    intercept = Intercept(captures=is_transformed)
     levels = temporarily_clear_interpreter_stack()
     with _disable_current_modes(), levels, intercept, methods_replaced(), distributions_unchecked(), compiling():
         yield

@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
+import torch
+
 from tinyshard.core import progress
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.torch_state import guards_ended, state_to_carry
@@ -99,12 +101,14 @@ class _Task:
         waiting: the frame that waits for it.
         interruption: what a signal handler has raised in the waiting thread, until it is raised in this one.
         is_abandoned: whether nothing waits any more. Then each op raises the interruption.
+        is_transformed: whether torch.func transforms what waits.
     """
 
     def __init__(self, function: Callable[[], Any], blocks: Sequence[Block]) -> None:
         self.waiting: FrameType | None = sys._getframe(2)
         self.interruption: BaseException | None = None
         self.is_abandoned = False
+        self.is_transformed = torch._C._functorch.maybe_current_level() is not None
         self._function = function
         self._first_blocks = blocks
         self._blocks = contextlib.ExitStack()
@@ -206,7 +210,7 @@ class _Task:
             try:
                 with self._begins:  # what a signal handler raises before is not for the function
                     pass
-                self._setstate_to_carry()
+                self._set_torch_state()
                 with self._blocks:
                     self.enter(self._first_blocks)
                     if self._debugger is not None and sys.gettrace() is None:

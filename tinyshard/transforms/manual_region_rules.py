@@ -259,7 +259,9 @@ def _derived(
     """
 
     def make() -> ManualRegion:
-        names = lambda: [f"shard {i}" for i in range(len(metas))]  # noqa: E731
+        def names() -> list[str]:
+            return [f"shard {i}" for i in range(len(metas))]
+
         traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
         return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
 
