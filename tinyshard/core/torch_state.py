@@ -80,7 +80,7 @@ def guards_ended() -> Iterator[None]:
 
 def state_to_carry() -> Callable[[], None]:
     """What a thread of torch's has of its own, as a function that sets it in another thread."""
-    modes = overrides._get_current_function_mode_stack()
+    modes = overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     device = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     has_grad = torch.is_grad_enabled()
     casts = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCASTS]
@@ -88,7 +88,7 @@ def state_to_carry() -> Callable[[], None]:
     def set_in_this_thread() -> None:
         torch._GLOBAL_DEVICE_CONTEXT.device_context = device
         for mode in modes:
-            overrides._push_mode(mode)
+            overrides._push_mode(mode)  # type: ignore[no-untyped-call]
         torch.set_grad_enabled(has_grad)
         for kind, is_on, dtype in casts:
             torch.set_autocast_enabled(kind, is_on)

@@ -59,7 +59,8 @@ def in_trace_thread(*blocks: Block) -> Callable[[Callable[P, T]], Callable[P, T]
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             task = this_thread.task
             if task is None:
-                return _Task(functools.partial(function, *args, **kwargs), blocks).outcome()
+                result: T = _Task(functools.partial(function, *args, **kwargs), blocks).outcome()
+                return result
             task.enter(blocks)
             with guards_ended():
                 return function(*args, **kwargs)
@@ -147,18 +148,18 @@ class _Task:
         for variable, value in self._context.items():
             if variable.get(_MISSING) is not value:
                 variable.set(value)
-        error, self._error = self._error, None
+        failure, self._error = self._error, None
         if self.interruption is not None:  # it ended before
-            error, self.interruption = self.interruption, None
-        elif self._struck is not None and type(error) is type(self._struck[0]):  # the error of the handler itself
-            error = self._struck[0].with_traceback(error.__traceback__)
+            failure, self.interruption = self.interruption, None
+        elif self._struck is not None and type(failure) is type(self._struck[0]):  # the error of the handler itself
+            failure = self._struck[0].with_traceback(failure.__traceback__)
         self.waiting = self._struck = None
-        if error is None:
-            return self._result
         try:
-            raise error
+            if failure is not None:
+                raise failure
+            return self._result
         finally:
-            del error
+            del failure  # its traceback refers to this frame
 
     def _interrupt(self, error: BaseException) -> None:
         """Keep what a signal handler has raised, for the function; raise it if the function does not react."""
