@@ -624,18 +624,17 @@ def test_a_signal_at_any_moment_of_a_trace_and_of_a_plan_leaves_torch_and_tinysh
     takes_s = time.monotonic() - began_s
     struck = 0
     try:
-        for _ in range(examples(5, 50)):  # of six tests: 300
+        while struck < examples(3, 50):  # of six tests: 300
             try:
                 signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, takes_s))
                 function()
                 signal.setitimer(signal.ITIMER_REAL, 0)
-            except (KeyboardInterrupt, Rings):
-                struck += 1
-            except ts.errors.RemoteError as error:  # it struck where the local runtime computes
-                assert "Rings" in str(error)
+                takes_s = max(takes_s * 0.7, 2e-4)  # it is faster now: other programs run less
+            except (KeyboardInterrupt, Rings, ts.errors.RemoteError) as error:  # the last: where a device computes
+                assert not isinstance(error, ts.errors.RemoteError) or "Rings" in str(error)
+                takes_s *= 1.2
                 struck += 1
             still_right()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    assert struck > 0
