@@ -33,10 +33,10 @@ from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.compile.zero_tangents import followed
-from tinyshard.core import progress
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError
 from tinyshard.core.holdable import check_holdable, check_makes_holdable
+from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.partition.decompositions import always
 from tinyshard.partition.on_meta import check_takes
 from tinyshard.partition.op_table import BATCH_NORMS, has_mask, is_random
@@ -170,7 +170,7 @@ class Watch(TorchDispatchMode):
         from torch._subclasses.fake_tensor import DynamicOutputShapeException
         from torch._subclasses.functional_tensor import FunctionalTensor
 
-        progress.still_doing()
+        raise_interruption()
         recorder, kwargs = current_recorder(), kwargs or {}
         if recorder is None:
             return op(*args, **kwargs)

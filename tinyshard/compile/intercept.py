@@ -27,7 +27,6 @@ from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError
-from tinyshard.core.undisturbed import raise_waiting
 
 _unchecked: list[bool] = []  # for each block that is open, of any thread, what was there before the first one
 _unchecked_lock = threading.Lock()
@@ -65,7 +64,6 @@ class Intercept(TorchFunctionMode):
         self._refusal: ImmutableError | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise_waiting()
         if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
         try:

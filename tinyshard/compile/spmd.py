@@ -25,12 +25,13 @@ from tinyshard.compile.executable import (
 )
 from tinyshard.compile.look_ahead import LookAhead
 from tinyshard.compile.tracing import Traced
+from tinyshard.core import collector
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
 from tinyshard.core.program import Builder, Value
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import undisturbed
 from tinyshard.partition import deferred, partitioner
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.op_table import ALIASES
@@ -41,7 +42,7 @@ aten = torch.ops.aten
 Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's axes, None if they cannot say it
 
 
-@undisturbed()
+@in_trace_thread(collector.paused)
 def compile_graph(
     traced: Traced, inputs: Sequence[InputSpec], assignment: DeviceAssignment, outputs: Sequence[Layout | None]
 ) -> Executable:

@@ -30,6 +30,7 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.primitive import bound_in
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent
@@ -123,7 +124,7 @@ class TraceCacheEntry:
         known = self.executables.get(key)
         if known is None:
             what = f"planning a program for {len(assignment.devices)} devices"
-            with default_dtype(self.traced.default_dtype), progress.doing(what):
+            with progress.doing(what):
                 known = self.executables.put(key, _compiled(self.traced, assignment, specs, asked))
         return known
 
@@ -212,13 +213,15 @@ def traces_of(function: Callable[..., Any]) -> Traces:
     return known[1]
 
 
+@in_trace_thread()
 def _compiled(
     traced: Traced, assignment: DeviceAssignment, specs: Sequence[InputSpec], named: Sequence[Sharding | None]
 ) -> Executable:
     """The executable whose results have the shardings that are named, and say so in the same words."""
     shapes = [tuple(node.meta["val"].shape) for node in traced.results]
     layouts = [s if s is None else s.checked_layout(shape) for s, shape in zip(named, shapes, strict=True)]
-    executable = compile_graph(traced, specs, assignment, layouts)
+    with default_dtype(traced.default_dtype):
+        executable = compile_graph(traced, specs, assignment, layouts)
     if not any(named):
         return executable
     fits = [

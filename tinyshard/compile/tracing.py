@@ -8,7 +8,6 @@ over become inputs of the graph, like its arguments.
 from __future__ import annotations
 
 import contextlib
-import logging
 import traceback
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch._C._dynamo.eval_frame import set_eval_frame
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.fx.traceback import preserve_node_meta
 from torch.nn.modules.module import register_module_forward_pre_hook
@@ -31,12 +29,14 @@ from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked
 from tinyshard.compile.modes import Mode, is_met, mode_of
 from tinyshard.compile.outlived import end_value, refuse_holders
-from tinyshard.core.current_trace import recording
+from tinyshard.compile.process_state import compiling, process_kept, unlogged
+from tinyshard.core import collector
+from tinyshard.core.current_trace import recording, this_thread
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
+from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interruption
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import undisturbed
 from tinyshard.core.users_code import PACKAGE, TORCH
 from tinyshard.runtime.controller.lineage import Where
 
@@ -127,6 +127,7 @@ def _line_of(error: BaseException) -> Where | None:
     return Where(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
+@in_trace_thread(in_turn, collector.paused, process_kept)
 def trace(
     roots: Sequence[Any],
     call: Callable[[Sequence[torch.Tensor]], Any],
@@ -152,6 +153,8 @@ def trace(
     Within another trace, or a transformation of torch.func, it is as if that did not run: what the function closes
     over from there becomes an input.
 
+    It runs in a thread of its own; see `core/trace_thread.py`.
+
     Communication: none.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -166,7 +169,10 @@ def trace(
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
         recorder.numbers.update((x, None) for x, is_one in zip(stand_ins, numbers, strict=False) if is_one)
-        out = call(stand_ins)
+        try:
+            out = call(stand_ins)
+        finally:  # here torch's tracer goes on, or ends
+            raise_interruption()
         leaves, tree = tree_flatten(out)
         refuse_holders(out, name)
         tensors = [x for x in leaves if isinstance(x, torch.Tensor)]
@@ -180,15 +186,22 @@ def trace(
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
     try:
-        with undisturbed(), torch._C._InferenceMode(False):  # in it torch counts no writes
-            with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
-                stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
-            called = register_module_forward_pre_hook(recorder.note_called)
-            # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
-            with called, recording(recorder), torch.enable_grad(), _alone(), Watch(), _unlogged(), preserve_node_meta():
-                functional = dispatch_functionalize(flat, FunctionalTensorMode())
-                with fake:  # what the function makes by itself, as torch.zeros(n), has no memory either
-                    graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
+        with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:
+            stand_ins = [torch.empty(m.shape, dtype=m.dtype) for m in metas]
+        called = register_module_forward_pre_hook(recorder.note_called)
+        # with gradients on: without, torch's derivatives of `solve` and `det` use what has no derivative of its own
+        with (
+            called,
+            recording(recorder),
+            torch.enable_grad(),
+            _alone(),
+            Watch(),
+            unlogged(),
+            preserve_node_meta(),
+        ):
+            functional = dispatch_functionalize(flat, FunctionalTensorMode())
+            with fake:  # what the function makes by itself, as torch.zeros(n), has no memory either
+                graph = make_fx(functional, tracing_mode="real", _allow_non_fake_inputs=True)(*stand_ins)
     except RuntimeError as error:
         # torch says these for want of a better message: where NumPy takes a tensor, or its own functions read one
         if ".numpy() is not supported" in str(error):
@@ -218,38 +231,13 @@ def trace(
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
-    """Without torch's log of an error in the shapes: the error is raised, and a page of its stack helps nobody."""
-
-    def has_no_error(record: logging.LogRecord) -> bool:
-        return record.exc_info is None
-
-    log = logging.getLogger("torch._subclasses.fake_tensor")
-    log.addFilter(has_no_error)
-    try:
-        yield
-    finally:
-        log.removeFilter(has_no_error)
-
-
-@contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
-    intercept = Intercept(captures=torch._C._functorch.maybe_current_level() is not None)
+    is_transformed = this_thread.task.is_transformed or torch._C._functorch.maybe_current_level() is not None
+    intercept = Intercept(captures=is_transformed)
     levels = temporarily_clear_interpreter_stack()
-    with _disable_current_modes(), levels, intercept, distributions_unchecked(), _compiling():
+    with _disable_current_modes(), levels, intercept, distributions_unchecked(), compiling():
         yield
-
-
-@contextlib.contextmanager
-def _compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` is true: libraries then ask for no values. Dynamo itself compiles nothing."""
-    before = set_eval_frame(None)  # it may be compiling the function that calls
-    try:
-        with torch.compiler._compile_session_context(), torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        set_eval_frame(before)
 
 
 def _is_changed(x: Any) -> bool:

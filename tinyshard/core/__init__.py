@@ -9,7 +9,8 @@ program      Program, Eqn, Value, Builder: what every device runs on its own sha
 collectives  what each collective means, as a function of the shards of a group; one row each
 axis_names   the names of mapped axes in scope
 current_trace  the trace that is in progress in this thread
-undisturbed  a trace, and what interrupts it: finalizers and signal handlers
+trace_thread  traces and plans in a thread of their own, and Ctrl-C meanwhile
+torch_state  what a thread has of torch's modes, levels and keys: carried to a trace's thread, or left
 frames       who calls: the frames of a thread
 users_code   which lines are the user's, and the IPython shell that runs them
 progress     what takes long, as a line below a notebook's cell

@@ -1,6 +1,6 @@
 """The trace that is in progress in this thread, if one is.
 
-with recording(recorder):     traces take turns: torch's tracer is one for the process
+with recording(recorder):
     is_tracing()              True
 """
 
@@ -11,17 +11,17 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-tracing_lock = threading.RLock()  # torch's tracer is one for the process
-
 
 class _ThisThread(threading.local):
     """What is in progress in this thread.
 
     Attributes:
         recorder: the trace; None outside of one. Each op on Arrays reads it.
+        task: what this thread was made for, where it is that of a trace or of a plan; see `core/trace_thread.py`.
     """
 
     recorder: Any = None
+    task: Any = None
 
 
 this_thread = _ThisThread()
@@ -34,13 +34,12 @@ def current_recorder() -> Any:
 
 @contextlib.contextmanager
 def recording(recorder: Any) -> Iterator[None]:
-    """In this block this thread traces, alone in the process."""
-    with tracing_lock:
-        before, this_thread.recorder = this_thread.recorder, recorder
-        try:
-            yield
-        finally:
-            this_thread.recorder = before
+    """In this block this thread traces."""
+    before, this_thread.recorder = this_thread.recorder, recorder
+    try:
+        yield
+    finally:
+        this_thread.recorder = before
 
 
 def is_tracing() -> bool:

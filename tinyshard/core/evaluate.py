@@ -15,7 +15,7 @@ import torch
 from torch.fx import graph_module
 from torch.fx.node import map_arg
 
-from tinyshard.core import progress
+from tinyshard.core.trace_thread import raise_interruption
 
 
 class Interpreter:
@@ -59,7 +59,7 @@ def evaluate(
     made = {} if made is None else made
     given = iter(inputs)
     for node in module.graph.nodes:
-        progress.still_doing()
+        raise_interruption()
         if node.op == "placeholder":
             made[node] = next(given)
         elif node.op == "get_attr":

@@ -1,7 +1,7 @@
 """Progress: in a notebook, one line says what a first call or a wait has been doing for two seconds, until it is over.
 
     with doing("tracing step"):     around what may take long, never on the path of a call like an earlier one
-        for op in function:
+        while it_goes_on:
             still_doing()           now and then, in the main thread: no other thread draws
 
 `show` is the front end: it gets the line, or None when it is over. By default that is tqdm's, in a notebook whose page

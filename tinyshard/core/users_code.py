@@ -6,6 +6,7 @@ import os
 import sys
 import sysconfig
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -13,6 +14,21 @@ import torch
 PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 LIBRARIES = (*(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "purelib", "platlib")), "<frozen ")
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether a line is the user's, or a library's that the user's line calls."""
+    at: FrameType | None = frame
+    while at is not None:
+        file = at.f_code.co_filename
+        # what torch makes while it traces is in "<string>"; so is a program given by `python -c`
+        is_generated = file == "<string>" and at.f_globals.get("__name__") != "__main__"
+        if is_generated or file.startswith((PACKAGE, TORCH, "<eval_with_key>")):
+            return False
+        if not file.startswith(LIBRARIES):
+            return True
+        at = at.f_back
+    return False
 
 
 def ipython_shell() -> Any:

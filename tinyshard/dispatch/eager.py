@@ -28,10 +28,11 @@ from tinyshard.compile.executable import (
     open_program,
     spec_of,
 )
+from tinyshard.core import collector
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
 from tinyshard.core.holdable import check_holdable
-from tinyshard.core.undisturbed import undisturbed
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition import partitioner
 from tinyshard.partition.op_table import is_random, op_traits
@@ -131,8 +132,7 @@ def _executable(
     key = (op, assignment.platform, assignment.devices, *made)
     executable = _executables.get(key)
     if executable is None:
-        with undisturbed():
-            executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
+        executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
     return executable
 
 
@@ -173,6 +173,7 @@ def _key(tree: Any, assignment: DeviceAssignment) -> Any:
     return (type(tree), repr(tree) if isinstance(tree, _FLOATING) else tree)  # 1, 1.0, True, -0.0 and nan differ
 
 
+@in_trace_thread(collector.paused)
 def _partition(
     op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
 ) -> Executable:

@@ -13,9 +13,9 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from tinyshard.core.current_trace import tracing_lock
 from tinyshard.core.evaluate import Interpreter, evaluate, forget_source
 from tinyshard.core.program import Builder, Reason, Value
+from tinyshard.core.trace_thread import in_trace_thread, in_turn
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.on_meta import UnknownShape, check_takes
@@ -142,6 +142,7 @@ class _Decomposed(Interpreter):
 
 
 @lru_cache(maxsize=1024)
+@in_trace_thread(in_turn)
 def _graph(
     function: Function, described: tuple[Any, ...], kinds: tuple[Any, ...], form: TreeSpec, default: torch.dtype
 ) -> torch.fx.GraphModule:
@@ -155,7 +156,7 @@ def _graph(
         args, kwargs = tree_unflatten([next(given) if isinstance(x, ShapedType) else x for x in described], form)
         return function(*args, **kwargs)
 
-    with tracing_lock, _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
+    with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
         made: torch.fx.GraphModule = make_fx(flat)(*[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas])
     forget_source(made)
     made.graph.eliminate_dead_code()

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.core import collector
 from tinyshard.core.layout import Axes
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import undisturbed
 from tinyshard.partition import batches
 from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import (
@@ -44,12 +44,12 @@ aten = torch.ops.aten
 
 
 @lifecycle.at_start
+@in_trace_thread(collector.paused_for_imports)
 def _load_rules() -> None:
     """Load what the first op needs (a second of imports) now, while the workers start, so that no op waits for it."""
-    with collector.paused_for_imports(), undisturbed():
-        from tinyshard.partition import dtensor
+    from tinyshard.partition import dtensor
 
-        dtensor.warm_up()
+    dtensor.warm_up()
 
 
 def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> Plan:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tinyshard.core import config
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
-from tinyshard.core.undisturbed import apart
+from tinyshard.core.torch_state import outside_trace
 from tinyshard.runtime.options import (
     COLLECTIVES,
     DEFAULT_DEVICES,
@@ -91,7 +91,7 @@ def init(
     start: Callable[[], ProcessPool | LocalRuntime]
     if kind == "process":
         open_standard_descriptors()
-    with apart(), _choosing:  # a traced function may be the first to use the devices
+    with outside_trace(), _choosing:  # a traced function may be the first to use the devices
         if address:
             start = _prepared_on_hosts(address, wanted, where, collectives)
         elif where == "gpu":
@@ -100,7 +100,7 @@ def init(
             start = _prepared_here(kind, wanted or DEFAULT_DEVICES, way)
         _end_runtime()  # only now: what cannot be prepared leaves the devices that there are
         _runtime = start()
-    with apart():
+    with outside_trace():
         for prepare in _at_start:
             prepare()
 

@@ -21,8 +21,8 @@ from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
+from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
-from tinyshard.core.undisturbed import default_keys
 from tinyshard.runtime.collectives.base import MOST_HANDED, Request
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, Wanted, by_devices, put_together

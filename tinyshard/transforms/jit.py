@@ -34,6 +34,11 @@ def jit(
     operands; after that a call is one message to each device. Also a decorator, with or without arguments. Another
     `jit` of the same function finds the same traces.
 
+    A trace runs the function in a thread of its own, which the caller waits for. It has the caller's context variables,
+    and what it sets of them is set for the caller when it ends; `breakpoint()`, `input()` and `print` reach the user.
+    Ctrl-C ends it at its line or at its next op. Where it reaches neither, as in a long call of C code, a second Ctrl-C
+    abandons it: it ends in the background.
+
     grad, jvp, vmap and `.backward()` of it run programs too: one of the function, and one of its derivative, made from
     the trace (which computes the function's values again); so results require a gradient where an operand or a
     closed-over tensor does. In the function of another jit it becomes a part of that one's program, and its shardings

@@ -22,20 +22,21 @@ from tinyshard.compile import replay
 from tinyshard.compile.executable import Elsewhere
 from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
-from tinyshard.compile.tracing import trace
+from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
+from tinyshard.core.torch_state import outside_trace
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import apart, undisturbed
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
 from tinyshard.primitives.inlining import Axes, inline
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.sharding import NamedSharding, P, Sharding
-from tinyshard.sharding.mesh import layout_on
+from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.sharding.named import spec_of
 from tinyshard.transforms.vmap import vmap
 
@@ -203,7 +204,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
 MANUAL_REGION = ManualRegionPrimitive()
 
 
-@apart()  # the values of its nodes belong to no trace that is in progress
+@outside_trace()  # the values of its nodes belong to no trace that is in progress
 def _alone(region: ManualRegion) -> TraceCacheEntry:
     graph = torch.fx.Graph()
     inputs, results = [], []
@@ -230,6 +231,17 @@ def entry_of(region: ManualRegion) -> TraceCacheEntry:
     return _kept(region, "entry", lambda: _alone(region))
 
 
+@in_trace_thread()
+def trace_region(mesh: Mesh, *args: Any) -> Traced:
+    """Trace a function of shards, with the names of the mesh's axes in scope.
+
+    Args:
+        args: those of `trace`.
+    """
+    with axis_names.mapped_to_devices(mesh.shape):
+        return trace(*args)
+
+
 def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
     """What is made of a region, made once."""
     if key not in region.made:
@@ -247,10 +259,10 @@ def _derived(
     """
 
     def make() -> ManualRegion:
-        with undisturbed(), axis_names.mapped_to_devices(region.mesh.shape):
-            traced = trace(
-                (), lambda xs: tuple(function(*xs)), metas, lambda: [f"shard {i}" for i in range(len(metas))]
-            )
+        def names() -> list[str]:
+            return [f"shard {i}" for i in range(len(metas))]
+
+        traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
         return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
 
     return _kept(region, (key, config.key()), make)

@@ -24,17 +24,15 @@ from tinyshard.compile.executable import DeviceAssignment, assembled
 from tinyshard.compile.outlived import refuse_holders
 from tinyshard.compile.signature import Bound, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
-from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
-from tinyshard.core.undisturbed import undisturbed
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.transforms.jitted import Jitted
-from tinyshard.transforms.manual_region_rules import MANUAL_REGION, apply_region, entry_of
+from tinyshard.transforms.manual_region_rules import MANUAL_REGION, apply_region, entry_of, trace_region
 
 
 @dataclass(frozen=True)
@@ -133,8 +131,7 @@ class OverDevices(Jitted):
 
         metas = bound.signature.metas
         shards = [replace(m, shape=at.shard_shape(m.shape)) for m, at in zip(metas, split.ins, strict=True)]
-        with undisturbed(), axis_names.mapped_to_devices(split.mesh.shape):
-            traced = trace(roots, call, shards, bound.names, bound.signature.numbers)
+        traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
         self._check(region)
         return entry_of(region)

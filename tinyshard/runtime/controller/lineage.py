@@ -18,6 +18,7 @@ from traceback import walk_tb
 from types import FrameType
 from typing import Any
 
+from tinyshard.core.trace_thread import BODY, waiting_frame
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH, ipython_shell
 from tinyshard.runtime.failure import Failure
@@ -50,7 +51,7 @@ def users_line() -> Where:
             name != "<string>" or frame.f_globals.get("__name__") == "__main__"
         ):
             break
-        frame = frame.f_back
+        frame = frame.f_back if frame.f_code is not BODY else waiting_frame()
     assert frame is not None
     return Where(frame.f_code.co_filename, frame.f_lineno)
 

@@ -11,6 +11,7 @@ import torch
 
 from tinyshard.core import progress
 from tinyshard.core.errors import RuntimeStateError
+from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
@@ -27,6 +28,12 @@ GLANCE_FOR_S = 0.05
 BETWEEN_GLANCES_S = 0.005
 # what a notebook shows of a long wait
 _WAITING = "waiting for the devices"
+
+
+def _go_on() -> None:
+    """Between two looks of a wait: say that it goes on; or end it, where it is a trace's."""
+    progress.still_doing()
+    raise_interruption()
 
 
 class Waiting:
@@ -61,7 +68,7 @@ class Waiting:
             try:
                 with progress.doing("starting the devices"):
                     while not dispatcher.started.wait(LOOK_EVERY_S):
-                        progress.still_doing()
+                        _go_on()
             except KeyboardInterrupt:
                 self.cancel()
                 raise
@@ -205,7 +212,7 @@ class Waiting:
         Raises:
             CollectiveTimeoutError: none of the devices that the wait depends on makes progress.
         """
-        progress.still_doing()
+        _go_on()
         now_s = time.monotonic()
         if now_s - patience.looked_s < LOOK_EVERY_S / 2:
             return
