@@ -156,12 +156,19 @@ ts.jit(f)(x)
 """
 
 
+IN_THE_TRACE = ["tinyshard/compile/tracing.py", "-> return v @ v"]
+OF_THE_CALLER = ["-> ts.jit(f)(x)", "tinyshard/transforms/jitted.py"]
+
+
 @pytest.mark.parametrize(
-    ("stop", "options", "commands"),
-    [("breakpoint()", [], "where\nquit\n"), ("pass", ["-m", "pdb"], "continue\nwhere\nquit\nquit\n")],
+    ("stop", "options", "commands", "frames"),
+    [
+        ("breakpoint()", [], "where\nquit\n", IN_THE_TRACE),  # the frames of a thread: a trace has one of its own
+        ("pass", ["-m", "pdb"], "continue\nwhere\nquit\nquit\n", [*OF_THE_CALLER, *IN_THE_TRACE]),
+    ],
     ids=["at a breakpoint", "after the error"],
 )
-def test_pdb_lists_every_frame(tmp_path: Path, stop: str, options: list[str], commands: str) -> None:
+def test_pdb_lists_every_frame(tmp_path: Path, stop: str, options: list[str], commands: str, frames: list[str]) -> None:
     script = tmp_path / "script.py"
     script.write_text(DEBUGGED.format(stop=stop))
     done = subprocess.run(
@@ -172,12 +179,7 @@ def test_pdb_lists_every_frame(tmp_path: Path, stop: str, options: list[str], co
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-    for frame in (
-        "-> ts.jit(f)(x)",
-        "tinyshard/transforms/jitted.py",
-        "tinyshard/compile/tracing.py",
-        "-> return v @ v",
-    ):
+    for frame in frames:
         assert frame in done.stdout
 
 
