@@ -310,7 +310,7 @@ def test_an_optimizer_of_torchs_says_that_new_parameters_are_a_result(kind):
     weight.grad = x.detach()
     eager = kind([weight])
     with pytest.raises(
-        ts.ImmutableError, match=r"of torch\.optim changes(?s:.*)in torch\.optim(?s:.*)ts\.optim\.functional"
+        ts.ImmutableError, match=r"changes(?s:.*)in torch\.optim(?s:.*)ts\.optim\.functional"
     ):
         eager.step()
     plain = kind([torch.nn.Parameter(torch.ones(3))])
