@@ -9,7 +9,7 @@
                         lax.axis_index axis_size
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
-    pictures            debug.visualize_array_sharding debug.visualize_sharding
+    pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
     errors              errors.ShardingError errors.MappingError ...
@@ -47,7 +47,7 @@ from tinyshard.core import collector as _collector  # isort: skip
 with _collector.paused_for_imports():
     __import__("torch")
 
-from tinyshard import lax, random, sharding
+from tinyshard import debug, lax, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.function_overrides import replaced as _replaced
@@ -78,7 +78,7 @@ from tinyshard.core.errors import (
 )
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
-from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, debug, mesh_utils
+from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
@@ -93,7 +93,6 @@ _replaced.install()
 _sys.modules.update(
     {
         "tinyshard.config": config,
-        "tinyshard.debug": debug,
         "tinyshard.errors": errors,
         "tinyshard.mesh_utils": mesh_utils,
         "tinyshard.platform": platform,
