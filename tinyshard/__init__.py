@@ -10,7 +10,7 @@
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     training            random.functional optim.functional optim.clip_by_global_norm
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
-    pictures            debug.visualize_array_sharding debug.visualize_sharding
+    pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
     errors              errors.ShardingError errors.MappingError ...
@@ -49,7 +49,7 @@ from tinyshard.core import collector as _collector  # isort: skip
 with _collector.paused_for_imports():
     __import__("torch")
 
-from tinyshard import lax, optim, random, sharding
+from tinyshard import debug, lax, optim, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
@@ -83,7 +83,7 @@ from tinyshard.core.errors import (
 )
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
-from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, debug, mesh_utils
+from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
@@ -99,7 +99,6 @@ _replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REP
 _sys.modules.update(
     {
         "tinyshard.config": config,
-        "tinyshard.debug": debug,
         "tinyshard.errors": errors,
         "tinyshard.mesh_utils": mesh_utils,
         "tinyshard.platform": platform,

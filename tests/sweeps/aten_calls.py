@@ -25,7 +25,7 @@ from tests.sweeps.op_db import DTYPES, OPS, samples
 from tinyshard.core.layout import Layout
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
-from tinyshard.partition import dtensor, partitioner
+from tinyshard.partition import partitioner
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.runtime.controller.refs import Wanted
 
@@ -115,15 +115,11 @@ class Outcome:
     """One call, partitioned and run.
 
     Attributes:
-        by_rule: whether a rule of DTensor's decided the layouts.
-        turned: whether a block had transposed memory.
         wrong: how the result differs; None if it is right.
         case: operands, layouts and other arguments.
         steps: what the program does.
     """
 
-    by_rule: bool
-    turned: bool
     wrong: str | None
     case: str
     steps: tuple[str, ...]
@@ -194,29 +190,14 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
     args, kwargs = tree_unflatten(whole, form)
     expected = op(*args, **kwargs)
     args, kwargs = tree_unflatten(operands, form)
-    asked: list[bool] = []
-    by_rule = dtensor.by_rule
-
-    def noted(*given: Any) -> Any:
-        made = by_rule(*given)
-        asked.append(True)
-        return made
-
-    dtensor.by_rule = noted
-    try:
-        results = partitioner.finish(builder, partitioner.apply(builder, op, tuple(args), kwargs))
-    finally:
-        dtensor.by_rule = by_rule
+    results = partitioner.finish(builder, partitioner.apply(builder, op, tuple(args), kwargs))
     made = [x for x in results if x is not None]
     program = builder.finish([x.number for x in made])
     outputs = runtime.run(program, buffers, None)
     flat = list(expected) if isinstance(expected, list | tuple) else [expected]
     wrong = _difference(flat, results, made, outputs, axes)
     others = [x for x in leaves if not isinstance(x, torch.Tensor)]
-    is_turned = any("turned" in one for one in told)
-    return Outcome(
-        bool(asked), is_turned, wrong, f"{axes}: {'; '.join(told)}; {others}", tuple(s.op for s in program.steps)
-    )
+    return Outcome(wrong, f"{axes}: {'; '.join(told)}; {others}", tuple(s.op for s in program.steps))
 
 
 def _random_dims(draw: random.Random, shape: Sequence[int], axes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -321,12 +302,12 @@ def _difference(
         everything = {d: tuple(slice(0, n) for n in local.shape) for d in range(count)}
         for device in range(count):
             (got,) = runtime.gather([Wanted(buffer, {device: everything[device]}, local.shape, local.dtype)])
-            if not _same(got, want[layout.index(device, tuple(want.shape))], want):
+            if not same(got, want[layout.index(device, tuple(want.shape))], want):
                 return f"result {number} is wrong on device {device}"
     return None
 
 
-def _same(got: torch.Tensor, want: torch.Tensor, whole: torch.Tensor) -> bool:
+def same(got: torch.Tensor, want: torch.Tensor, whole: torch.Tensor) -> bool:
     if not (want.is_floating_point() or want.is_complex()):
         return torch.equal(got, want)
     sizes = whole.abs().nan_to_num(0.0, 0.0, 0.0)
@@ -353,4 +334,4 @@ def outcomes(op: Any, calls: Sequence[Call], count: int) -> Iterator[tuple[str, 
                 yield seed, outcome
 
 
-__all__ = ["Outcome", "collect", "hold", "outcomes"]
+__all__ = ["Outcome", "collect", "hold", "outcomes", "same"]

@@ -56,6 +56,12 @@ def calls() -> dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
                 by = t(*out.shape)
                 add(aten.nll_loss2d_backward.default, by, deep, deep_target, weight, reduction, ignored, total)
 
+    # slices of all of a dim, which keep its cut
+    add(aten.slice.Tensor, x, 0, 0, 20)
+    add(aten.slice.Tensor, x, 1, 0, 2**63 - 1)
+    add(aten.slice_backward.default, x, [20, 10], 0, 0, 20, 1)
+    add(aten.slice_scatter.default, x, g, 1, 0, 10)
+
     cube, by = t(10, 4, 20), t(10, 4, 20)
     for normalized in ([20], [4, 20]):
         weight, bias = t(*normalized), t(*normalized)

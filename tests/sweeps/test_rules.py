@@ -10,8 +10,7 @@ import pytest
 
 import tinyshard as ts
 from tests.extent import drawn
-from tests.sweeps import aten_calls
-from tinyshard.partition.verified import ANY_STRIDES, RULES
+from tests.sweeps import aten_calls, factors
 
 DRAWS = drawn(1, 3, 60)
 PARTS = drawn(16, 16, 24)  # none takes longer than the limit of a test
@@ -53,7 +52,17 @@ def test_an_op_partitioned_in_random_layouts_gives_what_torch_gives(part: int) -
     assert not wrong, "\n".join(wrong[:10])
 
 
-@pytest.mark.sweep  # a drawn part meets a part of the ops
-def test_every_verified_rule_and_kernel_is_of_an_op_that_the_sweep_meets() -> None:
-    assert set(found()) >= RULES
-    assert set(found()) >= ANY_STRIDES
+CALLS = drawn(2, 6, 60)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_an_op_on_blocks_gives_blocks_or_parts_of_the_result_as_its_rule_says(part: int) -> None:
+    wrong = []
+    for name in sorted(found())[part::PARTS]:
+        op, calls = found()[name]
+        for call in [*calls[: CALLS // 2], *calls[CALLS // 2 :][-CALLS // 2 :]]:
+            try:
+                wrong += [f"{name}: {problem}" for problem in factors.problems(op, call)]
+            except Exception as error:
+                wrong.append(f"{name}: {type(error).__name__}: {error}")
+    assert not wrong, "\n".join(wrong[:10])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import tinyshard as ts
 from tinyshard.core.layout import Layout, replicated
+from tinyshard.debug import visualize_array_sharding, visualize_sharding
 from tinyshard.draw.text import sharding_text
-from tinyshard.sharding.debug import visualize_array_sharding, visualize_sharding
 
 # What jax.debug.visualize_sharding printed (JAX 0.10.2 with rich, CPU devices) for these layouts.
 JAX_PRINTED = [

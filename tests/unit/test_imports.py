@@ -19,7 +19,7 @@ NOTEBOOK_TOOLS = ("IPython", "ipywidgets", "matplotlib")
 
 # What may not be imported: (the importer, the imported ones). A module stands for all that lies beneath it.
 FORBIDDEN = [
-    ("tinyshard", (*NOTEBOOK_TOOLS, "course", "notebooks", "tests")),
+    ("tinyshard", (*NOTEBOOK_TOOLS, "torch.distributed.tensor", "course", "notebooks", "tests")),
     ("tinyshard.core", ("torch.distributed",)),
     ("tinyshard.draw", ("torch.distributed",)),
     ("course", ("notebooks", "tests")),
@@ -49,7 +49,6 @@ KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 
 # Imports inside of functions, all of them for what it costs to load the module: no circle needs one.
 LATE = {
-    "tinyshard.partition.strategy": {"tinyshard.partition.dtensor"},  # DTensor: half a second
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {

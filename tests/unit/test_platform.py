@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import tinyshard as ts
-from tinyshard.partition import dtensor
+from tinyshard.partition import plan
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.local import LocalRuntime
 
@@ -108,16 +108,14 @@ def test_devices_may_be_used_first_within_a_trace(use):
     x = torch.arange(8.0)
     for traced in (ts.jit(FIRST_USES[use]), ts.make_graph(FIRST_USES[use])):
         ts.shutdown()
-        dtensor.warm_up.cache_clear()  # as in a new process
-        dtensor._mesh.cache_clear()
+        plan.warm_up.cache_clear()  # as in a new process
         made = traced(x)
     assert "mul" in str(made)
     assert ts.jit(FIRST_USES[use])(x).tolist() == [2 * i for i in range(8)]
 
 
 def test_devices_may_be_started_under_a_mode_of_torch():
-    dtensor.warm_up.cache_clear()
-    dtensor._mesh.cache_clear()
+    plan.warm_up.cache_clear()
     with torch.device("meta"), FakeTensorMode():
         ts.init(8, runtime="local")
     assert torch.sin(ts.array([0.0, 0.0])).tolist() == [0, 0]

@@ -309,9 +309,7 @@ def test_an_optimizer_of_torchs_says_that_new_parameters_are_a_result(kind):
     weight = torch.nn.Parameter(x)
     weight.grad = x.detach()
     eager = kind([weight])
-    with pytest.raises(
-        ts.ImmutableError, match=r"changes(?s:.*)in torch\.optim(?s:.*)ts\.optim\.functional"
-    ):
+    with pytest.raises(ts.ImmutableError, match=r"changes(?s:.*)in torch\.optim(?s:.*)ts\.optim\.functional"):
         eager.step()
     plain = kind([torch.nn.Parameter(torch.ones(3))])
     for call in (plain.step, plain.zero_grad):

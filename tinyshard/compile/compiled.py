@@ -217,6 +217,14 @@ class Lowered:
     def __repr__(self) -> str:
         return f"<{self._name}, traced: {len(self._traced.graph.graph.nodes)} nodes>"
 
+    @property
+    def graph(self) -> torch.fx.GraphModule:
+        """The ops on whole tensors.
+
+        Communication: none.
+        """
+        return self._traced.graph
+
     def as_text(self) -> str:
         """The ops on whole tensors, one a line.
 

@@ -22,11 +22,13 @@ import torch
 from torch.fx.node import Node
 
 from tinyshard.core.layout import Axes
-from tinyshard.partition.op_table import SCALES, op_traits, scales_parts
+from tinyshard.partition.op_table import op_traits
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
+from tinyshard.partition.rules.elementwise import scales_parts
 
 aten = torch.ops.aten
 
+_SCALES = {aten.mul.Tensor, aten.div.Tensor}
 _ADDS = {aten.add.Tensor, aten.sub.Tensor}  # of what is partial likewise
 
 
@@ -74,8 +76,8 @@ class LookAhead:
     def _is_linear(self, user: Node, node: Node, cone: set[Node]) -> bool:
         """Whether an op leaves the sum partial that is `node`."""
         op: Any = user.target
-        if op in SCALES:
-            return scales_parts(op, user.args, node.meta["val"].dtype)
+        if op in _SCALES:
+            return scales_parts(op, user.args[1], node.meta["val"].dtype)
         others = [x for x in user.all_input_nodes if x is not node]
         if op in _ADDS:
             return bool(others) and all(x in cone or self._is_partial(x, unknown=True) for x in others)

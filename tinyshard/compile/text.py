@@ -72,7 +72,7 @@ def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None =
             params = {"over": "*".join(names)}
         if step.op in CROSSING:
             note = f"    # {bytes_sent(program, step):,} bytes"
-            note += f", gathered for {reasons[number].op}" if number in reasons else ""
+            note += f", gathered for {reasons[number].op}: {reasons[number].why}" if number in reasons else ""
         named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
         lines.append(
             f"  {program.made_by(step) or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}"

@@ -1,15 +1,16 @@
 """From one op on whole tensors to steps on shards.
 
+rule             how the dims of operands and results correspond, by factors: its text, and the check as it is made
+rules            the rule of each op: tables
+layouts          the layouts of an op's operands and results by its rule: one procedure for all ops
+plan             the plan of an op: these layouts, its arguments for shards, why an operand is gathered
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
-strategy         which plan an op gets
-plan             the layout that each operand must have, and the layout of each result
-batches          a plan for ops that compute each item of a batch alone
 on_meta          the shapes and dtypes that an op makes
-op_table         what tinyshard itself knows of torch's ops: tables
+op_table         what neither torch's schemas nor the rules say of ops: tables
+strides          which kernels take operands of any strides
 decompositions   ops written in other ops that can be partitioned: two tables
-dtensor          a plan by DTensor's rule; every touch of torch's internal API for it
-verified         which of these rules the sweep has found right; written by `python -m tests.sweeps.verify`
 deferred         fills, and what is computed from them alone, made in the layout of their first consumer
 reshard          from one layout to another over the same devices, cheapest exchanges first
 whole_blocks     cat and split along a sharded dim
+rule_text        a rule in words
 """

@@ -35,9 +35,8 @@ def always(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Function | N
         return _mean_of_sums(op, position)
     if op in _NLL_FORWARD and args[3] == _MEAN:
         return _mean_of_nll(op)
-    position = _OVER_ALL.get(op)
-    if position is not None and args[0].shape and list(args[position : position + 1]) == [[]]:
-        return _over_all(op, position)
+    if op is aten.nansum.default and args[0].shape and list(args[1:2]) == [[]]:
+        return _nansum_of_all
     if op is aten.linalg_lu_solve.default and (args[0].shape[:-2] != args[2].shape[:-2] or len(args[0].shape) > 3):
         return _lu_solve
     if op is aten.index_put.default and len(args[1]) == 1 and has_mask(args[1]) and not args[2].shape:
@@ -52,6 +51,11 @@ def where_cut(op: Any) -> Function | None:
 
         return decomposition_table[op]
     return _WHERE_CUT.get(op)
+
+
+def is_replaced_where_cut(op: Any) -> bool:
+    """Whether `where_cut` has a function for an op."""
+    return op in _OF_TORCH or op in _WHERE_CUT
 
 
 def _argument(args: Sequence[Any], kwargs: dict[str, Any], position: int, name: str) -> Any:
@@ -77,7 +81,7 @@ def _added(product: Function) -> Function:
     return made
 
 
-# DTensor wants their bias as a partial sum; as two ops, each has a rule
+# of a product that is partial, what is added would be added on each device
 _ADDED_PRODUCTS: dict[Any, Function] = {
     aten.addmm.default: _added(aten.mm),
     aten.addmv.default: _added(aten.mv),
@@ -125,30 +129,9 @@ def _mean_of_nll(op: Any) -> Function:
     return forward
 
 
-# reductions -> position of `dim`, where [] means all dims, as None does: DTensor's rules take it for none
-_OVER_ALL = {
-    aten.sum.dim_IntList: 1,
-    aten.nansum.default: 1,
-    aten.mean.dim: 1,
-    aten.count_nonzero.dim_IntList: 1,
-    aten.var.correction: 1,
-    aten.std.correction: 1,
-    aten.var_mean.correction: 1,
-    aten.std_mean.correction: 1,
-    aten.linalg_vector_norm.default: 2,
-    aten.norm.ScalarOpt_dim: 2,
-    aten.norm.ScalarOpt_dim_dtype: 2,
-}
-
-
-@cache
-def _over_all(op: Any, position: int) -> Function:
-    """A reduction over all dims, which are named."""
-
-    def reduced(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
-        return op(x, *rest[: position - 1], list(range(x.dim())), *rest[position:], **kwargs)
-
-    return reduced
+def _nansum_of_all(x: torch.Tensor, dim: Sequence[int], *rest: Any, **kwargs: Any) -> torch.Tensor:
+    """With its dims named: torch's meta kernel takes no dims for none, its other kernels for all."""
+    return torch.nansum(x, list(range(x.dim())), *rest, **kwargs)
 
 
 def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, **kwargs: Any) -> torch.Tensor:

@@ -11,7 +11,6 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.holdable import check_makes_holdable, check_result
-from tinyshard.core.layout import Axes
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
@@ -29,8 +28,8 @@ class UnknownShape(Exception):
     """The shape of the result depends on values (nonzero, boolean masks): only running the op tells it."""
 
 
-def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[ShapedType | None, ...]:
-    """Shapes and dtypes of the results, on whole tensors or on shards.
+def run_on_meta(op: Any, args: Any, kwargs: Any) -> tuple[ShapedType | None, ...]:
+    """Shapes and dtypes of the results, on whole tensors.
 
     Raises:
         UnknownShape: the shape depends on values.
@@ -39,7 +38,7 @@ def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> 
     check_makes_holdable(op)
 
     def empty(x: ShardedVar) -> torch.Tensor:
-        return torch.empty(x.local(axes).shape if local else x.shape, dtype=x.dtype, device="meta")
+        return torch.empty(x.shape, dtype=x.dtype, device="meta")
 
     by_values = torch.Tag.data_dependent_output in op.tags or torch.Tag.dynamic_output_shape in op.tags
     if by_values and not _is_shaped_by_arguments(op, args, kwargs):
@@ -49,18 +48,18 @@ def run_on_meta(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> 
         meta_kwargs = {**meta_kwargs, "device": torch.device("meta")}
     op = aten.reshape.default if op in AS_RESHAPE else op
     if meta_differs(op, args):
-        return _run_on_zeros(op, args, kwargs, axes, local=local)
+        return _run_on_zeros(op, args, kwargs)
     try:
         out = op(*meta_args, **meta_kwargs)
     except NotImplementedError:  # torch has no meta kernel for it
-        return _run_on_zeros(op, args, kwargs, axes, local=local)
+        return _run_on_zeros(op, args, kwargs)
     except (AssertionError, KeyError):  # its meta kernel, in Python, meets dtypes so that no kernel takes
         check_takes(op, args, kwargs)
         raise
     return _metas(op, out)
 
 
-def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -> tuple[ShapedType | None, ...]:
+def _run_on_zeros(op: Any, args: Any, kwargs: Any) -> tuple[ShapedType | None, ...]:
     """As `run_on_meta`, with the kernel of the CPU: the only other way to learn the shapes.
 
     Raises:
@@ -70,7 +69,7 @@ def _run_on_zeros(op: Any, args: Any, kwargs: Any, axes: Axes, *, local: bool) -
         raise UnknownShape(str(op))
 
     def zeros(x: ShardedVar) -> torch.Tensor:
-        return torch.zeros(x.local(axes).shape if local else x.shape, dtype=x.dtype)
+        return torch.zeros(x.shape, dtype=x.dtype)
 
     zero_args, zero_kwargs = tree_map_only(ShardedVar, zeros, (args, kwargs))
     try:

@@ -1,8 +1,7 @@
-"""From ops on whole tensors to steps on shards: the plan of each op (`partition.strategy`), written into a program."""
+"""From ops on whole tensors to steps on shards: the plan of each op (`partition.plan`), written into a program."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -19,10 +18,11 @@ from tinyshard.core.trace_thread import in_trace_thread, in_turn
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.on_meta import UnknownShape, check_takes
-from tinyshard.partition.op_table import AS_RESHAPE, needs_contiguous
-from tinyshard.partition.plan import gathered, local_types
+from tinyshard.partition.op_table import AS_RESHAPE
+from tinyshard.partition.plan import gathered, local_types, plan
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
-from tinyshard.partition.strategy import plan
+from tinyshard.partition.rules.call import is_tensor
+from tinyshard.partition.strides import needs_contiguous
 from tinyshard.partition.whole_blocks import joined
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]
@@ -54,7 +54,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     given, _ = tree_flatten((args, kwargs))
     wanted, form = tree_flatten((planned.args, planned.kwargs))
     numbers = {x.number: x for x in given if isinstance(x, ShardedVar)}
-    if any(is_gathered(numbers[x.number], x, builder.axes) for x in wanted if isinstance(x, ShardedVar)):
+    if any(planned.why):
         function = where_cut(op)
         if function is not None:
             return _apply_function(builder, op, function, args, kwargs)
@@ -62,9 +62,10 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
         if moved is not None:
             return moved
     leaves: list[Any] = []
+    why = iter(planned.why)
     for leaf in wanted:
         if isinstance(leaf, ShardedVar):
-            leaf = _brought(builder, numbers[leaf.number], leaf, op, planned.why)
+            leaf = _brought(builder, numbers[leaf.number], leaf, op, next(why))
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
     local = local_types(planned.results, builder.axes)
@@ -96,22 +97,11 @@ def emitted(
     return slots
 
 
-def is_gathered(have: ShardedVar, want: ShardedVar, axes: Sequence[int]) -> bool:
-    """Whether an operand is to lie in fewer parts than it does."""
-
-    def parts(x: ShardedVar) -> int:
-        return math.prod(axes[a] for cut in x.dims for a in cut)
-
-    return parts(want) < parts(have)
-
-
 def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, why: str) -> Value:
     """Bring an operand into place, and write down why, where that gathers it."""
     first = len(builder.steps)
     value = bring(builder, have, want, op)
-    if is_gathered(have, want, builder.axes):
-        whole = [d for d, (h, w) in enumerate(zip(have.dims, want.dims, strict=True)) if len(w) < len(h)]
-        why = why or f"it computes along {'dim' if len(whole) == 1 else 'dims'} {', '.join(map(str, whole))}"
+    if why:
         for number in range(first, len(builder.steps)):
             if builder.steps[number].op == "all_gather":
                 builder.reasons[number] = Reason(str(op), why, builder.where)
@@ -120,14 +110,24 @@ def _brought(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any, why:
 
 def _apply_function(builder: Builder, op: Any, function: Function, args: Any, kwargs: Any) -> list[ShardedVar | None]:
     """Partition a function of whole tensors in place of an op, if the op takes these: its graph, node by node."""
-    leaves, form = tree_flatten((tuple(args), dict(kwargs)))
-    operands = [x for x in leaves if isinstance(x, ShardedVar)]
-    described = tuple(ShapedType(x.shape, x.dtype) if isinstance(x, ShardedVar) else x for x in leaves)
-    kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
-    graph = _graph(function, described, kinds, form, torch.get_default_dtype())
+    graph = graph_of(function, args, kwargs)
     check_takes(op, args, kwargs)
+    operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, ShardedVar)]
     made = evaluate(graph, _Decomposed(builder), operands)
     return tree_flatten(made)[0]
+
+
+def graph_of(function: Function, args: Any, kwargs: Any) -> torch.fx.GraphModule:
+    """The graph of a function of whole tensors that stands for an op.
+
+    Args:
+        function: the function.
+        args, kwargs: its arguments; a tensor among them is anything that has a shape and a dtype.
+    """
+    leaves, form = tree_flatten((tuple(args), dict(kwargs)))
+    described = tuple(ShapedType(tuple(x.shape), x.dtype) if is_tensor(x) else x for x in leaves)
+    kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
+    return _graph(function, described, kinds, form, torch.get_default_dtype())
 
 
 class _Decomposed(Interpreter):

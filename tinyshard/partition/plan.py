@@ -1,16 +1,40 @@
-"""The plan of one op: the layout that each operand must have, and the layout of each result."""
+"""The plan of one op: the layout that each operand must have, and the layout of each result.
+
+An op without a rule gathers its operands and runs on every device, which is always right; the plan says why.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import gc
+import itertools
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
-from torch.utils._pytree import tree_map_only
+import torch
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
+from tinyshard.core import collector
 from tinyshard.core.layout import Axes
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
+from tinyshard.partition.decompositions import is_replaced_where_cut
+from tinyshard.partition.layouts import choose
+from tinyshard.partition.on_meta import run_on_meta
+from tinyshard.partition.op_table import INSTEAD
 from tinyshard.partition.reshard import ShardedVar
+from tinyshard.partition.rule import Dim, Rule
+from tinyshard.partition.rules import Call, rule_of
+from tinyshard.partition.whole_blocks import JOINED
+from tinyshard.runtime import lifecycle
+
+aten = torch.ops.aten
+
+# of rows from the columns of a table, all that is computed later is gathered: rather the table, as other parameters are
+_GATHERED = {aten.embedding.default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +44,113 @@ class Plan:
     Attributes:
         op: the op to run on shards.
         args, kwargs: its arguments with a ShardedVar for each operand, in the layout that it must have.
-        results: for each flat result how it lies, number 0; None for a result that is None.
-        why: why operands are gathered that a rule might have kept in parts; empty where a rule decided.
+        results: the layout of each flat result, number 0; None for a result that is None.
+        why: for each operand why it is gathered, if it is.
     """
 
     op: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[ShardedVar | None, ...]
-    why: str = ""
+    why: tuple[str, ...]
+
+
+@lifecycle.at_start
+@lru_cache(maxsize=1)
+@in_trace_thread(collector.paused_for_imports)
+def warm_up() -> None:
+    """Plan once while the workers start: torch imports a second of itself when the first op runs on meta tensors."""
+    # the interpreter's last collection would walk all of that, for half a second, and free what ends with the process
+    atexit.register(gc.freeze)
+    rows = ShardedVar(0, (2, 2), torch.float32, ((0,), ()))
+    for op, args in ((aten.add.Tensor, (rows, 1)), (aten.mm.default, (rows, rows))):
+        plan(op, args, {}, (2,))
+
+
+def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> Plan:
+    """Decide how one op runs on shards. Pure: nothing is emitted, nothing communicates.
+
+    Args:
+        op: an OpOverload.
+        args, kwargs: its arguments, with a ShardedVar for each operand as it is.
+        axes: sizes of the program's axes.
+
+    Raises:
+        UnknownShape: only running tells the shape of the result.
+    """
+    op = INSTEAD.get(op, op)
+    whole = run_on_meta(op, args, kwargs)
+    leaves, form = tree_flatten((args, kwargs))
+    operands = [x for x in leaves if isinstance(x, ShardedVar)]
+    if all(x.is_whole for x in operands):
+        return everywhere(op, args, kwargs, whole, "")
+    if any(0 in x.shape for x in operands):
+        return everywhere(op, args, kwargs, whole, "an operand is empty")
+    rule = rule_of(Call.of(op, args, kwargs, whole))
+    if rule is None:
+        return everywhere(op, args, kwargs, whole, "there is no rule for it")
+    moves = not is_replaced_where_cut(op) and op not in JOINED | _GATHERED
+    chosen = choose(rule, operands, [r for r in whole if r is not None], axes, moves=moves)
+    wanted, results = iter(chosen.operands), iter(chosen.results)
+    args, kwargs = tree_unflatten([next(wanted) if isinstance(x, ShardedVar) else x for x in leaves], form)
+    parts = {f: math.prod(axes[a] for a in cut) for f, cut in chosen.cut.items()}
+    op, args, kwargs = on_shards(op, rule, args, kwargs, parts)
+    why = [_why_gathered(rule, *each) for each in zip(rule.operands, operands, chosen.operands, strict=True)]
+    return Plan(op, args, kwargs, tuple(None if r is None else next(results) for r in whole), tuple(why))
+
+
+def on_shards(
+    op: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any], parts: Mapping[str, int]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The op and its arguments for one device's shards: sizes among the arguments are those of blocks.
+
+    Args:
+        op: the op.
+        rule: its rule.
+        args, kwargs: its arguments.
+        parts: factor -> into how many parts it is cut.
+    """
+    if rule.on_shards is not None:
+        return rule.on_shards[0], (args[0], *rule.on_shards[1]), {}
+    new_args, new_kwargs = list(args), dict(kwargs)
+    names = [a.name for a in op._schema.arguments]
+    for name, dims in rule.arguments.items():
+        place = names.index(name)
+        if name not in kwargs and place >= len(args):
+            continue  # it is not given
+        counts = [math.prod(parts.get(f, 1) for f in dim) for dim in dims]
+        size = kwargs[name] if name in kwargs else args[place]
+        if isinstance(size, int):
+            local: Any = size // counts[0]
+        else:
+            local = [n // k if n > 0 else n for n, k in itertools.zip_longest(size, counts, fillvalue=1)]
+        if name in kwargs:
+            new_kwargs[name] = local
+        else:
+            new_args[place] = local
+    return op, tuple(new_args), new_kwargs
+
+
+def _why_gathered(rule: Rule, dims: Sequence[Dim], have: ShardedVar, want: ShardedVar) -> str:
+    """Why an operand gets fewer cuts than it has; empty if it does not."""
+    for d, (dim, had, kept) in enumerate(zip(dims, have.dims, want.dims, strict=True)):
+        if len(kept) >= len(had):
+            continue
+        names = " ".join(dim) or f"dim {d} of an operand"
+        if not dim or rule.whole & set(dim):
+            return f"{next((f for f in dim if f in rule.whole), names)} of `{rule}` must be whole"
+        if len(dim) > 1:
+            return f"blocks of ({names}) are not blocks of its result in `{rule}`"
+        return f"to gather {names} of `{rule}` sends the fewest bytes"
+    return ""
 
 
 def everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:
-    """Every device runs the op on whole operands."""
+    """Every device runs the op on whole operands, for the reason that is said."""
+    reasons = [why if any(x.dims) else "" for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
     args, kwargs = tree_map_only(ShardedVar, gathered, (args, kwargs))
     results = tuple(None if m is None else ShardedVar(0, m.shape, m.dtype, ((),) * len(m.shape)) for m in whole)
-    return Plan(op, args, kwargs, results, why)
+    return Plan(op, args, kwargs, results, tuple(reasons))
 
 
 def gathered(x: ShardedVar) -> ShardedVar:

@@ -23,6 +23,8 @@ from tinyshard.partition.reshard import ShardedVar
 
 aten = torch.ops.aten
 
+JOINED = {aten.cat.default, aten.split.Tensor, aten.split_with_sizes.default}
+
 
 def joined(builder: Builder, op: Any, args: Sequence[Any]) -> list[ShardedVar | None] | None:
     """Emit a cat or a split of operands that are all cut alike along its dim; None where it is another call.

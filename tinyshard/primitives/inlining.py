@@ -17,8 +17,9 @@ from tinyshard.core.collectives import group_positions
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Builder, Value
-from tinyshard.partition.op_table import ALIASES, INSTEAD, needs_contiguous
+from tinyshard.partition.op_table import ALIASES, INSTEAD
 from tinyshard.partition.partitioner import emitted
+from tinyshard.partition.strides import needs_contiguous
 from tinyshard.primitives.collective import Groups
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import compare_copies

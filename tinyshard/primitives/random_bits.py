@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.primitive import define
-from tinyshard.partition.op_table import BATCHED, Batch
 from tinyshard.primitives import floats
 from tinyshard.primitives.threefry import counter_words, words
 
@@ -118,8 +117,7 @@ DRAW = define(
 
 
 def drawn_from_alone(op: Any) -> None:
-    """Each key of a batch is drawn from alone: on devices that have a part of the batch, and under vmap."""
-    BATCHED[op] = Batch(-1)
+    """Each key of a batch is drawn from alone under vmap too."""
 
     def fronted(x: Any, dim: Any, size: int) -> Any:
         if not isinstance(x, Tensor):

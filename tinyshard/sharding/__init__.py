@@ -7,7 +7,6 @@
     of_module    `ts.shardings`: of the parameters of a module, by patterns of their names
     mesh_utils   `ts.mesh_utils`: create_device_mesh
     prefix       a tree of shardings that is a prefix of a tree of values
-    debug        `ts.debug`: the pictures that a learner prints
 
 The table of contents is as `jax.sharding`'s, which also has the meshes.
 """

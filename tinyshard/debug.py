@@ -1,8 +1,8 @@
-"""Look at where things are: the pictures that a learner prints."""
+"""Look at where things are, and why: the pictures and the rules that a learner prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,12 @@ from tinyshard.core.absent import names_of
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.draw.text import sharding_text
+from tinyshard.partition.rule_text import OpRules, rules_in
 from tinyshard.sharding import Sharding
 from tinyshard.sharding.base import checked_shape
+from tinyshard.transforms.jit import jit
 
-__all__ = ["visualize_array_sharding", "visualize_sharding"]
+__all__ = ["rule", "visualize_array_sharding", "visualize_sharding"]
 
 
 __getattr__ = names_of("tinyshard.debug", __all__)
@@ -100,3 +102,49 @@ def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
 def _short(value: Any) -> str:
     words = repr(value)
     return words if len(words) <= 60 else words[:57] + "..."
+
+
+def rule(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> OpRules:
+    """By which rule an op is computed in parts: which dims correspond, which may be cut, and what each device then has.
+
+    Each dim of an operand is named by a factor, as in an einsum. An axis of the mesh cuts one factor of an op, or none.
+
+        i k, k j -> i j +k      +k: each device has a part of the sum over k
+        a [b] -> a [b]          [b]: must be whole
+        a (b c) -> (a b) c      (b c): a dim of two factors, the most significant first
+        _                       a dim that must be whole
+
+    Args:
+        fun: an op, or a function of several.
+        args: its arguments, named ones too: Arrays, tensors or ShapeDtypeStructs; where they are does not matter.
+
+    Returns:
+        A tuple of the rules of the ops that `fun` calls, in order, each with `op` and `rule`; printed, it is a line for
+        each factor.
+
+    Raises:
+        TracedValueError, ImmutableError, DtypeError, StaticArgumentError: as `jit`, of a function.
+
+    Communication: none; nothing runs.
+
+    In JAX: has no counterpart; a `sharding_rule` of `jax.experimental.custom_partitioning` is written in like notation.
+
+    Example:
+        >>> x, y = torch.zeros(4, 6), torch.zeros(6, 8)
+        >>> rule(torch.mm, x, y)
+        aten.mm.default    i k, k j -> i j +k
+          i: cut along an axis, each device has its block of the result
+          k: cut along an axis, each device has a part of the sum
+          j: cut along an axis, each device has its block of the result
+        >>> rule(torch.cumsum, x, 1)
+        aten.cumsum.default    a [b] -> a [b]
+          a: cut along an axis, each device has its block of the result
+          b: must be whole
+    """
+    operands = [x for x in args if hasattr(x, "shape")]
+
+    def called(*tensors: Any) -> Any:
+        given = iter(tensors)
+        return fun(*(next(given) if hasattr(x, "shape") else x for x in args), **kwargs)
+
+    return rules_in(jit(called).lower(*operands).graph)

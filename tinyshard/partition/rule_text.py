@@ -1,0 +1,102 @@
+"""A rule in words, for a reader: a line for each factor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tinyshard.partition.decompositions import always
+from tinyshard.partition.partitioner import graph_of
+from tinyshard.partition.rule import SAME, Rule
+from tinyshard.partition.rules import Call, rule_of
+
+_COMBINED = {"sum": "sum", "avg": "mean", "max": "maximum", "min": "minimum", "product": "product"}
+
+
+def in_words(rule: Rule) -> list[str]:
+    """What each factor of a rule means.
+
+    Example:
+        >>> from tinyshard.partition.rule import parsed
+        >>> print(*in_words(parsed("i k, k j -> i j +k", [(2, 3), (3, 4)], [(2, 4)])), sep="\\n")
+        i: cut along an axis, each device has its block of the result
+        k: cut along an axis, each device has a part of the sum
+        j: cut along an axis, each device has its block of the result
+    """
+    tensors = (*rule.operands, *rule.results)
+    lines = [f"{f}: {_factor_in_words(rule, f)}" for f in rule.sizes]
+    if any(() in dims for dims in tensors):
+        lines.append("_: must be whole")
+    return lines
+
+
+def _factor_in_words(rule: Rule, f: str) -> str:
+    if f in rule.whole:
+        return "must be whole"
+    before = {g for dims in (*rule.operands, *rule.results) for dim in dims if f in dim for g in dim[: dim.index(f)]}
+    when = f", where {' and '.join(sorted(before))} is cut into single elements" if before else ""
+    has = [_result_in_words(rule, number, f) for number in range(len(rule.results))]
+    listed = " and ".join(filter(None, [", ".join(has[:-1]), *has[-1:]]))
+    return f"cut along an axis{when}" + (f", each device has {listed}" if has else "")
+
+
+def _result_in_words(rule: Rule, number: int, f: str) -> str:
+    result = f"result {number}" if len(rule.results) > 1 else "result"
+    how = rule.combined[number].get(f)
+    if how is None:
+        return f"its block of {result if len(rule.results) > 1 else 'the result'}"
+    if how == SAME:
+        return f"the whole {result}"
+    return f"a part of the {_COMBINED[how]}" + (f" that is {result}" if len(rule.results) > 1 else "")
+
+
+@dataclass(frozen=True)
+class OpRule:
+    """The rule of one op that a function calls.
+
+    Attributes:
+        op: its name.
+        rule: its rule; None if it has none.
+    """
+
+    op: str
+    rule: Rule | None
+
+    def __str__(self) -> str:
+        if self.rule is None:
+            return f"{self.op}: no rule, its operands are gathered"
+        return "\n".join([f"{self.op}    {self.rule}", *(f"  {line}" for line in in_words(self.rule))])
+
+
+class OpRules(tuple[OpRule, ...]):
+    """The rules of the ops that a function calls, in order; printed, a line for each factor."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(map(str, self))
+
+
+def rules_in(graph: GraphModule) -> OpRules:
+    """The rule of each op of a graph on whole tensors; of an op that is partitioned as several others, theirs."""
+    return OpRules(_rules_in(graph))
+
+
+def _rules_in(graph: GraphModule) -> Iterator[OpRule]:
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        args, kwargs = tree_map_only(Node, lambda x: x.meta["val"], (node.args, node.kwargs))
+        if not any(isinstance(x, torch.Tensor) for x in tree_leaves((args, kwargs))):
+            continue
+        function = always(node.target, args, kwargs)
+        if function is not None:
+            yield from _rules_in(graph_of(function, args, kwargs))
+            continue
+        made = node.meta["val"]
+        results = made if isinstance(made, list | tuple) else [made]
+        yield OpRule(str(node.target), rule_of(Call.of(node.target, args, kwargs, results)))

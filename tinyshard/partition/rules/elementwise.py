@@ -1,0 +1,85 @@
+"""Ops that compute each element from the elements at its place; of torch's tag `pointwise` are more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from tinyshard.partition.rule import SAME, Rule, letters
+from tinyshard.partition.rules.call import Call, Row, singles, tail
+
+aten = torch.ops.aten
+
+
+def elementwise(call: Call, *, whole: Iterable[int] = (), **more: Any) -> Rule:
+    """Dims correspond from the last one, as in broadcasting.
+
+    Args:
+        call: the call.
+        whole: dims that must be whole, counted in the largest shape.
+        **more: other attributes of the rule.
+    """
+    rank = max(map(len, (*call.shapes, *call.result_shapes)), default=0)
+    names = letters(rank)
+    dims = singles(names)
+    return call.rule(
+        [tail(dims, len(s)) for s in call.shapes],
+        [tail(dims, len(s)) for s in call.result_shapes],
+        whole=[names[d] for d in whole],
+        **more,
+    )
+
+
+def linear(call: Call) -> Rule:
+    """Of a part of a sum it makes a part of the sum."""
+    return elementwise(call, passes="summed")
+
+
+def added(call: Call) -> Rule:
+    """x + y of two tensors that are partial likewise; a number would be added on each device."""
+    return elementwise(call, passes="summed" if len(call.operands) == 2 else "")
+
+
+def scaled(call: Call) -> Rule:
+    """x * number and x / number."""
+    return elementwise(call, passes="summed" if scales_parts(call.op, call["other"], call.operands[0].dtype) else "")
+
+
+def scales_parts(op: Any, factor: Any, dtype: torch.dtype) -> bool:
+    """Whether `mul.Tensor` or `div.Tensor` may scale each part of a sum: by a number, and none becomes larger.
+
+    Parts may be far larger than their sum: of 3 and -2 divided by 0 the sum is NaN, and 1 / 0 is inf. In float16 small
+    numbers become 0.
+    """
+    if not isinstance(factor, int | float | complex) or dtype is torch.float16:
+        return False
+    return abs(factor) >= 1 if op is aten.div.Tensor else abs(factor) <= 1
+
+
+def unread(call: Call) -> Rule:
+    """Takes the shape of its operand and reads no element."""
+    return elementwise(call, passes="unread")
+
+
+def filled(call: Call) -> Rule:
+    """Takes the dtype of its operand alone: each device makes the whole."""
+    names = letters(len(call.shape))
+    result = [()] * len(call.result_shapes[0])
+    return call.rule([singles(names)], [result], [dict.fromkeys(names, SAME)], passes="unread")
+
+
+ROWS: dict[str, Row] = {
+    # that the tag `pointwise` leaves out
+    "copy _to_copy complex polar elu_backward hardswish leaky_relu_backward log_sigmoid_forward": elementwise,
+    "mish_backward softplus_backward rrelu_with_noise_backward floor_divide _prelu_kernel": elementwise,
+    "masked_fill.Tensor rsub.Tensor isin.Tensor_Scalar": elementwise,
+    "hardshrink_backward softshrink_backward hardsigmoid_backward hardswish_backward": elementwise,
+    "hardtanh_backward log_sigmoid_backward _prelu_kernel_backward": elementwise,
+    "neg clone alias alias_copy detach lift_fresh _conj _conj_physical": linear,
+    "add.Tensor sub.Tensor": added,
+    "mul.Tensor div.Tensor": scaled,
+    "full_like ones_like zeros_like empty_like fill.Scalar": unread,
+    "new_ones new_zeros new_full new_empty": filled,
+}

@@ -1,0 +1,61 @@
+"""Ops that compute each line along some dims by itself: these dims must be whole, the others may be cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tinyshard.partition.rule import Rule
+from tinyshard.partition.rules.call import Call, Family, Row
+from tinyshard.partition.rules.elementwise import elementwise
+
+
+def along(argument: str, **more: Any) -> Family:
+    """Lines along the dims that an argument names.
+
+    Args:
+        argument: "dim" or "dims".
+        **more: other attributes of the rule.
+    """
+    return lambda call: elementwise(call, whole=call.dims(argument), **more)
+
+
+def sliced(call: Call) -> Rule:
+    """A slice that takes all of its dim takes all of each block."""
+    whole = [d for d in call.dims("dim") if call.result_shapes[0][d] != call.shape[d]]
+    return elementwise(call, whole=whole, passes="moved")
+
+
+def padded(call: Call) -> Rule:
+    """Of zeros around a part of a sum is made a part of the sum."""
+    rank, pad = len(call.shape), call["pad"]
+    whole = {rank - 1 - i // 2 for i, n in enumerate(pad) if n}
+    return elementwise(call, whole=whole, passes="summed" if call["value"] == 0 else "")
+
+
+def repeated(call: Call) -> Rule:
+    """Dims that are repeated once may be cut."""
+    repeats = call["repeats"]
+    new = len(repeats) - len(call.shape)
+    return elementwise(call, whole=[d for d, n in enumerate(repeats) if n != 1 or d < new])
+
+
+def joined(call: Call) -> Rule | None:
+    """cat; torch takes empty tensors of one dim beside those of more."""
+    rank = len(call.result_shapes[0])
+    if any(len(s) != rank for s in call.shapes):
+        return None
+    return elementwise(call, whole=call.dims("dim", rank), passes="summed")
+
+
+ROWS: dict[str, Row] = {
+    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data": along("dim"),
+    "cumsum cumprod cummax cummin logcumsumexp": along("dim"),
+    "sort sort.stable topk linalg_cross glu glu_backward narrow_copy": along("dim"),
+    "_fft_c2c _fft_c2r _fft_r2c": along("dim"),
+    "flip roll": along("dims"),
+    "slice.Tensor": sliced,
+    "split.Tensor split_with_sizes split_with_sizes_copy": along("dim", passes="moved"),
+    "constant_pad_nd": padded,
+    "repeat": repeated,
+    "cat": joined,
+}

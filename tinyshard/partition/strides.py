@@ -1,0 +1,63 @@
+"""Which kernels take operands of any strides, and which are given contiguous ones.
+
+A handle does not know the strides of its shards, so what torch asks of them before it calls a kernel (`x.contiguous()`)
+does nothing, and a kernel may read memory in the wrong order. The kernels of the ops that have a rule take any strides,
+but for the rows here; those of other ops are given contiguous memory. The sweep of the rules gives each op transposed
+blocks, and finds a row that is missing.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from tinyshard.partition.rules import has_rule
+
+aten = torch.ops.aten
+
+_CONTIGUOUS = {
+    # kernels that go wrong, or warn, where a tensor overlaps itself as an expanded one does
+    aten.as_strided.default,
+    aten.view.dtype,
+    aten.view_as_real.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.searchsorted.Tensor,
+    aten.bucketize.Tensor,
+    # kernels that gave wrong numbers of transposed blocks, or that no sample of the sweep reaches
+    aten._linalg_det.default,
+    aten._linalg_slogdet.default,
+    aten._native_batch_norm_legit.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index_put.default,
+    aten._upsample_nearest_exact3d.default,
+    aten._upsample_nearest_exact3d_backward.default,
+    aten.native_group_norm.default,
+    aten.native_group_norm_backward.default,
+    aten.native_layer_norm_backward.default,
+    aten.nll_loss2d_backward.default,
+    aten.scatter.value_reduce,
+    aten.view_as_complex.default,
+}
+# ops without a rule, which are partitioned as a product and an addition
+_ANY_STRIDES = {aten.addmm.default, aten.addmv.default, aten.addbmm.default, aten.baddbmm.default}
+
+
+@cache
+def needs_contiguous(op: Any) -> bool:
+    """Whether an op is given contiguous operands.
+
+    Example:
+        >>> needs_contiguous(aten.sin.default)
+        False
+        >>> needs_contiguous(aten.mkldnn_rnn_layer.default)
+        True
+    """
+    if op in _CONTIGUOUS:
+        return True
+    return bool(op.namespace != "tinyshard" and op not in _ANY_STRIDES and not has_rule(op))
