@@ -90,6 +90,7 @@ SILENT: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "buckets of tiles": (lambda x: torch.bucketize(x, torch.tensor([0.5, 1.0])), ((X, 4, 2),)),
     "which of tiles are in a list": (lambda x: torch.isin(x, torch.tensor([0.5, 1.0])), ((X, 4, 2),)),
     "columns turned to rows": (lambda x: x.rot90(-1), ((X, 1, 8),)),
+    "a copy into tiles": (lambda x, y: aten.copy(x, y), ((X, 4, 2), (X, 4, 2))),
     "conjugate": (lambda x: torch.view_as_complex(x.reshape(16, 8, 2)).conj() + 0, ((X, 8, 1),)),
 }
 
