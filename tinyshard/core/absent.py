@@ -106,8 +106,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "tinyshard.lax": {
         "cond": "torch.cond(condition, if_true, if_false, operands)",
-        "scan": "a Python loop, which a trace unrolls",
-        "fori_loop": "a Python loop, which a trace unrolls",
+        "fori_loop": "ts.lax.scan(lambda c, i: (f(i, c), None), x, torch.arange(n))",
         "while_loop": "a Python loop, outside of jit if it asks for values",
         "select": "torch.where",
         "stop_gradient": "x.detach()",

@@ -1,10 +1,11 @@
-"""Collectives over named axes, the same under vmap, pmap and shard_map; and the constraint on where a value lives.
+"""Collectives over named axes, the same under vmap, pmap and shard_map; loops; the constraint on where a value lives.
 
 reduce      psum pmean pmax pmin
 gather      all_gather psum_scatter
 exchange    all_to_all pswapaxes
 permute     ppermute pshuffle
 index       axis_index axis_size
+scan        scan
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -18,6 +19,7 @@ from tinyshard.lax.gather import all_gather, psum_scatter
 from tinyshard.lax.index import axis_index, axis_size
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
+from tinyshard.lax.scan import scan
 
 __all__ = [
     "all_gather",
@@ -32,6 +34,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "scan",
     "with_sharding_constraint",
 ]
 

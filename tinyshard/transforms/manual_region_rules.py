@@ -31,7 +31,7 @@ from tinyshard.core.primitive import FunctionPrimitive, Handle
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import apart, undisturbed
 from tinyshard.partition.reshard import ShardedVar
-from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
+from tinyshard.primitives.collective import collective, lifted, named_in
 from tinyshard.primitives.inlining import Axes, inline
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.sharding import NamedSharding, P, Sharding
@@ -59,8 +59,7 @@ def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tupl
 
 def _free_names(region: ManualRegion) -> list[axis_names.Name]:
     own = set(region.mesh.axis_names)
-    asked = {name for _, call in COLLECTIVE.nodes(region.traced.graph) for name in call.axes}
-    return [axis_names.find(n) for n in sorted(asked - own)]
+    return [axis_names.find(n) for n in sorted(named_in(region.traced.graph) - own)]
 
 
 def _metas(nodes: Sequence[torch.fx.Node]) -> list[ShapedType]:
