@@ -106,7 +106,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "tinyshard.lax": {
         "cond": "torch.cond(condition, if_true, if_false, operands)",
-        "fori_loop": "ts.lax.scan(lambda c, i: (f(i, c), None), x, torch.arange(n))",
         "while_loop": "a Python loop, outside of jit if it asks for values",
         "select": "torch.where",
         "stop_gradient": "x.detach()",
@@ -120,7 +119,6 @@ NAMES: dict[str, dict[str, str]] = {
         "psum_invariant": "ts.lax.psum",
         "pvary": "x itself: here a value does not say over which axes it varies",
         "pcast": "x itself: here a value does not say over which axes it varies",
-        "map": "ts.vmap(f)(xs), or torch.stack([f(x) for x in xs])",
         "switch": "branches[i](x) for a Python int i; for a value torch.cond, once for each further branch",
         "associative_scan": "torch.cumsum, torch.cumprod or torch.logcumsumexp; of another function a Python loop",
         "all_reduce": "ts.lax.psum, ts.lax.pmax or ts.lax.pmin",

@@ -6,6 +6,7 @@ exchange    all_to_all pswapaxes
 permute     ppermute pshuffle
 index       axis_index axis_size
 scan        scan
+loops       fori_loop map
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -17,6 +18,7 @@ from tinyshard.lax.constraint import with_sharding_constraint
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter
 from tinyshard.lax.index import axis_index, axis_size
+from tinyshard.lax.loops import fori_loop, map
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
 from tinyshard.lax.scan import scan
@@ -26,6 +28,8 @@ __all__ = [
     "all_to_all",
     "axis_index",
     "axis_size",
+    "fori_loop",
+    "map",
     "pmax",
     "pmean",
     "pmin",

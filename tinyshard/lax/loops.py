@@ -1,0 +1,120 @@
+"""fori_loop, and map: loops that are scans, of a counter and of rows alone."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from tinyshard.core.absent import check_others
+from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.lax.scan import flat, scan
+from tinyshard.transforms.vmap import vmap
+
+
+def fori_loop(
+    lower: int, upper: int, body_fun: Callable[[Any, Any], Any], init_val: Any, *, unroll: int | bool = 1, **others: Any
+) -> Any:
+    """Loop over the numbers from `lower` to `upper` - 1: `val = body_fun(i, val)`.
+
+    It is a `scan` of the numbers: one step of a program, differentiable, and a loop of Python's on plain tensors.
+
+    Args:
+        lower: the first number, an int.
+        upper: one more than the last number, an int. A loop whose end is computed is a `while_loop`.
+        body_fun: `body_fun(i, val)`: a round; i is an int64[], and the result is as val is, in tree, shapes and dtypes.
+        init_val: the first value, a tree of tensors and numbers.
+        unroll: how many rounds are written out in one body; True for all of them.
+        others: none; an argument that JAX has is refused with what to write in its place.
+
+    Returns:
+        The last value; init_val if there is no number.
+
+    Raises:
+        DtypeError: bounds that are no ints, or a value that changes its tree, shape or dtype from round to round.
+
+    Communication: that of the body, in each round.
+
+    In JAX: bounds may be traced values; then it is a while_loop, and has no gradient in reverse.
+
+    Example:
+        >>> fori_loop(0, 5, lambda i, total: total + i, torch.tensor(0))
+        tensor(10)
+    """
+    check_others(fori_loop, others)
+    first, last = _bound(lower, "lower"), _bound(upper, "upper")
+    return scan(
+        lambda val, i: (body_fun(i, val), None), init_val, torch.arange(first, max(first, last)), unroll=unroll
+    )[0]
+
+
+def _bound(value: Any, name: str) -> int:
+    if isinstance(value, torch.Tensor) or not hasattr(value, "__index__"):
+        raise DtypeError(
+            "the bounds of fori_loop are ints",
+            got=f"{name} of {type(value).__name__}",
+            rule="they say how many rounds the program has",
+            try_="ts.lax.while_loop, for an end that is computed",
+        )
+    return operator.index(value)
+
+
+def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None, **others: Any) -> Any:
+    """Call a function on each row of some operands, one after the other, and stack what it gives.
+
+    As `vmap(f)(xs)`, in the memory of one row: it is a `scan` without a carry.
+
+    Args:
+        f: a function of a row, a tree as xs; its result is a tree of tensors.
+        xs: a tree of tensors with the same dim 0.
+        batch_size: how many rows are computed at once, by vmap; what is left over comes last.
+        others: none; an argument that JAX has is refused with what to write in its place.
+
+    Returns:
+        The results, stacked along a new dim 0.
+
+    Raises:
+        MappingError: no rows, rows whose numbers differ, or a batch_size below 1.
+
+    Communication: that of the function, for each row. Operands are gathered along dim 0.
+
+    Example:
+        >>> map(lambda x: x * 2, torch.arange(3))
+        tensor([0, 2, 4])
+        >>> map(lambda x: x * 2, torch.arange(3), batch_size=2)
+        tensor([0, 2, 4])
+    """
+    check_others(map, others)
+    rows, form = flat(xs)
+    if not rows:
+        raise MappingError("map has no rows", got="xs without a tensor", rule="f is called on each row of xs")
+    if batch_size is None or not all(x.dim() and len(x) for x in rows):
+        return scan(_OnRows(f), None, xs)[1]
+    size = operator.index(batch_size)
+    if size < 1:
+        raise MappingError("map's batch_size is at least 1", got=f"batch_size={size}")
+    whole = len(rows[0]) // size * size
+    parts = []
+    if whole:
+        grouped = tree_unflatten([x[:whole].unflatten(0, (-1, size)) for x in rows], form)
+        made, of_made = flat(scan(_OnRows(f, is_batched=True), None, grouped)[1])
+        parts.append([x.flatten(0, 1) for x in made])
+    if whole < len(rows[0]):
+        made, of_made = flat(vmap(f)(tree_unflatten([x[whole:] for x in rows], form)))
+        parts.append(made)
+    return tree_unflatten([torch.cat(some) for some in zip(*parts, strict=True)], of_made)
+
+
+@dataclass(frozen=True)
+class _OnRows:
+    """A function of a row as a body of scan; of several rows at once, if it is batched."""
+
+    function: Callable[[Any], Any]
+    is_batched: bool = False
+
+    def __call__(self, carry: None, row: Any) -> tuple[None, Any]:
+        return carry, (vmap(self.function) if self.is_batched else self.function)(row)
