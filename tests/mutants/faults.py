@@ -620,6 +620,29 @@ LAX = (
 
 TRANSFORMS = (
     Fault(
+        "examples of a mapped while_loop go on after their end",
+        "tinyshard/transforms/while_rules.py",
+        "goes_on.reshape(size, *[1] * (x.dim() - 1)), x, before)",
+        "goes_on.reshape(size, *[1] * (x.dim() - 1)), x, x)",
+        ("tests/unit/test_loops.py::test_each_example_of_a_mapped_while_loop_goes_round_as_often_as_it_asks",),
+    ),
+    Fault(
+        "devices may part before they exchange data",
+        "tinyshard/transforms/over_devices.py",
+        "        if region.asks:\n",
+        "        if False:\n",
+        (
+            "tests/unit/test_loops.py::test_a_while_loop_that_may_end_for_some_devices_before_others_exchange_is_refused",
+        ),
+    ),
+    Fault(
+        "a device that has failed asks for another round",
+        "tinyshard/transforms/partitioned_bodies.py",
+        "    if body.program.communicates or test.program.communicates:\n",
+        "    if False:\n",
+        ("tests/unit/test_loops.py::test_the_devices_agree_to_go_on_where_they_exchange_data",),
+    ),
+    Fault(
         "the gradient of a scan goes forwards",
         "tinyshard/transforms/scan_rules.py",
         "scan.length, not scan.reverse)",

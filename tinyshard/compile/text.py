@@ -14,7 +14,7 @@ from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
-from tinyshard.core.program import CROSSING, Eqn, Program, Value
+from tinyshard.core.program import CROSSING, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding.mesh import Mesh
 
@@ -82,18 +82,29 @@ def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence
         note = note or (":" if step.bodies else "")
         made = program.made_by(step) or "effect"
         lines.append(f"{made} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
-        for body in step.bodies:
-            lines += _lines(body, names, "    ", _inputs_of(step))
+        for number, body in enumerate(step.bodies):
+            lines += _lines(body, names, "    ", _INPUTS[step.op](number, *step.args))
     lines.append(f"return {', '.join(repr(Value(n)) for n in program.outputs)}")
     return [indent + line for line in lines]
 
 
-_TOLD = {"scan": ("carry, at first {}", "row of {}", "{} of the program around it")}  # by part of the arguments
+def _carried(values: Sequence[Value]) -> list[str]:
+    return [f"carry, at first {x}" for x in values]
 
 
-def _inputs_of(step: Eqn) -> list[str]:
-    """What the bodies of control flow are given."""
-    return [told.format(x) for told, part in zip(_TOLD[step.op], step.args, strict=True) for x in part]
+def _from_outside(values: Sequence[Value]) -> list[str]:
+    return [f"{x} of the program around it" for x in values]
+
+
+# control flow -> what the body of a number is given, from the parts of its arguments
+_INPUTS: dict[str, Callable[..., list[str]]] = {
+    "scan": lambda _, carry, rows, closed: [
+        *_carried(carry),
+        *(f"row of {x}" for x in rows),
+        *_from_outside(closed),
+    ],
+    "while": lambda number, carry, *closed: [*_carried(carry), *_from_outside(closed[number])],
+}
 
 
 def _short(value: Any) -> str:

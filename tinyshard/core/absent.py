@@ -106,7 +106,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "tinyshard.lax": {
         "cond": "torch.cond(condition, if_true, if_false, operands)",
-        "while_loop": "a Python loop, outside of jit if it asks for values",
         "select": "torch.where",
         "stop_gradient": "x.detach()",
         "dynamic_slice": "x.narrow(dim, start, length), once for each dim",

@@ -158,11 +158,13 @@ class Primitive(Rules, Generic[P]):
         name: of the op.
         several: whether it takes and returns a list of tensors; else it takes and returns one.
         insists: whether the axes of a program are chosen by its goal before the layouts of the operands.
+        asks: whether the devices ask for a value, on which it depends what they run.
     """
 
     name: ClassVar[str]
     several: ClassVar[bool] = False
     insists: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._handles: Handles[P] = Handles()

@@ -7,6 +7,7 @@ permute     ppermute pshuffle
 index       axis_index axis_size
 scan        scan
 loops       fori_loop map
+while_loop  while_loop
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -22,6 +23,7 @@ from tinyshard.lax.loops import fori_loop, map
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
 from tinyshard.lax.scan import scan
+from tinyshard.lax.while_loop import while_loop
 
 __all__ = [
     "all_gather",
@@ -39,6 +41,7 @@ __all__ = [
     "psum_scatter",
     "pswapaxes",
     "scan",
+    "while_loop",
     "with_sharding_constraint",
 ]
 

@@ -47,9 +47,17 @@ def fori_loop(
     """
     check_others(fori_loop, others)
     first, last = _bound(lower, "lower"), _bound(upper, "upper")
-    return scan(
-        lambda val, i: (body_fun(i, val), None), init_val, torch.arange(first, max(first, last)), unroll=unroll
-    )[0]
+    return scan(_Counted(body_fun), init_val, torch.arange(first, max(first, last)), unroll=unroll)[0]
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A body of fori_loop as one of scan; equal for equal ones, so that it is traced once."""
+
+    body: Callable[[Any, Any], Any]
+
+    def __call__(self, val: Any, i: Any) -> tuple[Any, None]:
+        return self.body(i, val), None
 
 
 def _bound(value: Any, name: str) -> int:

@@ -172,7 +172,7 @@ def _recorded(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[A
     def body(*values: torch.Tensor) -> Tensors:
         out = f(tree_unflatten(values[: len(carry)], form), tree_unflatten(values[len(carry) :], of_rows))
         (following, of_carry), (made, of_made) = map(flat, _pair(out))
-        _check_carry(values[: len(carry)], form, following, of_carry)
+        check_carry(values[: len(carry)], form, following, of_carry)
         forms[:] = [of_made]
         return [*following, *made]
 
@@ -198,7 +198,7 @@ def _pair(out: Any) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
-def _check_carry(given: Sequence[Any], form: TreeSpec, made: Sequence[Any], of_made: TreeSpec) -> None:
+def check_carry(given: Sequence[Any], form: TreeSpec, made: Sequence[Any], of_made: TreeSpec) -> None:
     """Raise DtypeError for a carry that is not as the one before."""
     rule = "each round is given what the one before returns: it has the same tree, shapes and dtypes"
     problem = "the carry of a loop changes from round to round"
@@ -223,7 +223,7 @@ def _in_python(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[
     def one(carry: Sequence[torch.Tensor], row: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors, TreeSpec]:
         out = f(tree_unflatten(carry, form), tree_unflatten(row, of_rows))
         (following, of_carry), (made, of_made) = map(flat, _pair(out))
-        _check_carry(carry, form, following, of_carry)
+        check_carry(carry, form, following, of_carry)
         return following, made, of_made
 
     if not rounds:  # the shapes of what is stacked

@@ -30,10 +30,14 @@ Names = frozenset[str]
 
 
 def varying(region: ManualRegion) -> list[Names]:
-    """The axes along which each result may differ from device to device; axes of size 1 are left out."""
+    """The axes along which each result may differ from device to device; axes of size 1 are left out.
+
+    Raises:
+        ShardingError: devices ask for a value that may differ between them, and then exchange data.
+    """
     names = region.mesh.axis_names
-    inputs = (frozenset(names[a] for cut in at.dims for a in cut) for at in region.all_ins)
     several = {name for name, size in region.mesh.shape.items() if size > 1}
+    inputs = (frozenset(names[a] for cut in at.dims for a in cut) & several for at in region.all_ins)
     return [axes & several for axes in evaluate(region.traced.graph, Varying(), inputs)]
 
 

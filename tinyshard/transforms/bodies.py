@@ -15,9 +15,12 @@ from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import Primitive, bound_in, primitive_of
+from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.core.undisturbed import undisturbed
+from tinyshard.primitives.branching import agreed, types_of
 from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
+from tinyshard.primitives.inlining import Inliner
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
@@ -113,3 +116,49 @@ def check_differentiable(what: str, traced: Traced) -> None:
             rule="a loop is differentiated by the ops of its body, which do not tell where gradients stop",
             try_="x.detach() in place of torch.no_grad; or grad inside of the function",
         )
+
+
+def with_tangents(
+    function: Function,
+    primals: Sequence[torch.Tensor],
+    moved: Sequence[int],
+    along: Sequence[torch.Tensor],
+    values: Sequence[int],
+    tangents: Sequence[int],
+) -> list[torch.Tensor]:
+    """Some results of a body, and the tangents of some.
+
+    Args:
+        function: the body.
+        primals: its inputs.
+        moved: the numbers of the inputs with a tangent.
+        along: these tangents.
+        values: the numbers of the results that are returned.
+        tangents: the numbers of the results whose tangents are returned, after these.
+    """
+
+    def alone(*chosen: torch.Tensor) -> Any:
+        inputs = list(primals)
+        for i, x in zip(moved, chosen, strict=True):
+            inputs[i] = x
+        made = function(*inputs)
+        return tuple(made[i] for i in tangents), tuple(made[i] for i in values)
+
+    jvp: Any = torch.func.jvp
+    _, pushed, made = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
+    return [*made, *pushed]
+
+
+def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
+    """A body on shards, as a program.
+
+    Args:
+        inliner: the walk over the graph around it.
+        traced: the body.
+        agrees: whether its only result is one that all devices agree on.
+    """
+    outer = inliner.builder
+    builder = Builder(outer.devices, outer.axes, where=outer.where)
+    inputs = [Value(builder.input(meta)) for meta in types_of(traced.inputs)]
+    made = [x.number for x in evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)]
+    return builder.finish([agreed(builder, made[0])] if agrees else made)

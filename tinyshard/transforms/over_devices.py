@@ -31,6 +31,7 @@ from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.undisturbed import undisturbed
 from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.primitives.varying import varying
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.transforms.jitted import Jitted
@@ -136,6 +137,8 @@ class OverDevices(Jitted):
         with undisturbed(), axis_names.mapped_to_devices(split.mesh.shape):
             traced = trace(roots, call, shards, bound.names, bound.signature.numbers)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
+        if region.asks:
+            varying(region)  # which refuses that devices part before they exchange data
         self._check(region)
         return entry_of(region)
 

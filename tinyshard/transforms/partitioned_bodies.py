@@ -18,6 +18,7 @@ from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial
+from tinyshard.primitives.branching import While, agreed, types_of
 from tinyshard.primitives.scan import Scan
 
 _ROUNDS = 3  # layouts that are tried for a carry
@@ -59,6 +60,29 @@ def scan(partitioner: Any, params: Scan, operands: Sequence[Any]) -> list[Sharde
     return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
 
 
+def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
+    """Write a while loop into a program."""
+    builder, count, end = partitioner.builder, params.carried, len(params.test.inputs)
+    values = [partitioner.value(x) for x in operands]
+    ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
+    taken = types_of(params.body.inputs)
+    body = _settled(
+        partitioner, params.body.graph, taken, ins[:count] + ins[end:], is_free[:count] + is_free[end:], count
+    )
+    of_test = [*body.ins[:count], *ins[count:end]]
+    free = [False] * count + is_free[count:end]
+    given = (partitioner, params.test.graph, types_of(params.test.inputs), of_test, free, 0)
+    test = _partitioned(*given)
+    if body.program.communicates or test.program.communicates:
+        test = _partitioned(*given, agrees=True)
+    wanted = [*body.ins[:count], *test.ins[count:], *body.ins[count:]]
+    placed = [partitioner.at(x, dims) for x, dims in zip(values, wanted, strict=True)]
+    made = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, body.outs, strict=True)]
+    args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
+    numbers = builder.emit("while", args, {}, [x.local(builder.axes) for x in made], (test.program, body.program))
+    return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
+
+
 def _dims(x: Any) -> Dims:
     return ((),) * len(x.shape) if isinstance(x, Deferred) else x.dims
 
@@ -92,6 +116,8 @@ def _partitioned(
     ins: Sequence[Dims],
     is_free: Sequence[bool],
     carried: int,
+    *,
+    agrees: bool = False,
 ) -> Body:
     outer = partitioner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
@@ -110,4 +136,5 @@ def _partitioned(
     done = [walk.at(x, dims) for x, dims in zip(results[:carried], starts, strict=False)]
     done += [reduce_partial(builder, walk.placed(walk.as_it_is(x))) for x in results[carried:]]
     ends = tuple(builder.wanted.get(x.number, x.dims) for x in inputs)
-    return Body(builder.finish([x.number for x in done]), ends, tuple(x.dims for x in done), tuple(carry))
+    numbers = [agreed(builder, walk.at(done[0], ()).number)] if agrees else [x.number for x in done]
+    return Body(builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(carry))

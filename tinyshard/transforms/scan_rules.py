@@ -18,9 +18,8 @@ from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.core import axis_names
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.primitive import FunctionPrimitive
-from tinyshard.core.program import Builder, Value, values_in
+from tinyshard.core.program import Value, values_in
 from tinyshard.core.types import ShapedType
-from tinyshard.primitives.inlining import Inliner
 from tinyshard.primitives.scan import Scan
 from tinyshard.primitives.varying import Varying
 from tinyshard.transforms import bodies, partitioned_bodies
@@ -172,10 +171,7 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
         builder.where = node.meta.get("custom", {}).get("where")
 
         def emit() -> list[Value]:
-            inner = Builder(builder.devices, builder.axes)
-            inputs = [Value(inner.input(meta)) for meta in scan.taken]
-            made = evaluate(scan.body.graph, Inliner(inner, inliner.axes), inputs)
-            body = inner.finish([x.number for x in made])
+            body = bodies.inlined(inliner, scan.body)
             named = {"length": scan.length, "reverse": scan.reverse}
             parts = tuple(list(part) for part in scan.parts(args[0]))
             return [Value(n) for n in builder.emit("scan", parts, named, scan.outputs, (body,))]
@@ -255,18 +251,7 @@ def _along(scan: Scan, xs: Sequence[torch.Tensor], moved: dict[int, torch.Tensor
             primals = [*values[:count], *values[first : first + scan.rows], *values[last : last + len(taken) - end]]
             along = [*values[count:first], *values[first + scan.rows : last], *values[last + len(taken) - end :]]
             numbers = [*carried, *rows, *closed]
-
-            def alone(*chosen: torch.Tensor) -> Any:
-                inputs = list(primals)
-                for i, x in zip(numbers, chosen, strict=True):
-                    inputs[i] = x
-                made = function(*inputs)
-                return tuple(made[i] for i in (*carried, *stacks)), tuple(made[:count])
-
-            chosen = tuple(primals[i] for i in numbers)
-            jvp: Any = torch.func.jvp
-            _, tangents, carry = jvp(alone, chosen, tuple(along), has_aux=True)
-            return [*carry, *tangents]
+            return bodies.with_tangents(function, primals, numbers, along, range(count), [*carried, *stacks])
 
         return Scan(bodies.traced_body(push, metas), first, scan.rows + len(rows), scan.length, scan.reverse)
 

@@ -114,4 +114,49 @@ class Scan:
         return [*self._carry, *self._room()]
 
 
-FLOWS: dict[str, Callable[..., Flow]] = {"scan": Scan}
+class While:
+    """A body, as long as a test of its carry is true. The arguments are those of `Scan`; the bodies are test and body.
+
+    Where devices exchange data inside, they agree on the outcome of the test; one that has failed ends the loop so.
+    """
+
+    def __init__(
+        self,
+        step: Eqn,
+        bodies: Sequence[Body],
+        made: Sequence[ShapedType | None],
+        place: torch.device | None,
+        values: list[Any],
+    ) -> None:
+        self._carry, self._of_test, self._of_body = ([values[x.number] for x in part] for part in step.args)
+        self._test, self._body = bodies
+        self._together = step.communicates
+        self._goes_on: bool | None = None  # None: to be asked
+
+    def next(self, failed: bool) -> Round | None:
+        """The test; the body, if it was true."""
+        if self._goes_on is False or (failed and not self._together):
+            return None
+        body, constants = (self._test, self._of_test) if self._goes_on is None else (self._body, self._of_body)
+        inner: list[Any] = [None] * body.size
+        if not failed:
+            inner[: len(self._carry) + len(constants)] = [*self._carry, *constants]
+        if self._goes_on:
+            self._carry = []  # the body frees each part after its last use
+        return body, inner
+
+    def take(self, values: list[Any], failed: bool) -> None:
+        """The outcome of the test, or the next carry."""
+        if self._goes_on:
+            self._goes_on = None
+            self._carry = [] if failed else [values[number] for number in self._body.program.outputs]
+        else:
+            outcome = values[self._test.program.outputs[0]]
+            self._goes_on = outcome is not None and bool(outcome)
+
+    def results(self) -> Sequence[Any]:
+        """The last carry."""
+        return self._carry
+
+
+FLOWS: dict[str, Callable[..., Flow]] = {"scan": Scan, "while": While}

@@ -71,9 +71,21 @@ def test_an_error_of_one_device_in_one_round_reaches_the_cell_and_the_others_go_
             total.item()
         said = str(caught.value)
         assert said.startswith("aten.gather.default failed on CPU 3\n  RuntimeError: index 9 is out of bounds")
-        assert "test_scan.py" in said and "total = ts.jit(" in said
+        assert "test_loops.py" in said and "total = ts.jit(" in said
         assert "/tinyshard/runtime/" not in said
     assert x.sum().item() == 32
+
+
+def test_an_error_in_a_round_of_a_while_loop_ends_it_for_all_devices(pool, rows):
+    x = ts.device_put(torch.tensor([0, 0, 0, 7, 0, 0, 0, 0]), ts.NamedSharding(ts.make_mesh((8,), ("d",)), ts.P("d")))
+
+    def body(v):
+        return v[0] + 1 + 0 * torch.ones(10).index_select(0, v[1] + v[0]).sum().long(), v[1]
+
+    rounds = ts.jit(lambda x, n: ts.lax.while_loop(lambda v: v[0] < n, body, (torch.tensor(0), x))[0])
+    with pytest.raises(ts.RemoteError, match=r"index_select.default failed on CPU 3\n"):
+        rounds(x, torch.tensor(5)).item()
+    assert rounds(x, torch.tensor(3)).item() == 3
 
 
 def test_ctrl_c_cancels_the_rounds_that_are_left(pool, rows):
