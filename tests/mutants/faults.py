@@ -406,6 +406,13 @@ ARRAYS = (
 
 COMPILE = (
     Fault(
+        "of branches the cheapest is counted",
+        "tinyshard/compile/cost.py",
+        "[max(step.bodies, key=_weight)]",
+        "[min(step.bodies, key=_weight)]",
+        ("tests/unit/test_branches.py::test_of_branches_the_one_that_costs_most_is_counted",),
+    ),
+    Fault(
         "the body of a loop is counted once",
         "tinyshard/compile/cost.py",
         'times * int(step.kwargs.get("length", 1))',
@@ -619,6 +626,20 @@ LAX = (
 )
 
 TRANSFORMS = (
+    Fault(
+        "a mapped number chooses the branch after its own",
+        "tinyshard/transforms/branch_rules.py",
+        "(index <= number)",
+        "(index < number)",
+        ("tests/unit/test_branches.py::test_each_example_of_a_mapped_number_has_its_branch",),
+    ),
+    Fault(
+        "a branch is given what another one closes over",
+        "tinyshard/lax/branches.py",
+        "((closed[number][0] if closed[number] else first, before), (first, after))",
+        "((first, before), (first, after))",
+        ("tests/unit/test_branches.py::test_a_switch_calls_the_branch_of_the_number_or_the_nearest",),
+    ),
     Fault(
         "examples of a mapped while_loop go on after their end",
         "tinyshard/transforms/while_rules.py",

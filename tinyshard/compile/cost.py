@@ -149,12 +149,25 @@ def _add(total: list[int], times: int, nbytes: int) -> None:
     total[1] += times * nbytes
 
 
-def with_bodies(program: Program, times: int = 1) -> Iterator[tuple[Program, int]]:
-    """A program and the bodies of its control flow, each with how often it runs, in the order of the text."""
+def with_bodies(program: Program, times: int = 1, *, every: bool = False) -> Iterator[tuple[Program, int]]:
+    """A program and the bodies of its control flow, each with how often it runs, in the order of the text.
+
+    The rounds of a while loop are not known: one is counted. Of branches the one that costs most is counted.
+
+    Args:
+        every: all branches.
+    """
     yield program, times
     for step in program.steps:
-        for body in step.bodies:
-            yield from with_bodies(body, times * int(step.kwargs.get("length", 1)))
+        is_choice = step.op == "cond" and not every
+        for body in [max(step.bodies, key=_weight)] if is_choice else step.bodies:
+            yield from with_bodies(body, times * int(step.kwargs.get("length", 1)), every=every)
+
+
+def _weight(program: Program) -> tuple[int, int, int]:
+    """What a program costs, to compare it: operations, bytes sent, steps."""
+    cost = cost_of(program, [(str(axis),) for axis in range(len(program.axes))])
+    return cost.flops, cost.nbytes, len(program.steps)
 
 
 def _flops(program: Program, step: Eqn) -> int:

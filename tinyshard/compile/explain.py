@@ -100,7 +100,7 @@ def explain_gathers(program: Program, mesh: Mesh | None) -> None:
         _explained.clear()
     _explained.add((program.number, str(caller)))
     mesh_axes = axis_names(program, mesh)
-    for part, times in with_bodies(program):
+    for part, times in with_bodies(program, every=True):
         for number, reason in part.reasons:
             step = part.steps[number]
             operand: Value = step.args[0]

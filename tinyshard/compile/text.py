@@ -103,6 +103,7 @@ _INPUTS: dict[str, Callable[..., list[str]]] = {
         *(f"row of {x}" for x in rows),
         *_from_outside(closed),
     ],
+    "cond": lambda _, index, operands: _from_outside(operands),
     "while": lambda number, carry, *closed: [*_carried(carry), *_from_outside(closed[number])],
 }
 

@@ -105,7 +105,6 @@ NAMES: dict[str, dict[str, str]] = {
         "inspect_array_sharding": "x.sharding, of what a function returns",
     },
     "tinyshard.lax": {
-        "cond": "torch.cond(condition, if_true, if_false, operands)",
         "select": "torch.where",
         "stop_gradient": "x.detach()",
         "dynamic_slice": "x.narrow(dim, start, length), once for each dim",
@@ -118,7 +117,6 @@ NAMES: dict[str, dict[str, str]] = {
         "psum_invariant": "ts.lax.psum",
         "pvary": "x itself: here a value does not say over which axes it varies",
         "pcast": "x itself: here a value does not say over which axes it varies",
-        "switch": "branches[i](x) for a Python int i; for a value torch.cond, once for each further branch",
         "associative_scan": "torch.cumsum, torch.cumprod or torch.logcumsumexp; of another function a Python loop",
         "all_reduce": "ts.lax.psum, ts.lax.pmax or ts.lax.pmin",
         "reduce_scatter": "ts.lax.psum_scatter",

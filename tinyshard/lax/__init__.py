@@ -8,6 +8,7 @@ index       axis_index axis_size
 scan        scan
 loops       fori_loop map
 while_loop  while_loop
+branches    cond switch
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -15,6 +16,7 @@ To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """
 
 from tinyshard.core.absent import names_of as _names_of
+from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter
@@ -30,6 +32,7 @@ __all__ = [
     "all_to_all",
     "axis_index",
     "axis_size",
+    "cond",
     "fori_loop",
     "map",
     "pmax",
@@ -41,6 +44,7 @@ __all__ = [
     "psum_scatter",
     "pswapaxes",
     "scan",
+    "switch",
     "while_loop",
     "with_sharding_constraint",
 ]

@@ -7,8 +7,10 @@ host's) is put where the body wants it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial
-from tinyshard.primitives.branching import While, agreed, types_of
+from tinyshard.primitives.branching import Branches, While, agreed, types_of
 from tinyshard.primitives.scan import Scan
 
 _ROUNDS = 3  # layouts that are tried for a carry
@@ -83,6 +85,32 @@ def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list
     return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
 
 
+def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> list[ShardedVar]:
+    """Write branches into a program: of the ways in which they cut a result, it has the one of most parts."""
+    builder = partitioner.builder
+    index, *values = (partitioner.value(x) for x in operands)
+    ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
+    taken = types_of(params.branches[0].inputs)
+    first, *others = (branch.graph for branch in params.branches)
+    made = [_partitioned(partitioner, first, taken, ins, is_free, 0)]
+    ins, is_free = list(made[0].ins), [False] * len(ins)
+    made += [_partitioned(partitioner, graph, taken, ins, is_free, 0) for graph in others]
+    outs = [max(several, key=partial(_parts, builder.axes)) for several in zip(*(b.outs for b in made), strict=True)]
+    each = [_partitioned(partitioner, graph, taken, ins, is_free, 0, outs=outs) for graph in (first, *others)]
+    number = partitioner.at(index, ()).number
+    if any(body.program.communicates for body in each):
+        number = agreed(builder, number)
+    placed = [Value(partitioner.at(x, dims).number) for x, dims in zip(values, ins, strict=True)]
+    results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
+    types = [x.local(builder.axes) for x in results]
+    numbers = builder.emit("cond", ([Value(number)], placed), {}, types, tuple(body.program for body in each))
+    return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
+
+
+def _parts(axes: Sequence[int], dims: Dims) -> int:
+    return math.prod(axes[a] for cut in dims for a in cut)
+
+
 def _dims(x: Any) -> Dims:
     return ((),) * len(x.shape) if isinstance(x, Deferred) else x.dims
 
@@ -118,6 +146,7 @@ def _partitioned(
     carried: int,
     *,
     agrees: bool = False,
+    outs: Sequence[Dims] | None = None,
 ) -> Body:
     outer = partitioner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
@@ -134,7 +163,10 @@ def _partitioned(
         for x, start in zip(results[:carried], starts, strict=False)
     ]
     done = [walk.at(x, dims) for x, dims in zip(results[:carried], starts, strict=False)]
-    done += [reduce_partial(builder, walk.placed(walk.as_it_is(x))) for x in results[carried:]]
+    if outs is None:
+        done += [reduce_partial(builder, walk.placed(walk.as_it_is(x))) for x in results[carried:]]
+    else:
+        done += [walk.at(x, dims) for x, dims in zip(results, outs, strict=True)]
     ends = tuple(builder.wanted.get(x.number, x.dims) for x in inputs)
     numbers = [agreed(builder, walk.at(done[0], ()).number)] if agrees else [x.number for x in done]
     return Body(builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(carry))

@@ -159,4 +159,42 @@ class While:
         return self._carry
 
 
-FLOWS: dict[str, Callable[..., Flow]] = {"scan": Scan, "while": While}
+class Branches:
+    """The body of a number. The arguments are those of `Scan`; the bodies are the branches."""
+
+    def __init__(
+        self,
+        step: Eqn,
+        bodies: Sequence[Body],
+        made: Sequence[ShapedType | None],
+        place: torch.device | None,
+        values: list[Any],
+    ) -> None:
+        (index,), operands = step.args
+        self._index = values[index.number]
+        self._operands = [values[x.number] for x in operands]
+        self._bodies = bodies
+        self._together = step.communicates
+        self._results: Sequence[Any] | None = None
+
+    def next(self, failed: bool) -> Round | None:
+        """The branch, once. Where devices exchange data inside, they have agreed on the number."""
+        if self._results is not None or (failed and not self._together):
+            return None
+        body = self._bodies[int(self._index)]
+        self._results = ()
+        inner: list[Any] = [None] * body.size
+        if not failed:
+            inner[: len(self._operands)] = self._operands
+        return body, inner
+
+    def take(self, values: list[Any], failed: bool) -> None:
+        """Its results."""
+        self._results = [values[number] for number in self._bodies[int(self._index)].program.outputs]
+
+    def results(self) -> Sequence[Any]:
+        """Those of the branch."""
+        return self._results or ()
+
+
+FLOWS: dict[str, Callable[..., Flow]] = {"scan": Scan, "while": While, "cond": Branches}
