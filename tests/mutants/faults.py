@@ -589,6 +589,13 @@ RANDOM = (
 
 LAX = (
     Fault(
+        "an associative scan combines a running result and an element in the wrong order",
+        "tinyshard/lax/associative_scan.py",
+        "combine(part(odd, 0, (count - 1) // 2), part(elements, 2, None, 2))",
+        "combine(part(elements, 2, None, 2), part(odd, 0, (count - 1) // 2))",
+        ("tests/unit/test_associative_scan.py::test_products_of_matrices_keep_their_order",),
+    ),
+    Fault(
         "map of batches drops the rows that are left over",
         "tinyshard/lax/loops.py",
         "    if whole < len(rows[0]):",

@@ -117,7 +117,6 @@ NAMES: dict[str, dict[str, str]] = {
         "psum_invariant": "ts.lax.psum",
         "pvary": "x itself: here a value does not say over which axes it varies",
         "pcast": "x itself: here a value does not say over which axes it varies",
-        "associative_scan": "torch.cumsum, torch.cumprod or torch.logcumsumexp; of another function a Python loop",
         "all_reduce": "ts.lax.psum, ts.lax.pmax or ts.lax.pmin",
         "reduce_scatter": "ts.lax.psum_scatter",
         "broadcast": "torch.broadcast_to; of the value of one device ts.lax.all_gather(x, name)[i]",

@@ -9,6 +9,7 @@ scan        scan
 loops       fori_loop map
 while_loop  while_loop
 branches    cond switch
+associative_scan  associative_scan
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -16,6 +17,7 @@ To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """
 
 from tinyshard.core.absent import names_of as _names_of
+from tinyshard.lax.associative_scan import associative_scan
 from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint
 from tinyshard.lax.exchange import all_to_all, pswapaxes
@@ -30,6 +32,7 @@ from tinyshard.lax.while_loop import while_loop
 __all__ = [
     "all_gather",
     "all_to_all",
+    "associative_scan",
     "axis_index",
     "axis_size",
     "cond",
