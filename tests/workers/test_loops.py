@@ -88,9 +88,21 @@ def test_an_error_in_a_round_of_a_while_loop_ends_it_for_all_devices(pool, rows)
     assert rounds(x, torch.tensor(3)).item() == 3
 
 
+def test_devices_that_go_round_different_numbers_of_times_meet_again_afterwards(pool):
+    def f(n):
+        def body(v):
+            return v[0] - 1, v[1] + ts.lax.axis_index("i")
+
+        return ts.lax.psum(ts.lax.while_loop(lambda v: v[0] > 0, body, (n, torch.tensor(0, dtype=torch.int32)))[1], "i")
+
+    mapped = ts.pmap(f, axis_name="i")
+    for _ in range(3):
+        assert mapped(torch.arange(8)).tolist() == [sum(i * i for i in range(8))] * 8
+
+
 def test_ctrl_c_cancels_the_rounds_that_are_left(pool, rows):
     x = ts.device_put(torch.ones(8, 4), rows).block_until_ready()
-    f = sums(2000)
+    f = sums(100)
     f(torch.zeros(()), x)[0].item()
     total = cancel_while_stopped(pool, 3, lambda: f(torch.zeros(()), x)[0])
     error = outcome(total.numpy)()

@@ -23,7 +23,7 @@ from tinyshard.core.evaluate import evaluate
 from tinyshard.core.program import Builder, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import collective
-from tinyshard.primitives.collective import named_in
+from tinyshard.primitives.collective import exchanges
 from tinyshard.primitives.varying import Names, Varying
 
 
@@ -89,7 +89,7 @@ def agreed(builder: Builder, number: int) -> int:
 
 def check_same(what: str, names: Names, graphs: Sequence[torch.fx.GraphModule]) -> None:
     """Refuse control flow in which devices that differ would come to different collectives."""
-    if names and any(map(named_in, graphs)):
+    if names and any(map(exchanges, graphs)):
         over = ", ".join(map(repr, sorted(names)))
         raise ShardingError(
             f"what a {what} asks for may differ between devices, and a collective follows",

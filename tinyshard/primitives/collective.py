@@ -235,6 +235,12 @@ def is_mapped(x: torch.Tensor, level: int) -> bool:
     return any(functorch.is_batchedtensor(at) and functorch.maybe_get_level(at) == level for at in levels(x))
 
 
+def exchanges(graph: torch.fx.GraphModule) -> bool:
+    """Whether the devices exchange data in a graph, or in the bodies of its loops."""
+    calls = [call for _, primitive, call in bound_in(graph) if primitive is COLLECTIVE]
+    return any(COLLECTIVES[call.kind].communicates for call in calls)
+
+
 def named_in(graph: torch.fx.GraphModule) -> set[str]:
     """The names that the collectives of a graph use, those of loops in it too."""
     return {name for _, primitive, call in bound_in(graph) if primitive is COLLECTIVE for name in call.axes}

@@ -61,7 +61,8 @@ class Steps:
             try:
                 if step.perform is not None and step.request is not None:
                     moment = number, self._exchanges
-                    self._exchanges += 1
+                    # what a device does alone, as to ask for its place, it may do more often than another
+                    self._exchanges += step.step.communicates
                     call_control.current = moment, step.request
                     if call_control.lost is not None:
                         raise PeerLostError("the collective is not started: a device is lost")
