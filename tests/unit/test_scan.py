@@ -318,13 +318,15 @@ def test_the_analyses_count_each_round():
     assert kept + made + 64 <= memory.peak_nbytes <= kept + made + 3 * 64
 
 
-def test_a_carry_takes_the_layout_that_the_body_gives_it():
+@pytest.mark.parametrize("name", ["nowhere", "whole"])
+def test_a_carry_takes_the_layout_that_the_body_gives_it(name):
     mesh = ts.make_mesh((8,), ("a",))
     xs = ts.device_put(torch.ones(5, 16), ts.NamedSharding(mesh, ts.P(None, "a")))
-    f = ts.jit(lambda xs: ts.lax.scan(lambda c, x: (c + x, None), torch.zeros(16), xs)[0])
-    compiled = f.lower(xs).compile()
-    assert compiled.cost_analysis().nbytes == 0
-    assert f(xs).sharding.spec == ts.P("a")
+    start = torch.zeros(16) if name == "nowhere" else ts.device_put(torch.zeros(16), ts.NamedSharding(mesh, ts.P()))
+    f = ts.jit(lambda start, xs: ts.lax.scan(lambda c, x: (c + x, None), start, xs)[0])
+    assert f.lower(start, xs).compile().cost_analysis().nbytes == 0
+    assert f(start, xs).sharding.spec == ts.P("a")
+    close(f(start, xs), torch.full((16,), 5.0))
 
 
 def test_a_constraint_inside_of_the_body_is_kept():
