@@ -64,9 +64,21 @@ def test_loops_of_the_same_function_on_arrays_are_traced_once():
     assert len(traced) == 2
 
 
-@pytest.mark.parametrize("bound", [torch.tensor(3), 2.5, "3"])
-def test_bounds_that_are_no_ints_are_refused(bound):
-    with pytest.raises(ts.DtypeError, match=r"bounds of fori_loop are ints[^~]*upper"):
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("lower, upper", [(0, 5), (2, 7), (3, 3), (5, 2)])
+def test_a_fori_loop_whose_bounds_are_computed_counts_alike(way, lower, upper):
+    def f(first, last, x):
+        return ts.lax.fori_loop(first * 2, last, lambda i, v: v * i + 1, x)
+
+    x = torch.tensor(2.0)
+    for i in range(2 * lower, upper):
+        x = x * i + 1
+    close(WAYS[way](f)(torch.tensor(lower), torch.tensor(upper, dtype=torch.int32), torch.tensor(2.0)), x)
+
+
+@pytest.mark.parametrize("bound", [torch.tensor(3.0), torch.tensor([3]), 2.5, "3"])
+def test_bounds_that_are_no_whole_numbers_are_refused(bound):
+    with pytest.raises(ts.DtypeError, match=r"bounds of fori_loop are whole numbers[^~]*upper"):
         ts.lax.fori_loop(0, bound, lambda i, v: v, torch.zeros(()))
 
 

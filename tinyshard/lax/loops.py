@@ -10,9 +10,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from tinyshard.arrays.array import shaped_type_of
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.lax.scan import flat, scan
+from tinyshard.lax.while_loop import while_loop
 from tinyshard.transforms.vmap import vmap
 
 
@@ -21,25 +23,25 @@ def fori_loop(
 ) -> Any:
     """Loop over the numbers from `lower` to `upper` - 1: `val = body_fun(i, val)`.
 
-    It is a `scan` of the numbers: one step of a program, differentiable, and a loop of Python's on plain tensors.
+    Between ints it is a `scan` of the numbers: one step of a program, differentiable, and a loop of Python's on plain
+    tensors. With a bound that is computed it is a `while_loop`, which has no gradient in reverse.
 
     Args:
-        lower: the first number, an int.
-        upper: one more than the last number, an int. A loop whose end is computed is a `while_loop`.
+        lower: the first number, an int or an int[].
+        upper: one more than the last number, an int or an int[].
         body_fun: `body_fun(i, val)`: a round; i is an int64[], and the result is as val is, in tree, shapes and dtypes.
         init_val: the first value, a tree of tensors and numbers.
-        unroll: how many rounds are written out in one body; True for all of them.
+        unroll: how many rounds are written out in one body, between ints; True for all of them.
         others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:
         The last value; init_val if there is no number.
 
     Raises:
-        DtypeError: bounds that are no ints, or a value that changes its tree, shape or dtype from round to round.
+        DtypeError: bounds that are no whole numbers, or a value that changes its tree, shape or dtype from round to
+            round.
 
     Communication: that of the body, in each round.
-
-    In JAX: bounds may be traced values; then it is a while_loop, and has no gradient in reverse.
 
     Example:
         >>> fori_loop(0, 5, lambda i, total: total + i, torch.tensor(0))
@@ -47,6 +49,9 @@ def fori_loop(
     """
     check_others(fori_loop, others)
     first, last = _bound(lower, "lower"), _bound(upper, "upper")
+    if isinstance(first, torch.Tensor) or isinstance(last, torch.Tensor):
+        start = torch.as_tensor(first, dtype=torch.int64), torch.as_tensor(last, dtype=torch.int64), init_val
+        return while_loop(_is_below, _Next(body_fun), start)[2]
     return scan(_Counted(body_fun), init_val, torch.arange(first, max(first, last)), unroll=unroll)[0]
 
 
@@ -60,15 +65,33 @@ class _Counted:
         return self.body(i, val), None
 
 
-def _bound(value: Any, name: str) -> int:
-    if isinstance(value, torch.Tensor) or not hasattr(value, "__index__"):
-        raise DtypeError(
-            "the bounds of fori_loop are ints",
-            got=f"{name} of {type(value).__name__}",
-            rule="they say how many rounds the program has",
-            try_="ts.lax.while_loop, for an end that is computed",
-        )
-    return operator.index(value)
+def _is_below(value: tuple[torch.Tensor, torch.Tensor, Any]) -> torch.Tensor:
+    return value[0] < value[1]
+
+
+@dataclass(frozen=True)
+class _Next:
+    """A body of fori_loop as one of while_loop, likewise."""
+
+    body: Callable[[Any, Any], Any]
+
+    def __call__(self, value: tuple[torch.Tensor, torch.Tensor, Any]) -> Any:
+        i, last, val = value
+        return i + 1, last, self.body(i, val)
+
+
+def _bound(value: Any, name: str) -> Any:
+    """A bound: an int, or a tensor. Raises DtypeError."""
+    if isinstance(value, torch.Tensor):
+        if not value.dim() and value.dtype in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8):
+            return value.to(torch.int64)
+    elif hasattr(value, "__index__"):
+        return operator.index(value)
+    raise DtypeError(
+        "the bounds of fori_loop are whole numbers",
+        got=f"{name}: {shaped_type_of(value) if isinstance(value, torch.Tensor) else type(value).__name__}",
+        rule="it counts from lower to upper - 1",
+    )
 
 
 def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None, **others: Any) -> Any:
