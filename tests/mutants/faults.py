@@ -121,6 +121,13 @@ DRAW = (
 
 RUNTIME = (
     Fault(
+        "a scan in reverse stacks its results from the first row on",
+        "tinyshard/runtime/worker/flow.py",
+        "        at = self._at(self._done - 1)\n        for stack",
+        "        at = self._done - 1\n        for stack",
+        ("tests/unit/test_scan.py::test_a_scan_of_any_layout_is_the_loop",),
+    ),
+    Fault(
         "a tensor is put on the devices without a snapshot of it",
         "tinyshard/runtime/local.py",
         "host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)",
@@ -417,6 +424,27 @@ ARRAYS = (
 
 COMPILE = (
     Fault(
+        "of branches the cheapest is counted",
+        "tinyshard/compile/cost.py",
+        "[max(step.bodies, key=_weight)]",
+        "[min(step.bodies, key=_weight)]",
+        ("tests/unit/test_branches.py::test_of_branches_the_one_that_costs_most_is_counted",),
+    ),
+    Fault(
+        "the body of a loop is counted once",
+        "tinyshard/compile/cost.py",
+        'times * int(step.kwargs.get("length", 1))',
+        "times",
+        ("tests/unit/test_scan.py::test_the_analyses_count_each_round",),
+    ),
+    Fault(
+        "what the body of a loop holds is not counted",
+        "tinyshard/compile/memory.py",
+        "for n in held) + _within(program, step)",
+        "for n in held)",
+        ("tests/unit/test_scan.py::test_the_analyses_count_each_round",),
+    ),
+    Fault(
         "all_reduce forgotten in a jitted function after a product over a cut dim",
         "tinyshard/compile/spmd.py",
         "done.append(x if isinstance(x, Elsewhere) else reduce_partial(builder, walk.placed(x)))",
@@ -456,8 +484,8 @@ COMPILE = (
     Fault(
         "only the last product is counted in the operations of a program",
         "tinyshard/compile/cost.py",
-        "flops += _flops(program, step)",
-        "flops = _flops(program, step)",
+        "flops += times * _flops(part, step)",
+        "flops = times * _flops(part, step)",
         ("tests/unit/test_lowering.py::test_costs_are_counted_by_collective_and_axes",),
     ),
     Fault(
@@ -502,6 +530,13 @@ DISPATCH = (
 
 PRIMITIVES = (
     Fault(
+        "the results of a scan have one row",
+        "tinyshard/primitives/scan.py",
+        "return ShapedType((self.length, *row.shape), row.dtype)",
+        "return ShapedType((1, *row.shape), row.dtype)",
+        ("tests/unit/test_scan.py::test_a_scan_of_arrays_outside_of_jit_is_jitted_and_differentiated_there",),
+    ),
+    Fault(
         "psum is transposed to the identity",
         "tinyshard/primitives/collective.py",
         "        kind, params = _TRANSPOSED[call.kind](call.arguments)\n",
@@ -519,8 +554,8 @@ PRIMITIVES = (
     Fault(
         "a result that differs along another axis than the reduced one passes for the same",
         "tinyshard/primitives/collective.py",
-        "return given - own if call.groups is None else given",
-        "return frozenset() if call.groups is None else given",
+        "return operand - own if call.groups is None else operand",
+        "return frozenset() if call.groups is None else operand",
         ("tests/unit/test_promises_of_specs.py::test_a_spec_that_the_graph_does_not_bear_out_is_an_error",),
     ),
     Fault(
@@ -572,6 +607,20 @@ RANDOM = (
 
 LAX = (
     Fault(
+        "an associative scan combines a running result and an element in the wrong order",
+        "tinyshard/lax/associative_scan.py",
+        "combine(part(odd, 0, (count - 1) // 2), part(elements, 2, None, 2))",
+        "combine(part(elements, 2, None, 2), part(odd, 0, (count - 1) // 2))",
+        ("tests/unit/test_associative_scan.py::test_products_of_matrices_keep_their_order",),
+    ),
+    Fault(
+        "map of batches drops the rows that are left over",
+        "tinyshard/lax/loops.py",
+        "    if whole < len(rows[0]):",
+        "    if not parts:",
+        ("tests/unit/test_loops.py::test_map_is_the_function_on_each_row",),
+    ),
+    Fault(
         "the mean within groups is divided by the size of the whole axis",
         "tinyshard/lax/reduce.py",
         "    size = axis_total(axes, groups)\n",
@@ -602,6 +651,71 @@ LAX = (
 )
 
 TRANSFORMS = (
+    Fault(
+        "a mapped number chooses the branch after its own",
+        "tinyshard/transforms/branch_rules.py",
+        "(index <= number)",
+        "(index < number)",
+        ("tests/unit/test_branches.py::test_each_example_of_a_mapped_number_has_its_branch",),
+    ),
+    Fault(
+        "a branch is given what another one closes over",
+        "tinyshard/lax/branches.py",
+        "((closed[number][0] if closed[number] else first, before), (first, after))",
+        "((first, before), (first, after))",
+        ("tests/unit/test_branches.py::test_a_switch_calls_the_branch_of_the_number_or_the_nearest",),
+    ),
+    Fault(
+        "examples of a mapped while_loop go on after their end",
+        "tinyshard/transforms/while_rules.py",
+        "goes_on.reshape(size, *[1] * (x.dim() - 1)), x, before)",
+        "goes_on.reshape(size, *[1] * (x.dim() - 1)), x, x)",
+        ("tests/unit/test_loops.py::test_each_example_of_a_mapped_while_loop_goes_round_as_often_as_it_asks",),
+    ),
+    Fault(
+        "devices may part before they exchange data",
+        "tinyshard/transforms/over_devices.py",
+        "        if region.asks:\n",
+        "        if False:\n",
+        (
+            "tests/unit/test_loops.py::test_a_while_loop_that_may_end_for_some_devices_before_others_exchange_is_refused",
+        ),
+    ),
+    Fault(
+        "a device that has failed asks for another round",
+        "tinyshard/transforms/partitioned_bodies.py",
+        "    if body.program.communicates or test.program.communicates:\n",
+        "    if False:\n",
+        ("tests/unit/test_loops.py::test_the_devices_agree_to_go_on_where_they_exchange_data",),
+    ),
+    Fault(
+        "the gradient of a scan goes forwards",
+        "tinyshard/transforms/scan_rules.py",
+        "scan.length, not scan.reverse)",
+        "scan.length, scan.reverse)",
+        ("tests/unit/test_scan.py::test_the_gradient_of_a_jitted_scan_is_the_loops",),
+    ),
+    Fault(
+        "the gradient of what a scan closes over is that of one round",
+        "tinyshard/transforms/scan_rules.py",
+        "*(a + g for a, g in zip(sums, of_closed, strict=True))",
+        "*(g for a, g in zip(sums, of_closed, strict=True))",
+        ("tests/unit/test_scan.py::test_the_gradient_of_a_jitted_scan_is_the_loops",),
+    ),
+    Fault(
+        "a carry stays as its first value is cut",
+        "tinyshard/transforms/partitioned_bodies.py",
+        "_ROUNDS = 3 ",
+        "_ROUNDS = 0 ",
+        ("tests/unit/test_scan.py::test_a_carry_takes_the_layout_that_the_body_gives_it",),
+    ),
+    Fault(
+        "vmap leaves a part of the carry unmapped that comes to depend on what is mapped",
+        "tinyshard/transforms/bodies.py",
+        "or any(self._made[x] for x in node.all_input_nodes)",
+        "",
+        ("tests/unit/test_scan.py::test_vmap_of_a_scan_is_vmap_of_the_loop",),
+    ),
     Fault(
         "vmap leaves the mapped dim of a result in front",
         "tinyshard/transforms/vmap.py",

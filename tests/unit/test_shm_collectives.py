@@ -49,8 +49,8 @@ def of_all(communicators, call):
     return [ended[device] for device in range(len(communicators))]
 
 
-def ready(communicator, name, devices, params, meta, made, step=0):
-    return communicator.ready(Request(name, devices, (len(devices),), (0,), params, meta, made, step))
+def ready(communicator, name, devices, params, meta, made):
+    return communicator.ready(Request(name, devices, (len(devices),), (0,), params, meta, made))
 
 
 _calls = itertools.count(1)
@@ -59,13 +59,13 @@ _calls = itertools.count(1)
 def perform(name):
     params = COLLECTIVES.get(name, {"moves": BOTH_WAYS})
     call = next(_calls)
-    return lambda communicator: ready(communicator, name, DEVICES, params, META, META)(torch.ones(SHAPE), call)
+    return lambda communicator: ready(communicator, name, DEVICES, params, META, META)(torch.ones(SHAPE), (call, 0))
 
 
 def total(communicator, x, devices, call):
     """The sum of what these devices bring to a call."""
     meta = ShapedType(tuple(x.shape), x.dtype)
-    return ready(communicator, "all_reduce", devices, {"op": "sum"}, meta, meta)(x, call)
+    return ready(communicator, "all_reduce", devices, {"op": "sum"}, meta, meta)(x, (call, 0))
 
 
 def summed(communicator, value, devices, call):
@@ -173,9 +173,9 @@ def run(program, x):
 
     def on(communicator):
         values = [x] + [None] * (len(program.metas) - 1)
-        for step in make_ready(program, communicator=communicator).steps:
+        for number, step in enumerate(make_ready(program, communicator=communicator).steps):
             if step.perform is not None:
-                made = step.perform(values[step.operand], call)
+                made = step.perform(values[step.operand], (call, number))
             else:
                 try:
                     (made,) = step.call(values)
@@ -269,9 +269,9 @@ def test_a_device_that_is_gone_ends_the_waiting_of_the_others_now_and_later(comm
 def test_a_result_that_cannot_be_made_is_an_error_for_who_makes_it_and_holds_nobody_up(communicators):
     """torch has no mean of ints."""
     meta = ShapedType((3,), torch.int64)
-    asked = Request("all_reduce", DEVICES, (2,), (0,), {"op": "avg"}, meta, meta, 0)
+    asked = Request("all_reduce", DEVICES, (2,), (0,), {"op": "avg"}, meta, meta)
     for call in range(1, 4):
-        ended = of_all(communicators, lambda c, call=call: c.ready(asked)(torch.ones(3).long(), call))
+        ended = of_all(communicators, lambda c, call=call: c.ready(asked)(torch.ones(3).long(), (call, 0)))
         assert [isinstance(end, RuntimeError) for end in ended].count(True) == 1
 
 
@@ -285,8 +285,8 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
         for step, devices in enumerate(steps):
             if communicator._device in devices:
                 meta = ShapedType((3,), torch.float32)
-                perform = ready(communicator, "all_reduce", devices, {"op": "sum"}, meta, meta, step * EAGER_SLOTS)
-                made.append(perform(x, 1).tolist())
+                perform = ready(communicator, "all_reduce", devices, {"op": "sum"}, meta, meta)
+                made.append(perform(x, (1, step * EAGER_SLOTS)).tolist())
         return made
 
     sums = of_all(three, bring)
@@ -294,7 +294,7 @@ def test_a_slot_is_used_again_within_one_call_for_another_group():
 
 
 def test_exchanges_have_numbers_that_only_grow():
-    numbers = [exchange_number(call, step, phase) for call in (1, 2) for step in (0, 1, 999_999) for phase in (0, 1)]
+    numbers = [exchange_number(call, step, phase) for call in (1, 2) for step in (0, 1, 99_999_999) for phase in (0, 1)]
     assert numbers == sorted(set(numbers))
 
 

@@ -3,7 +3,7 @@
     in a trace, under torch.func    both branches run, and a `where` chooses between their results
     otherwise                       the predicate is read, and one branch runs
 
-Devices run the same steps, so none can go its own way: in a program, what a branch costs is paid in any case.
+In a program, what a branch costs is paid in any case; `ts.lax.cond` is one step, of which the devices run one branch.
 
 Every control flow function of torch (cond, while_loop, scan, map, associative_scan) ends in one call of its own, which
 compiles. That call is replaced, so `from torch import cond` may stand before the import of tinyshard.
@@ -39,7 +39,7 @@ def _on_arrays(compile_and_call: Callable[..., Any]) -> Callable[..., Any]:
             f"torch's {name} of Arrays or traced values",
             got=f"a call in {users_line()}",
             rule="of torch's control flow functions, cond has a meaning in a program",
-            try_="a Python loop, which a trace unrolls; torch.vmap for a map",
+            try_=f"ts.lax.{name}, which is one step of a program; a Python loop, which a trace unrolls",
         )
 
     return called

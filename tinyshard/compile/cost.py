@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,25 +126,48 @@ def cost_of(program: Program, mesh_axes: Sequence[tuple[str, ...]]) -> Cost:
     """
     flops = 0
     traffic: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    for step in program.steps:
-        if step.op in CROSSING:
-            over = step.kwargs.get("axes", range(len(program.axes)))
-            key = (step.op, tuple(name for a in over for name in mesh_axes[a]))
-            total = traffic.setdefault(key, [0, 0])
-            total[0] += 1
-            total[1] += bytes_sent(program, step)
-        elif step.op != "literal" and step.op not in COLLECTIVES:
-            flops += _flops(program, step)
     gathers: dict[tuple[str, str], list[int]] = {}
-    for number, reason in program.reasons:
-        total = gathers.setdefault((reason.op, reason.why), [0, 0])
-        total[0] += 1
-        total[1] += bytes_sent(program, program.steps[number])
+    for part, times in with_bodies(program):
+        for step in part.steps:
+            if step.op in CROSSING:
+                over = step.kwargs.get("axes", range(len(part.axes)))
+                key = (step.op, tuple(name for a in over for name in mesh_axes[a]))
+                _add(traffic.setdefault(key, [0, 0]), times, bytes_sent(part, step))
+            elif step.op != "literal" and step.op not in COLLECTIVES and not step.bodies:
+                flops += times * _flops(part, step)
+        for number, reason in part.reasons:
+            _add(gathers.setdefault((reason.op, reason.why), [0, 0]), times, bytes_sent(part, part.steps[number]))
     return Cost(
         flops,
         CollectiveCounts(CollectiveCount(*key, *total) for key, total in traffic.items()),
         tuple(Gathers(op, why, count, nbytes) for (op, why), (count, nbytes) in gathers.items()),
     )
+
+
+def _add(total: list[int], times: int, nbytes: int) -> None:
+    total[0] += times
+    total[1] += times * nbytes
+
+
+def with_bodies(program: Program, times: int = 1, *, every: bool = False) -> Iterator[tuple[Program, int]]:
+    """A program and the bodies of its control flow, each with how often it runs, in the order of the text.
+
+    The rounds of a while loop are not known: one is counted. Of branches the one that costs most is counted.
+
+    Args:
+        every: all branches.
+    """
+    yield program, times
+    for step in program.steps:
+        is_choice = step.op == "cond" and not every
+        for body in [max(step.bodies, key=_weight)] if is_choice else step.bodies:
+            yield from with_bodies(body, times * int(step.kwargs.get("length", 1)), every=every)
+
+
+def _weight(program: Program) -> tuple[int, int, int]:
+    """What a program costs, to compare it: operations, bytes sent, steps."""
+    cost = cost_of(program, [(str(axis),) for axis in range(len(program.axes))])
+    return cost.flops, cost.nbytes, len(program.steps)
 
 
 def _flops(program: Program, step: Eqn) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from tinyshard.compile.cost import bytes_sent
+from tinyshard.compile.cost import bytes_sent, with_bodies
 from tinyshard.compile.signature import Signature, spelled_call
 from tinyshard.compile.text import axis_names
 from tinyshard.core import config
@@ -100,15 +100,16 @@ def explain_gathers(program: Program, mesh: Mesh | None) -> None:
         _explained.clear()
     _explained.add((program.number, str(caller)))
     mesh_axes = axis_names(program, mesh)
-    for number, reason in program.reasons:
-        step = program.steps[number]
-        operand: Value = step.args[0]
-        over = "*".join(name for a in step.kwargs["axes"] for name in mesh_axes[a])
-        nbytes = bytes_sent(program, step)
-        print(
-            f"{reason.op} gathers an operand, in {reason.where or caller}\n"
-            f"  what: all_gather of {program.metas[operand.number]} over {over}, "
-            f"{nbytes:,} bytes sent by the busiest device\n"
-            f"  why:  {reason.why}",
-            file=sys.stderr,
-        )
+    for part, times in with_bodies(program, every=True):
+        for number, reason in part.reasons:
+            step = part.steps[number]
+            operand: Value = step.args[0]
+            over = "*".join(name for a in step.kwargs["axes"] for name in mesh_axes[a])
+            nbytes = bytes_sent(part, step)
+            print(
+                f"{reason.op} gathers an operand, in {reason.where or caller}\n"
+                f"  what: all_gather of {part.metas[operand.number]} over {over}, "
+                f"{nbytes:,} bytes sent by the busiest device{f', {times:,} times' if times > 1 else ''}\n"
+                f"  why:  {reason.why}",
+                file=sys.stderr,
+            )

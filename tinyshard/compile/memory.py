@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.program import CROSSING, Eqn, Program, values_in
+from tinyshard.core.program import Eqn, Program, values_in
 from tinyshard.runtime.worker.executor import find_op
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
@@ -84,10 +84,18 @@ def memory_of(program: Program) -> MemoryAnalysis:
     steps = []
     for k, step in enumerate(program.steps):
         held |= {owners[n] for n in step.results if n >= 0}
-        nbytes = sum(_nbytes(program, n) for n in held)
-        steps.append(StepMemory(step.op, program.made_by(step), step.op in CROSSING, nbytes))
+        nbytes = sum(_nbytes(program, n) for n in held) + _within(program, step)
+        steps.append(StepMemory(step.op, program.made_by(step), step.communicates, nbytes))
         held = {n for n in held if last[n] > k}
     return MemoryAnalysis(argument_nbytes, sum(_nbytes(program, n) for n in program.outputs), tuple(steps))
+
+
+def _within(program: Program, step: Eqn) -> int:
+    """What the bodies of control flow hold at most, beside their inputs.
+
+    Of a carry two are held at once, what a round is given and what it makes: one is among the results of the step.
+    """
+    return max((body.peak_nbytes - body.argument_nbytes for body in map(memory_of, step.bodies)), default=0)
 
 
 def held_during(program: Program, step: int) -> list[int]:
@@ -115,7 +123,8 @@ def _owners(program: Program) -> dict[int, int]:
 def _is_view(step: Eqn) -> bool:
     if step.op in _VIEWS:
         return True
-    return step.op not in COLLECTIVES and step.op not in ("literal", "transfer") and bool(find_op(step.op).is_view)
+    is_op = step.op not in COLLECTIVES and step.op not in ("literal", "transfer") and not step.bodies
+    return is_op and bool(find_op(step.op).is_view)
 
 
 def _last_use(program: Program, owners: dict[int, int]) -> dict[int, float]:

@@ -164,6 +164,10 @@ class Partitioner(Interpreter):
         """Shape and dtype of the whole result of a node."""
         return shaped_type_of(node.meta["val"])
 
+    def within(self, builder: Builder) -> Partitioner:
+        """A walk over the graph of a body, whose program is another one on the same axes."""
+        return Partitioner(builder, self.goals)
+
     # ---- values, for this walk and for the rules of primitives ------------------------------------------------
 
     def as_it_is(self, x: Any) -> Any:

@@ -59,8 +59,13 @@ def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None =
     """A program with the names of its axes (by default their numbers), and the bytes sent in each collective."""
     names = ["*".join(axes) for axes in (_numbered(program) if mesh_axes is None else mesh_axes)]
     axes = " x ".join(f"{name}={size}" for name, size in zip(names, program.axes, strict=True))
-    lines = [f"program on {len(program.devices)} devices, axes {axes}" if axes else "program on 1 device"]
-    lines += [f"  {Value(i)}: {program.metas[i]} = input" for i in range(program.num_inputs)]
+    first = f"program on {len(program.devices)} devices, axes {axes}" if axes else "program on 1 device"
+    return "\n".join([first, *_lines(program, names, "  ", ["input"] * program.num_inputs)])
+
+
+def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence[str]) -> list[str]:
+    """The lines of a program; the bodies of control flow stand indented below its line, with values of their own."""
+    lines = [f"{Value(i)}: {program.metas[i]} = {told}" for i, told in enumerate(inputs)]
     reasons = dict(program.reasons)
     for number, step in enumerate(program.steps):
         params = dict(step.kwargs)
@@ -74,11 +79,33 @@ def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None =
             note = f"    # {bytes_sent(program, step):,} bytes"
             note += f", gathered for {reasons[number].op}: {reasons[number].why}" if number in reasons else ""
         named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
-        lines.append(
-            f"  {program.made_by(step) or 'effect'} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}"
-        )
-    lines.append(f"  return {', '.join(repr(Value(n)) for n in program.outputs)}")
-    return "\n".join(lines)
+        note = note or (":" if step.bodies else "")
+        made = program.made_by(step) or "effect"
+        lines.append(f"{made} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
+        for number, body in enumerate(step.bodies):
+            lines += _lines(body, names, "    ", _INPUTS[step.op](number, *step.args))
+    lines.append(f"return {', '.join(repr(Value(n)) for n in program.outputs)}")
+    return [indent + line for line in lines]
+
+
+def _carried(values: Sequence[Value]) -> list[str]:
+    return [f"carry, at first {x}" for x in values]
+
+
+def _from_outside(values: Sequence[Value]) -> list[str]:
+    return [f"{x} of the program around it" for x in values]
+
+
+# control flow -> what the body of a number is given, from the parts of its arguments
+_INPUTS: dict[str, Callable[..., list[str]]] = {
+    "scan": lambda _, carry, rows, closed: [
+        *_carried(carry),
+        *(f"row of {x}" for x in rows),
+        *_from_outside(closed),
+    ],
+    "cond": lambda _, index, operands: _from_outside(operands),
+    "while": lambda number, carry, *closed: [*_carried(carry), *_from_outside(closed[number])],
+}
 
 
 def _short(value: Any) -> str:

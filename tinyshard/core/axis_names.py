@@ -79,7 +79,7 @@ def find(name: str) -> Name:
 
 def is_free(name: Name) -> bool:
     """Whether vmap bound it outside of the region that is being traced."""
-    return name.region < _region.get()
+    return name.level != 0 and name.region < _region.get()
 
 
 def at_level(number: int) -> Name | None:

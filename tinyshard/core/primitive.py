@@ -17,6 +17,7 @@ package's interpreters of a graph ask for.
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
     goal        the axes of its program: a layout that these must say if it `insists`, else if they can
+    graphs      who looks for primitives: the graphs that it holds              it holds none
     text        `compile.text`: a line of a graph's text                        as an op of torch
 
 `bind` calls a primitive at every level of torch.func and within any trace. A torch op takes tensors and numbers only:
@@ -137,9 +138,13 @@ class Rules:
         """Whether the op stays in a graph though nothing uses its results."""
         return False
 
-    def varies(self, given: frozenset[str], args: Sequence[Any]) -> frozenset[str]:
-        """The axes along which the result differs between devices, from those along which some operand does."""
-        return given
+    def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> Any:
+        """The axes along which the results differ between devices, from those along which each operand does.
+
+        Returns:
+            Names, the same for all results; or a list with the names for each.
+        """
+        return frozenset().union(*given)
 
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str] | None:
         """The lines of a graph's text, `made` being "%3: f32[8] ="; None for a line as an op of torch has."""
@@ -153,11 +158,13 @@ class Primitive(Rules, Generic[P]):
         name: of the op.
         several: whether it takes and returns a list of tensors; else it takes and returns one.
         insists: whether the axes of a program are chosen by its goal before the layouts of the operands.
+        asks: whether the devices ask for a value, on which it depends what they run.
     """
 
     name: ClassVar[str]
     several: ClassVar[bool] = False
     insists: ClassVar[bool] = False
+    asks: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._handles: Handles[P] = Handles()
@@ -202,6 +209,10 @@ class Primitive(Rules, Generic[P]):
     def goal(self, params: P, ndim: int) -> Layout | None:
         """A layout that the axes of a program are chosen by; `ndim` is of the result."""
         return None
+
+    def graphs(self, params: P) -> Sequence[torch.fx.GraphModule]:
+        """The graphs on whole tensors that it holds, as the body of a loop: their primitives have goals, too."""
+        return ()
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Bind again."""
@@ -320,8 +331,11 @@ class _Bind(torch.autograd.Function):
 
 
 def bound_in(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, Primitive[Any], Any]]:
-    """The primitives in a graph, in order: the node, the primitive, its params."""
+    """The primitives in a graph and in the graphs that these hold, in order: the node, the primitive, its params."""
     for node in module.graph.nodes:
         primitive = _by_op.get(node.target)
         if isinstance(primitive, Primitive):
-            yield node, primitive, primitive.params(node.args)
+            params = primitive.params(node.args)
+            yield node, primitive, params
+            for graph in primitive.graphs(params):
+                yield from bound_in(graph)

@@ -1,7 +1,8 @@
 """Program: what every device runs on its own shard. Plain data, sent to a worker once and then called by number.
 
-A program is a list of steps in order, the same on every device. A step is an aten op on local shards, or one of the
-collectives of `tinyshard.core.collectives`, which name the axes along which devices exchange blocks.
+A program is a list of steps in order, the same on every device. A step is an aten op on local shards, one of the
+collectives of `tinyshard.core.collectives`, which name the axes along which devices exchange blocks, or control flow,
+which holds programs of its own: the body of a loop, the branches of a condition.
 
     x of f32[8, 4], rows cut in 4           %0: f32[2, 4] = input
     x.sum(0)                                %1: f32[4] = aten.sum.dim_IntList(%0, [0])
@@ -53,16 +54,23 @@ class Eqn:
     """One op or collective.
 
     Attributes:
-        op: "aten.add.Tensor", the name of a collective, or "literal".
+        op: "aten.add.Tensor", the name of a collective, "literal", or control flow: "scan".
         args: Values, numbers, dtypes, and lists of these.
         kwargs: likewise, by name.
         results: numbers of the values it makes; -1 for a result that is None.
+        bodies: of control flow the programs that it runs, on the same devices and axes, with values of their own.
     """
 
     op: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     results: tuple[int, ...]
+    bodies: tuple[Program, ...] = ()
+
+    @property
+    def communicates(self) -> bool:
+        """Whether it exchanges data between devices, itself or in its bodies."""
+        return self.op in CROSSING or any(body.communicates for body in self.bodies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +121,10 @@ class Program:
     largest_nbytes: float = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "communicates", any(step.op in CROSSING for step in self.steps))
-        sizes = (math.inf if meta is None else meta.nbytes for meta in self.metas)
-        object.__setattr__(self, "largest_nbytes", max(sizes, default=0))
+        object.__setattr__(self, "communicates", any(step.communicates for step in self.steps))
+        sizes = [math.inf if meta is None else meta.nbytes for meta in self.metas]
+        within = [body.largest_nbytes for step in self.steps for body in step.bodies]
+        object.__setattr__(self, "largest_nbytes", max([*sizes, *within], default=0))
 
     def made_by(self, step: Eqn) -> str:
         """What a step makes, in words: "%5: f32[16, 4]"."""
@@ -166,7 +175,12 @@ class Builder:
         return len(self.metas) - 1
 
     def emit(
-        self, op: str, args: Sequence[Any], kwargs: dict[str, Any] | None = None, made: Sequence[ShapedType | None] = ()
+        self,
+        op: str,
+        args: Sequence[Any],
+        kwargs: dict[str, Any] | None = None,
+        made: Sequence[ShapedType | None] = (),
+        bodies: tuple[Program, ...] = (),
     ) -> tuple[int, ...]:
         """Add a step that makes values of these metas; returns their numbers."""
         first = len(self.metas)
@@ -174,7 +188,9 @@ class Builder:
         self.metas.extend(made)
         if "." in op and not op.startswith(_EVERYWHERE):
             self.foreign.setdefault(op, self.where)
-        self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results))
+        for inner, where in itertools.chain.from_iterable(body.foreign for body in bodies):
+            self.foreign.setdefault(inner, where)
+        self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results, bodies))
         return results
 
     def literal(self, values: torch.Tensor) -> int:

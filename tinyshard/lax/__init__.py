@@ -1,10 +1,15 @@
-"""Collectives over named axes, the same under vmap, pmap and shard_map; and the constraint on where a value lives.
+"""Collectives over named axes, the same under vmap, pmap and shard_map; loops; the constraint on where a value lives.
 
 reduce      psum pmean pmax pmin
 gather      all_gather psum_scatter
 exchange    all_to_all pswapaxes
 permute     ppermute pshuffle
 index       axis_index axis_size
+scan        scan
+loops       fori_loop map
+while_loop  while_loop
+branches    cond switch
+associative_scan  associative_scan
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -12,18 +17,27 @@ To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """
 
 from tinyshard.core.absent import names_of as _names_of
+from tinyshard.lax.associative_scan import associative_scan
+from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter
 from tinyshard.lax.index import axis_index, axis_size
+from tinyshard.lax.loops import fori_loop, map
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
+from tinyshard.lax.scan import scan
+from tinyshard.lax.while_loop import while_loop
 
 __all__ = [
     "all_gather",
     "all_to_all",
+    "associative_scan",
     "axis_index",
     "axis_size",
+    "cond",
+    "fori_loop",
+    "map",
     "pmax",
     "pmean",
     "pmin",
@@ -32,6 +46,9 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "scan",
+    "switch",
+    "while_loop",
     "with_sharding_constraint",
 ]
 

@@ -27,7 +27,7 @@ import torch
 from tinyshard.arrays.levels import levels
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
-from tinyshard.core.primitive import Primitive
+from tinyshard.core.primitive import Primitive, bound_in
 from tinyshard.core.program import Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import collective as emit_collective
@@ -163,16 +163,16 @@ class Collective(Primitive[Call]):
         made: Value = builder.once(("collective", x, call, over, groups), emit)
         return made
 
-    def varies(self, given: frozenset[str], args: Sequence[Any]) -> frozenset[str]:
-        call = self.params(args)
+    def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> frozenset[str]:
+        call, operand = self.params(args), frozenset[str]().union(*given)
         own = frozenset(call.axes)
         if call.kind == "own_index":
             return own
         if call.kind in ("all_reduce", "all_gather"):
-            return given - own if call.groups is None else given
+            return operand - own if call.groups is None else operand
         if call.kind == "collective_permute" and len(call.arguments["pairs"]) == call.size:
-            return given  # everyone gets a value of another one; equal ones stay equal
-        return given | own
+            return operand  # everyone gets a value of another one; equal ones stay equal
+        return operand | own
 
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
         call = self.params(args)
@@ -233,3 +233,14 @@ def is_mapped(x: torch.Tensor, level: int) -> bool:
     """Whether a level of torch.func's vmap maps the tensor."""
     functorch = torch._C._functorch
     return any(functorch.is_batchedtensor(at) and functorch.maybe_get_level(at) == level for at in levels(x))
+
+
+def exchanges(graph: torch.fx.GraphModule) -> bool:
+    """Whether the devices exchange data in a graph, or in the bodies of its loops."""
+    calls = [call for _, primitive, call in bound_in(graph) if primitive is COLLECTIVE]
+    return any(COLLECTIVES[call.kind].communicates for call in calls)
+
+
+def named_in(graph: torch.fx.GraphModule) -> set[str]:
+    """The names that the collectives of a graph use, those of loops in it too."""
+    return {name for _, primitive, call in bound_in(graph) if primitive is COLLECTIVE for name in call.axes}

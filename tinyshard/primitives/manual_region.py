@@ -14,6 +14,7 @@ from typing import Any
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.layout import Layout
+from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding.mesh import Mesh, layout_on
 
@@ -52,6 +53,11 @@ class ManualRegion:
     def has_effect(self) -> bool:
         """Whether an op of its graph is called for what it does, as a check of values is."""
         return any(has_effect(node.target) for node in self.traced.graph.graph.nodes)
+
+    @property
+    def asks(self) -> bool:
+        """Whether the devices ask for a value, on which it depends what they run."""
+        return any(primitive.asks for _, primitive, _ in bound_in(self.traced.graph))
 
     def unmentioned(self, layout: Layout) -> tuple[str, ...]:
         """The names of the axes along which lie copies, those of size 1 left out."""

@@ -30,26 +30,30 @@ Names = frozenset[str]
 
 
 def varying(region: ManualRegion) -> list[Names]:
-    """The axes along which each result may differ from device to device; axes of size 1 are left out."""
+    """The axes along which each result may differ from device to device; axes of size 1 are left out.
+
+    Raises:
+        ShardingError: devices ask for a value that may differ between them, and then exchange data.
+    """
     names = region.mesh.axis_names
-    inputs = (frozenset(names[a] for cut in at.dims for a in cut) for at in region.all_ins)
     several = {name for name, size in region.mesh.shape.items() if size > 1}
-    return [axes & several for axes in evaluate(region.traced.graph, _Varying(), inputs)]
+    inputs = (frozenset(names[a] for cut in at.dims for a in cut) & several for at in region.all_ins)
+    return [axes & several for axes in evaluate(region.traced.graph, Varying(), inputs)]
 
 
-class _Varying(Interpreter):
+class Varying(Interpreter):
     """The walk over a region's graph; nodes become the axes along which they differ."""
 
     def literal(self, values: torch.Tensor) -> Names:
         return frozenset()
 
-    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Names:
-        given: Names = frozenset().union(*(x for x in tree_leaves((args, kwargs)) if isinstance(x, frozenset)))
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, frozenset)]
         primitive = primitive_of(node.target)
-        return given if primitive is None else primitive.varies(given, args)
+        return frozenset().union(*given) if primitive is None else primitive.varies(given, args)
 
-    def item(self, node: torch.fx.Node, several: Names, position: int) -> Names:
-        return several
+    def item(self, node: torch.fx.Node, several: Any, position: int) -> Names:
+        return several[position] if isinstance(several, list) else several
 
 
 def check_specs(region: ManualRegion, name: str) -> None:

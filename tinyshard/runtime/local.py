@@ -10,7 +10,7 @@ import copy
 import itertools
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -87,15 +87,30 @@ class LocalRuntime:
         extra = [None] * (ready.size - len(inputs))
         values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
         failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
+        self._steps(ready, run, values, failed, range(len(devices)))
+        for position, device in enumerate(devices):
+            for number, slot in zip(outputs, ready.program.outputs, strict=True):
+                if position not in failed and values[position][slot] is not None:
+                    self._stores[device][number] = values[position][slot]
+
+    def _steps(
+        self, ready: ReadyProgram, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
+    ) -> None:
+        """Run the steps of a program for the devices at these positions: for all, if they communicate."""
         for step in ready.steps:
             if step.request is not None:
                 try:
-                    self._collective(step.request, step, values, failed)
+                    self._collective(step.request, step, values, failed, positions)
                 except Exception as error:
-                    _fail(run, step, values, failed, range(len(devices)), error)
+                    _fail(run, step, values, failed, positions, error)
+                continue
+            if step.flow is not None:
+                together = [positions] if step.step.communicates else [[p] for p in positions]
+                for some in together:
+                    self._rounds(step, run, values, failed, some)
                 continue
             assert step.call is not None
-            for position in range(len(devices)):
+            for position in positions:
                 if position in failed:
                     continue
                 try:
@@ -104,35 +119,64 @@ class LocalRuntime:
                             values[position][slot] = result
                 except Exception as error:
                     _fail(run, step, values, failed, [position], error)
-        for position, device in enumerate(devices):
-            for number, slot in zip(outputs, ready.program.outputs, strict=True):
-                if position not in failed and values[position][slot] is not None:
-                    self._stores[device][number] = values[position][slot]
 
-    def _collective(self, request: Request, step: ReadyStep, values: list[list[Any]], failed: set[int]) -> None:
-        shards = [zeros_for(request.meta) if p in failed else row[step.operand] for p, row in enumerate(values)]
+    def _rounds(
+        self, step: ReadyStep, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
+    ) -> None:
+        """Run a step of control flow for these devices in lockstep."""
+        assert step.flow is not None
+        flows = {p: step.flow(values[p]) for p in positions}
+
+        def tried(position: int, does: Callable[..., Any], *args: Any) -> Any:
+            try:
+                return does(*args)
+            except Exception as error:
+                _fail(run, step, values, failed, [position], error)
+                return None
+
+        while True:
+            following: dict[int, Any] = {}
+            for p, flow in flows.items():
+                made = tried(p, flow.next, p in failed)
+                following[p] = flow.next(True) if made is None and p in failed else made
+            bodies = [made[0] for made in following.values() if made is not None]
+            if not bodies:
+                break
+            rows: list[list[Any]] = [[]] * len(values)
+            for p, made in following.items():
+                rows[p] = made[1]
+            self._steps(bodies[0], run, rows, failed, positions)
+            for p, flow in flows.items():
+                tried(p, flow.take, rows[p], p in failed)
+        for p, flow in flows.items():
+            results = None if p in failed else tried(p, flow.results)
+            for slot, result in zip(step.results, results or (), strict=False):
+                values[p][slot] = result
+
+    def _collective(
+        self, request: Request, step: ReadyStep, values: list[list[Any]], failed: set[int], positions: Sequence[int]
+    ) -> None:
+        shards = {p: zeros_for(request.meta) if p in failed else values[p][step.operand] for p in positions}
         slot = step.results[0]
         if request.name == "transfer":
-            for row, out in zip(values, _transfer(shards, request.made, **request.params), strict=True):
+            for row, out in zip(values, _transfer(list(shards.values()), request.made, **request.params), strict=True):
                 row[slot] = out
             return
         does = COLLECTIVES[request.name]
         params = request.arguments
         done: set[int] = set()
-        for position in range(len(shards)):
+        for position in positions:
             if position in done:
                 continue
             group = request.positions(position)
-            members = [shards[p] for p in group]
-            made: Sequence[Tensor]
-            if does.own is not None:
-                made = [does.own(x, i, len(group), **params) for i, x in enumerate(members)]
-            else:
-                if len(group) > 1:
-                    for p in group:
-                        self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
-                assert does.form is not None
-                made = does.form(torch.stack(members), **params).unbind(0)
+            if does.own is not None:  # no other device takes part
+                values[position][slot] = does.own(shards[position], group.index(position), len(group), **params)
+                continue
+            if len(group) > 1:
+                for p in group:
+                    self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
+            assert does.form is not None
+            made = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
             for p, x in zip(group, made, strict=True):
                 values[p][slot] = x
             done.update(group)

@@ -8,6 +8,11 @@ over_devices  what pmap and shard_map share: a function of one shard, run by eve
 pmap          one row of the arguments for each device
 shard_map     one block of the arguments for each device of a mesh
 manual_region_rules  such a function as one op on whole tensors, with its rules
+bodies        functions that become the body of a loop, traced once
+scan_rules    a scan as one op, with its rules
+while_rules   a while loop as one op, with its rules
+branch_rules  branches as one op, with its rules
+partitioned_bodies  the layouts of a carry, and a body as a program of its own
 axes          in_axes and out_axes, checked against the arguments
 autodiff      grad value_and_grad vjp jvp
 jacobians     jacfwd jacrev hessian

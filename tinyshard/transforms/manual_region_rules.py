@@ -32,7 +32,7 @@ from tinyshard.core.torch_state import outside_trace
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
-from tinyshard.primitives.collective import COLLECTIVE, collective, lifted
+from tinyshard.primitives.collective import collective, lifted, named_in
 from tinyshard.primitives.inlining import Axes, inline
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.sharding import NamedSharding, P, Sharding
@@ -60,8 +60,7 @@ def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tupl
 
 def _free_names(region: ManualRegion) -> list[axis_names.Name]:
     own = set(region.mesh.axis_names)
-    asked = {name for _, call in COLLECTIVE.nodes(region.traced.graph) for name in call.axes}
-    return [axis_names.find(n) for n in sorted(asked - own)]
+    return [axis_names.find(n) for n in sorted(named_in(region.traced.graph) - own)]
 
 
 def _metas(nodes: Sequence[torch.fx.Node]) -> list[ShapedType]:

@@ -29,6 +29,7 @@ from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
 from tinyshard.primitives.manual_region import ManualRegion
+from tinyshard.primitives.varying import varying
 from tinyshard.runtime.cache import Recent
 from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.transforms.jitted import Jitted
@@ -133,6 +134,8 @@ class OverDevices(Jitted):
         shards = [replace(m, shape=at.shard_shape(m.shape)) for m, at in zip(metas, split.ins, strict=True)]
         traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
+        if region.asks:
+            varying(region)  # which refuses that devices part before they exchange data
         self._check(region)
         return entry_of(region)
 

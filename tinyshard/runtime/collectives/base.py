@@ -59,7 +59,6 @@ class Request:
         params: its other parameters.
         meta: shape and dtype of the operand, on devices that have one.
         made: shape and dtype of the result.
-        step: index of its step in the program.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Request:
     params: dict[str, Any]
     meta: ShapedType | None
     made: ShapedType | None
-    step: int
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -83,8 +81,9 @@ class Request:
         return tuple(group_positions(self.axes, self.named, position, self.params.get("groups")))
 
 
-# (operand, number of the call) -> result
-Perform = Callable[[Any, int], Any]
+# which exchange of a device: the call, and how many the call had before it, of which a loop has many
+Moment = tuple[int, int]
+Perform = Callable[[Any, Moment], Any]  # (operand, moment) -> result
 
 
 class Communicator:
@@ -110,16 +109,16 @@ class Communicator:
         group = group_of(tuple(request.devices[p] for p in positions), self._device)
         own = COLLECTIVES[request.name].own
         if own is not None:
-            return lambda x, call: own(x, group.place, group.count, **params)
+            return lambda x, moment: own(x, group.place, group.count, **params)
         if group.count == 1:
-            return lambda x, call: x
+            return lambda x, moment: x
         assert request.meta is not None, "a collective's operand has a known shape"
         note = (request.name, group.count, request.meta.nbytes)
         exchange = self._ready_collective(request, group, request.meta, params)
 
-        def perform(x: Any, call: int) -> Any:
+        def perform(x: Any, moment: Moment) -> Any:
             self.handed.append(note)
-            return exchange(x, call)
+            return exchange(x, moment)
 
         return perform
 

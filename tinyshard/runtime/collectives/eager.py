@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES, local_slice, reduce_stack
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import Group, Perform
+from tinyshard.runtime.collectives.base import Group, Moment, Perform
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.shm.barrier import Barrier, exchange_number
 from tinyshard.runtime.shm.control_block import EAGER_NBYTES, EAGER_SLOTS
@@ -32,7 +32,7 @@ class Eager:
         self._readers: list[tuple[tuple[int, ...], int]] = [((), 0)] * EAGER_SLOTS
         self._passed: dict[tuple[int, ...], int] = {}  # by the other members of a group, its last exchange
 
-    def ready(self, name: str, group: Group, meta: ShapedType, params: dict[str, Any], step: int) -> Perform:
+    def ready(self, name: str, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
         """One collective as a function; `meta` is that of its operand, of at most EAGER_NBYTES."""
         barrier, device = self._barrier, self._device
         own = [self._place(device, slot, meta) for slot in range(EAGER_SLOTS)]
@@ -44,8 +44,8 @@ class Eager:
         }
         compute = _FROM_SHARDS.get(name, from_all)
 
-        def perform(x: Tensor, call: int) -> Tensor:
-            slot, number = (call + step) % EAGER_SLOTS, exchange_number(call, step)
+        def perform(x: Tensor, moment: Moment) -> Tensor:
+            slot, number = sum(moment) % EAGER_SLOTS, exchange_number(*moment)
             self._wait_for_readers(slot)
             own[slot].copy_(x)
             self._readers[slot], self._passed[group.others] = (group.others, number), number

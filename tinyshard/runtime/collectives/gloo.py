@@ -99,11 +99,11 @@ class GlooCommunicator(Communicator):
         self._is_aborted = True
 
     def _ready_transfer(self, request: Request) -> Perform:
-        return lambda x, call: self.transfer(x, request.devices, request.made, **request.params)
+        return lambda x, moment: self.transfer(x, request.devices, request.made, **request.params)
 
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
         perform: Callable[..., Tensor] = getattr(self, request.name)
-        return lambda x, call: perform(group, x, **params)
+        return lambda x, moment: perform(group, x, **params)
 
     def transfer(
         self, x: Tensor | None, devices: tuple[int, ...], made: ShapedType | None, moves: Any

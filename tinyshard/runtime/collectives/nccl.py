@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import Group, PeerLostError, Perform, Request
+from tinyshard.runtime.collectives.base import Group, Moment, PeerLostError, Perform, Request
 from tinyshard.runtime.collectives.gloo import TIMEOUT, GlooCommunicator, Message, T
 
 
@@ -34,8 +34,8 @@ class StagedCommunicator(GlooCommunicator):
         return self._through_the_host(super()._ready_collective(request, group, meta, params))
 
     def _through_the_host(self, perform: Perform) -> Perform:
-        def staged(x: Tensor | None, call: int) -> Tensor | None:
-            out: Tensor | None = perform(None if x is None else x.cpu(), call)
+        def staged(x: Tensor | None, moment: Moment) -> Tensor | None:
+            out: Tensor | None = perform(None if x is None else x.cpu(), moment)
             return None if out is None else out.to(self._gpu)
 
         return staged

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from tinyshard.core.collectives import local_slice
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import Communicator, Group, Perform, Request, group_of
+from tinyshard.runtime.collectives.base import Communicator, Group, Moment, Perform, Request, group_of
 from tinyshard.runtime.collectives.eager import Eager
 from tinyshard.runtime.collectives.reduction import combine
 from tinyshard.runtime.shm.allocator import SMALLEST_NBYTES, Arena, Block
@@ -55,19 +55,16 @@ class SharedMemoryCommunicator(Communicator):
 
     def _ready_transfer(self, request: Request) -> Perform:
         group = group_of(request.devices, self._device)
-        return lambda x, call: self.transfer(
-            group, x, (call, request.step), request.meta, request.made, **request.params
-        )
+        return lambda x, moment: self.transfer(group, x, moment, request.meta, request.made, **request.params)
 
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
-        name, step = request.name, request.step
         if meta.nbytes <= EAGER_NBYTES:
-            return self._eager.ready(name, group, meta, params, step)
-        large: Callable[..., Tensor] = getattr(self, name)
-        return lambda x, call: large(group, x, (call, step), **params)
+            return self._eager.ready(request.name, group, meta, params)
+        large: Callable[..., Tensor] = getattr(self, request.name)
+        return lambda x, moment: large(group, x, moment, **params)
 
     def transfer(
-        self, group: Group, x: Tensor | None, at: tuple[int, int], meta: ShapedType | None, made: Any, moves: Any
+        self, group: Group, x: Tensor | None, at: Moment, meta: ShapedType | None, made: Any, moves: Any
     ) -> Tensor | None:
         """Move blocks between any devices of the group.
 
@@ -95,7 +92,7 @@ class SharedMemoryCommunicator(Communicator):
     def _rendezvous(
         self,
         group: Group,
-        at: tuple[int, int],
+        at: Moment,
         *,
         operand: Tensor | None = None,
         result_nbytes: int = 0,
@@ -107,7 +104,7 @@ class SharedMemoryCommunicator(Communicator):
         first member the result's block.
 
         Args:
-            at: call and step.
+            at: which exchange.
             operand: values that the other members read.
             result_nbytes: size of the block, allocated by the first member, of which each member writes a part and
                 which all hold afterwards; 0 for none.
@@ -173,7 +170,7 @@ class SharedMemoryCommunicator(Communicator):
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
 
-    def all_reduce(self, group: Group, x: Tensor, at: tuple[int, int], *, op: str) -> Tensor:
+    def all_reduce(self, group: Group, x: Tensor, at: Moment, *, op: str) -> Tensor:
         """Each member reduces its part of all operands, into one result that all hold."""
         with self._rendezvous(group, at, operand=x, result_nbytes=x.nbytes) as (operands, blocks):
             unit = _ALIGNED_NBYTES // x.dtype.itemsize
@@ -184,7 +181,7 @@ class SharedMemoryCommunicator(Communicator):
             combine(parts, op, view(blocks[0].offset + start, (high - low,), x.dtype))
         return self._arena.hold(blocks[0], x.shape, x.dtype)
 
-    def all_gather(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int) -> Tensor:
+    def all_gather(self, group: Group, x: Tensor, at: Moment, *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
         shape = list(x.shape)
         shape[dim] *= group.count
@@ -193,7 +190,7 @@ class SharedMemoryCommunicator(Communicator):
             local_slice(whole, group.place, group.count, dim=dim).copy_(x)
         return self._arena.hold(blocks[0], shape, x.dtype)
 
-    def reduce_scatter(self, group: Group, x: Tensor, at: tuple[int, int], *, dim: int, op: str) -> Tensor:
+    def reduce_scatter(self, group: Group, x: Tensor, at: Moment, *, dim: int, op: str) -> Tensor:
         """Each member reduces its block of all operands."""
         with self._rendezvous(group, at, operand=x) as (operands, _):
             parts = [local_slice(shard, group.place, group.count, dim=dim) for shard in self._shards(operands, x)]
@@ -201,7 +198,7 @@ class SharedMemoryCommunicator(Communicator):
             combine(parts, op, out)
         return out
 
-    def all_to_all(self, group: Group, x: Tensor, at: tuple[int, int], *, split: int, join: int) -> Tensor:
+    def all_to_all(self, group: Group, x: Tensor, at: Moment, *, split: int, join: int) -> Tensor:
         """Each member concatenates its block of all operands."""
         with self._rendezvous(group, at, operand=x) as (operands, _):
             parts = [local_slice(shard, group.place, group.count, dim=split) for shard in self._shards(operands, x)]
@@ -211,7 +208,7 @@ class SharedMemoryCommunicator(Communicator):
             torch.cat(parts, join, out=out)
         return out
 
-    def collective_permute(self, group: Group, x: Tensor, at: tuple[int, int], *, pairs: Any) -> Tensor:
+    def collective_permute(self, group: Group, x: Tensor, at: Moment, *, pairs: Any) -> Tensor:
         """A target holds its source's block, without a copy: values never change, so two devices may hold one block."""
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)

@@ -1,7 +1,8 @@
 """The barrier that devices of one host pass when they exchange data: a monitor, and a few numbers of each device.
 
 Every exchange has a number that all its members know and that only grows from one to the next on any device: the call's
-number and the place in the program. So a device says where it is by one number, and nothing needs to be reset:
+number, and how many exchanges that had before. So a device says where it is by one number, and nothing needs to be
+reset:
 
     arrived     the last exchange to which the device has come
     released    the last exchange that it may leave: all members have come, and what was to be done first is over
@@ -19,11 +20,11 @@ from tinyshard.runtime.collectives.base import Group, PeerLostError
 from tinyshard.runtime.shm.control_block import ControlBlock
 from tinyshard.runtime.shm.monitor import SLICE_S
 
-_STEPS = 1 << 20
+_STEPS = 1 << 28  # a loop may have many; what is left of 63 bits is enough for 17 thousand million calls
 
 
 def exchange_number(call: int, step: int, phase: int = 0) -> int:
-    """The number of an exchange: phase 0 or 1 of a step of a call."""
+    """The number of an exchange: phase 0 or 1 of the exchange of a call that comes after `step` others."""
     return (call * _STEPS + step) * 2 + phase
 
 

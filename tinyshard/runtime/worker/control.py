@@ -22,7 +22,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tinyshard.runtime import wire
-from tinyshard.runtime.collectives.base import PeerLostError, Request
+from tinyshard.runtime.collectives.base import Moment, PeerLostError, Request
 from tinyshard.runtime.failure import Failure, gone, interrupted
 from tinyshard.runtime.wire import Current
 
@@ -30,11 +30,11 @@ from tinyshard.runtime.wire import Current
 LOST_WITHIN_S = 10
 
 
-def _seen(number: int, request: Request, device: int) -> Current:
+def _seen(moment: Moment, request: Request, device: int) -> Current:
     """The collective of a call that this device is in, as plain data for the controller."""
     devices = request.devices
     members = tuple(devices[p] for p in request.positions(devices.index(device)))
-    return number, request.step, request.name, members
+    return *moment, request.name, members
 
 
 class CallControl:
@@ -42,7 +42,7 @@ class CallControl:
 
     Attributes:
         done: the last call that the loop has finished.
-        current: while the loop is in a collective, the call's number and the collective; else None.
+        current: while the loop is in a collective, which exchange it is, and the collective; else None.
         cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
         lost: the failure of a lost device, if there is one.
         processor_s: returns the processor time that the loop has used.
@@ -50,7 +50,7 @@ class CallControl:
 
     def __init__(self) -> None:
         self.done = 0
-        self.current: tuple[int, Request] | None = None
+        self.current: tuple[Moment, Request] | None = None
         self.cancelled_upto = 0
         self.lost: Failure | None = None
         self.processor_s = _own_clock()

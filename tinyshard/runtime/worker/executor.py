@@ -14,6 +14,7 @@ from tinyshard.core.program import Eqn, Program, Value, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
+from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
@@ -25,13 +26,15 @@ class ReadyStep:
     """One step that is ready to run.
 
     Attributes:
-        call: values of the program -> flat results; None for a collective.
+        call: values of the program -> flat results; None for a collective, and for control flow.
         step: the program's step.
         request: a collective, or a transfer; None for an op.
         operand: number of its operand.
         perform: runs it, from `Communicator.ready`; None without a communicator.
         results: numbers of the results.
         dead: values that no later step uses.
+        flow: of control flow, starts it on the values of the program.
+        bodies: of control flow, the programs that it runs.
     """
 
     call: Callable[[list[Any]], Sequence[Any]] | None
@@ -41,6 +44,8 @@ class ReadyStep:
     perform: Perform | None
     results: tuple[int, ...]
     dead: tuple[int, ...]
+    flow: Callable[[list[Any]], Flow] | None = None
+    bodies: tuple[ReadyProgram, ...] = ()
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -90,6 +95,7 @@ def make_ready(
             dead[k].append(number)
     steps = tuple(_ready_step(k, program, tuple(numbers), place, communicator) for k, numbers in enumerate(dead))
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
+    may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
     return ReadyProgram(program, steps, len(program.metas), may_print)
 
 
@@ -106,9 +112,14 @@ def _ready_step(
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         axes = tuple(step.kwargs.get("axes", ()))
         meta, made = program.metas[operand], program.metas[step.results[0]]
-        request = Request(step.op, program.devices, program.axes, axes, params, meta, made, number)
+        request = Request(step.op, program.devices, program.axes, axes, params, meta, made)
         perform = communicator.ready(request) if communicator is not None else None
         return ReadyStep(None, step, request, operand, perform, step.results, dead)
+    if step.op in FLOWS:
+        bodies = tuple(make_ready(body, place, communicator) for body in step.bodies)
+        types = tuple(program.metas[n] for n in step.results)
+        flow = functools.partial(FLOWS[step.op], step, bodies, types, place)
+        return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies)
     try:
         if step.op == "literal":
             literal = (step.args[0].values.to(place),)

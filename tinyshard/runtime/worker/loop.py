@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
-import os
 import socket
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -20,15 +18,16 @@ import torch
 
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime import wire
-from tinyshard.runtime.collectives.base import Communicator, PeerLostError
-from tinyshard.runtime.failure import GPU_FAILED, NO_MEMORY, Failure, failure_of, is_out_of_memory, short
+from tinyshard.runtime.collectives.base import Communicator
+from tinyshard.runtime.failure import GPU_FAILED, Failure, failure_of, short
 from tinyshard.runtime.launch import connect
 from tinyshard.runtime.shm.allocator import Arena, Block
 from tinyshard.runtime.shm.completion import Completion
 from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
-from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready, zeros_for
+from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
+from tinyshard.runtime.worker.steps import Steps, flush, leave
 
 _LIBC = ctypes.CDLL(None)
 # after so long without a message (as allocators that decay do) a device gives back memory that it keeps for reuse
@@ -77,6 +76,7 @@ class Worker:
         self._may_have_printed = False
         self._busy_s = time.monotonic()
         self._reported = 0
+        self._steps = Steps(device, call_control, self._fail, place, has_arena=arena is not None)
 
     def serve(self) -> None:
         """Handle messages in order, until the controller has ended. The controller bounds how many wait to be read."""
@@ -140,7 +140,7 @@ class Worker:
         self._call_control.done = number
         if self._completion is not None:
             if self._may_have_printed:
-                _flush()
+                flush()
                 self._may_have_printed = False
             self._completion.finish(number)
         elif number - self._reported >= _CALLS_BETWEEN_REPORTS:
@@ -179,7 +179,7 @@ class Worker:
             self._reply(head[1], [_meta(v) for v in values])
 
     def _reply(self, request: int, answer: Any, payload: memoryview | None = None) -> None:
-        _flush()
+        flush()
         if self._is_remote:
             connect.wait_until_there(1)
         wire.send(self._sock, ("reply", request, self._call_control.done, answer), payload)
@@ -202,7 +202,7 @@ class Worker:
     def _fail(self, number: int, failure: Failure) -> Failure:
         wire.send(self._sock, ("failed", number, failure))
         if self._place is not None and is_broken(self._place):
-            _leave(GPU_FAILED)
+            leave(GPU_FAILED)
         return failure
 
     def _fetch(self, request: int, value: int, wanted: Any) -> None:
@@ -229,43 +229,17 @@ class Worker:
             self._values.pop(value, None)
 
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
-        """Run a program. After a step raises, or the call is cancelled, the collectives get zeros: others wait in them.
+        """Run a program.
 
         Each of the operands in `values` is dropped after its last use; `outputs` are numbers for the results.
         """
-        call_control = self._call_control
         if ready.may_print:
             self._may_have_printed = True
         if ready.program.default_dtype is not torch.get_default_dtype():
             torch.set_default_dtype(ready.program.default_dtype)
         failed = next(value for value in values if type(value) is Failure) if Failure in map(type, values) else None
         values += [None] * (ready.size - len(values))
-        for step in ready.steps:
-            if number <= call_control.cancelled_upto and not failed:
-                failed = self._fail(number, call_control.cancelled(self._device))
-            try:
-                if step.perform is not None and step.request is not None:
-                    call_control.current = number, step.request
-                    if call_control.lost is not None:
-                        raise PeerLostError("the collective is not started: a device is lost")
-                    x = zeros_for(step.request.meta, self._place) if failed else values[step.operand]
-                    values[step.results[0]] = step.perform(x, number)
-                elif not failed:
-                    assert step.call is not None
-                    for slot, result in zip(step.results, step.call(values), strict=False):
-                        if slot >= 0:
-                            values[slot] = result
-            except Exception as error:
-                failure = failure_of(self._device, step.describe(values), error)
-                # with shared memory it arrives at the barrier all the same, and shows there that it has no memory
-                if step.request is not None and is_out_of_memory(failure) and self._arena is None:
-                    _leave(NO_MEMORY)
-                if not failed:
-                    lost = call_control.why_broken(error) if step.request is not None else None
-                    failed = self._fail(number, lost or failure)
-            call_control.current = None
-            for slot in step.dead:
-                values[slot] = None
+        failed = self._steps.run(number, ready, values, failed)
         if self._place is not None and not failed:
             failed = self._failed_on_gpu(number, ready)
         for value, slot in zip(outputs, ready.program.outputs, strict=True):
@@ -281,20 +255,8 @@ class Worker:
         except Exception as error:
             return self._fail(number, failure_of(self._device, f"{len(ready.steps)} steps on {self._place}", error))
         lost = self._call_control.lost  # an abort ends NCCL's waits without an error
-        return self._fail(number, lost) if lost and any(step.request for step in ready.steps) else None
+        return self._fail(number, lost) if lost and ready.program.communicates else None
 
 
 def _meta(value: Any) -> ShapedType | None:
     return ShapedType(tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else None
-
-
-def _leave(code: int) -> None:
-    """End this process, which cannot take part in a collective: its end wakes the devices that wait in it."""
-    _flush()
-    os._exit(code)
-
-
-def _flush() -> None:
-    """Flush what Python and C code printed, so that the controller has it before the answer."""
-    sys.stdout.flush()
-    _LIBC.fflush(None)

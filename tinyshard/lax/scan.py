@@ -1,0 +1,237 @@
+"""scan: a loop whose body is one function, with a carry from round to round and a row of operands for each."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from tinyshard.arrays.array import Array, shaped_type_of
+from tinyshard.arrays.levels import innermost
+from tinyshard.arrays.placement import as_tensor
+from tinyshard.core.absent import check_others
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.leaves import named_leaves, without_none
+from tinyshard.core.types import ShapedType
+from tinyshard.primitives.scan import Scan
+from tinyshard.transforms import bodies
+from tinyshard.transforms.jitted import Jitted
+from tinyshard.transforms.scan_rules import apply_scan
+
+Tensors = list[torch.Tensor]
+
+
+def scan(
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+    **others: Any,
+) -> tuple[Any, Any]:
+    """Loop over the rows of some operands, with a carry from round to round, and stack what each round gives.
+
+    In a trace (jit, pmap, shard_map) the body is traced once, and the loop is one step of the program, with the body as
+    a program of its own: its text, its compile time and its size do not grow with the number of rounds. On Arrays
+    outside of a trace it is jitted; on plain tensors it is a loop of Python's.
+
+    Its gradient is a scan again: forwards the carry of each round is kept, backwards each round is computed again.
+
+    Args:
+        f: `f(carry, x) -> (carry, y)`: a round. The carry that it returns has the tree, shapes and dtypes of the one
+            that it is given. What it closes over is the same for all rounds.
+        init: the first carry, a tree of tensors and numbers; None for none.
+        xs: a tree of tensors with the same dim 0; each round is given one row of each. None for none.
+        length: the number of rounds; needed where xs has no tensor.
+        reverse: whether the last row comes first; results are stacked in the order of the rows.
+        unroll: how many rounds are written out in one body; True for all of them.
+        others: none; an argument that JAX has is refused with what to write in its place.
+
+    Returns:
+        (carry, ys): the last carry, and the y of all rounds, stacked along a new dim 0.
+
+    Raises:
+        MappingError: rows whose numbers differ, or differ from length; or neither rows nor a length.
+        DtypeError: the body returns no pair, or a carry with another tree, shape or dtype than it is given.
+
+    Communication: that of the body, in each round. Operands are gathered along dim 0; a carry stays as it is cut.
+
+    In JAX: a carry is kept in each round here only if a gradient is asked for, as there; a policy for what else is
+    kept is `jax.checkpoint`'s.
+
+    Example:
+        >>> def body(total, x):
+        ...     total = total + x
+        ...     return total, total * 10
+        >>> scan(body, torch.tensor(0.0), torch.tensor([1.0, 2.0, 3.0]))
+        (tensor(6.), tensor([10., 30., 60.]))
+    """
+    check_others(scan, others)
+    rounds = _rounds(xs, length)
+    written_out = rounds if unroll is True else max(1, operator.index(unroll))
+    if is_tracing():
+        return _in_program(f, init, xs, rounds, bool(reverse), written_out)
+    if has_array((init, xs)):
+        made: tuple[Any, Any] = _jitted(f, init, xs, rounds, bool(reverse), written_out)
+        return made
+    return _in_python(f, init, xs, rounds, bool(reverse))
+
+
+def has_array(tree: Any) -> bool:
+    """Whether a leaf is an Array, which transformations may wrap."""
+    return any(isinstance(innermost(x), Array) for x in tree_flatten(tree)[0] if isinstance(x, torch.Tensor))
+
+
+def flat(tree: Any) -> tuple[Tensors, TreeSpec]:
+    """The tensors of a tree, None being empty and a key the tensor in it; numbers are tensors, too."""
+    leaves, form = tree_flatten(without_none(tree))
+    return [x if isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves], form
+
+
+def _rounds(xs: Any, length: Any) -> int:
+    """How many rounds there are. Raises MappingError."""
+    sizes = {}
+    for way, x in named_leaves(xs):
+        shape = tuple(getattr(x, "shape", ()))
+        if x is not None and not shape:
+            raise MappingError(
+                "scan's xs have rows, which a 0-d value has not",
+                got=f"xs{way} of shape ()",
+                rule="each round is given one row of each tensor in xs, along dim 0",
+                try_="a function that closes over it, or x.expand(length)",
+            )
+        if x is not None:
+            sizes[way] = shape[0]
+    told = "\n".join(f"xs{way}: {size} rows" for way, size in sizes.items())
+    if length is not None:
+        length = operator.index(length)
+    if len(set(sizes.values())) > 1:
+        rule = "each round is given one row of each tensor in xs"
+        raise MappingError("scan's xs have different numbers of rows", got=told, rule=rule)
+    if not sizes and length is None:
+        rule = "without rows only length says how many rounds there are"
+        raise MappingError("scan has no length", got="xs without a tensor, length=None", rule=rule, try_="length=10")
+    found = next(iter(sizes.values()), length)
+    if length is not None and found != length:
+        raise MappingError("scan's length is not the number of rows", got=f"length={length}\n{told}")
+    return int(found)
+
+
+# ---- in a program ----------------------------------------------------------------------------------------------------
+
+
+def _on_arrays(f: Any, init: Any, xs: Any, rounds: int, reverse: bool, written_out: int) -> Any:
+    if is_tracing():
+        return _in_program(f, init, xs, rounds, reverse, written_out)
+    # a function with a derivative of its own, which is differentiated op by op
+    return _in_python(f, init, xs, rounds, reverse)
+
+
+_on_arrays.__name__ = "scan"
+_jitted = Jitted(_on_arrays, static_argnums=(0, 3, 4, 5))
+
+
+def _in_program(f: Any, init: Any, xs: Any, rounds: int, reverse: bool, written_out: int) -> tuple[Any, Any]:
+    """A scan as an op of the trace."""
+    rest = rounds % written_out
+    if written_out >= rounds or not (flat(init)[0] or flat(xs)[0]):
+        return _in_python(f, init, xs, rounds, reverse)
+    if written_out == 1:
+        return _recorded(f, init, xs, rounds, reverse)
+    # 7 rounds, 3 of them in one body: rows 0 1 2 and 3 4 5, then row 6; in reverse row 6 comes first
+    rows, form = flat(xs)
+    main = [x[rest:] if reverse else x[: rounds - rest] for x in rows]
+    left = [x[:rest] if reverse else x[rounds - rest :] for x in rows]
+
+    def several(carry: Any, some: Any) -> Any:
+        return _in_python(f, carry, some, written_out, reverse)
+
+    grouped = tree_unflatten([x.unflatten(0, (-1, written_out)) for x in main], form)
+    carry, made = _recorded(several, init, grouped, rounds // written_out, reverse)
+    made, of_rows = flat(made)
+    parts = [[x.flatten(0, 1) for x in made]]
+    if rest:
+        carry, last = _in_python(f, carry, tree_unflatten(left, form), rest, reverse)
+        parts.append(flat(last)[0])
+    ordered = reversed(parts) if reverse else parts
+    return carry, tree_unflatten([torch.cat(some) for some in zip(*ordered, strict=True)], of_rows)
+
+
+def _recorded(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[Any, Any]:
+    carry, form = flat(init)
+    rows, of_rows = flat(xs)
+    forms: list[TreeSpec] = []
+    names = [f"carry{way}" for way, _ in named_leaves(init)] + [f"x{way}" for way, _ in named_leaves(xs)]
+
+    def body(*values: torch.Tensor) -> Tensors:
+        out = f(tree_unflatten(values[: len(carry)], form), tree_unflatten(values[len(carry) :], of_rows))
+        (following, of_carry), (made, of_made) = map(flat, _pair(out))
+        check_carry(values[: len(carry)], form, following, of_carry)
+        forms[:] = [of_made]
+        return [*following, *made]
+
+    metas = [*map(shaped_type_of, carry), *(_row_of(x) for x in rows)]
+    traced, closed = bodies.used_now(bodies.traced_body(body, metas, lambda: names))
+    made = apply_scan(Scan(traced, len(carry), len(rows), rounds, reverse), [*carry, *rows, *closed])
+    return tree_unflatten(made[: len(carry)], form), tree_unflatten(made[len(carry) :], forms[0])
+
+
+def _row_of(x: torch.Tensor) -> ShapedType:
+    meta = shaped_type_of(x)
+    return replace(meta, shape=meta.shape[1:])
+
+
+def _pair(out: Any) -> tuple[Any, Any]:
+    if not isinstance(out, tuple | list) or len(out) != 2:
+        raise DtypeError(
+            "the function of a scan returns a pair",
+            got=f"{type(out).__name__}" + (f" of {len(out)}" if isinstance(out, tuple | list) else ""),
+            rule="(carry, y): the next carry, and what is stacked over the rounds",
+            try_="return carry, None, where nothing is to be stacked",
+        )
+    return out[0], out[1]
+
+
+def check_carry(given: Sequence[Any], form: TreeSpec, made: Sequence[Any], of_made: TreeSpec) -> None:
+    """Raise DtypeError for a carry that is not as the one before."""
+    rule = "each round is given what the one before returns: it has the same tree, shapes and dtypes"
+    problem = "the carry of a loop changes from round to round"
+    if form != of_made:
+        raise DtypeError(problem, got=f"given {form}\nreturned {of_made}", rule=rule)
+    ways = [way for way, x in named_leaves(tree_unflatten(given, form)) if x is not None]
+    pairs = zip(ways, map(shaped_type_of, given), map(shaped_type_of, made), strict=True)
+    wrong = [f"carry{way}: given {a}, returned {b}" for way, a, b in pairs if a != b]
+    if wrong:
+        try_ = "a first carry of the shape and dtype that a round returns: torch.tensor(0.0) in place of 0; x.to(dtype)"
+        raise DtypeError(problem, got="\n".join(wrong), rule=rule, try_=try_)
+
+
+# ---- in Python -------------------------------------------------------------------------------------------------------
+
+
+def _in_python(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[Any, Any]:
+    """A scan round by round."""
+    carry, form = flat(init)
+    rows, of_rows = flat(xs)
+
+    def one(carry: Sequence[torch.Tensor], row: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors, TreeSpec]:
+        out = f(tree_unflatten(carry, form), tree_unflatten(row, of_rows))
+        (following, of_carry), (made, of_made) = map(flat, _pair(out))
+        check_carry(carry, form, following, of_carry)
+        return following, made, of_made
+
+    if not rounds:  # the shapes of what is stacked
+        _, made, of_made = one(carry, [x.new_zeros(x.shape[1:]) for x in rows])
+        return tree_unflatten(carry, form), tree_unflatten([x.new_zeros((0, *x.shape)) for x in made], of_made)
+    each = []
+    for at in reversed(range(rounds)) if reverse else range(rounds):
+        carry, made, of_made = one(carry, [x[at] for x in rows])
+        each.append(made)
+    ordered = each[::-1] if reverse else each
+    return tree_unflatten(carry, form), tree_unflatten([torch.stack(s) for s in zip(*ordered, strict=True)], of_made)

@@ -1,0 +1,114 @@
+"""A while loop, and branches: control flow that asks for a value on the devices.
+
+    while       test    f32[4] carry, f32[] closed over  ->  bool[]
+                body    f32[4] carry, f32[4] closed over ->  f32[4] carry
+    branches    each    f32[4], and what any of them closes over  ->  f32[2]
+
+Devices that exchange data inside must come to the same value. `transforms.while_rules` and `transforms.branch_rules`
+have the primitives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tinyshard.arrays.array import shaped_type_of
+from tinyshard.compile.tracing import Traced
+from tinyshard.core.errors import ShardingError
+from tinyshard.core.evaluate import evaluate
+from tinyshard.core.program import Builder, Value
+from tinyshard.core.types import ShapedType
+from tinyshard.partition.reshard import collective
+from tinyshard.primitives.collective import exchanges
+from tinyshard.primitives.varying import Names, Varying
+
+
+@dataclass(frozen=True, eq=False)
+class While:
+    """A while loop.
+
+    Attributes:
+        test: whether there is another round; its placeholders are the carry, and what it closes over.
+        body: a round; its placeholders likewise.
+        carried: how many parts the carry has.
+        made: what was made of it: its derivatives.
+    """
+
+    test: Traced
+    body: Traced
+    carried: int
+    made: dict[Any, Any] = field(default_factory=dict)
+
+    def parts(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """The carry, and what the test and the body close over."""
+        end = len(self.test.inputs)
+        return operands[: self.carried], operands[self.carried : end], operands[end:]
+
+    @property
+    def outputs(self) -> list[ShapedType]:
+        """Shape and dtype of each result."""
+        return types_of(self.body.results)
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """Functions of the same operands, of which one is called.
+
+    Attributes:
+        branches: their graphs; the placeholders of each are the operands, and what any of them closes over.
+        made: what was made of it: its derivatives.
+    """
+
+    branches: tuple[Traced, ...]
+    made: dict[Any, Any] = field(default_factory=dict)
+
+    @property
+    def outputs(self) -> list[ShapedType]:
+        """Shape and dtype of each result."""
+        return types_of(self.branches[0].results)
+
+
+def types_of(nodes: Sequence[torch.fx.Node]) -> list[ShapedType]:
+    """Shape and dtype of what nodes make."""
+    return [shaped_type_of(node.meta["val"]) for node in nodes]
+
+
+def agreed(builder: Builder, number: int) -> int:
+    """A number or a truth value that all devices have, as one that they agree on: one that has failed gives 0.
+
+    Communication: an all_reduce of 4 bytes.
+    """
+    meta = ShapedType((), torch.int32)
+    (x,) = builder.emit("aten._to_copy.default", (Value(number),), {"dtype": torch.int32}, [meta])
+    return collective(builder, "all_reduce", x, tuple(range(len(builder.axes))), op="min")
+
+
+def check_same(what: str, names: Names, graphs: Sequence[torch.fx.GraphModule]) -> None:
+    """Refuse control flow in which devices that differ would come to different collectives."""
+    if names and any(map(exchanges, graphs)):
+        over = ", ".join(map(repr, sorted(names)))
+        raise ShardingError(
+            f"what a {what} asks for may differ between devices, and a collective follows",
+            got=f"it depends on a value that differs along {over}",
+            rule="devices that exchange data run the same steps",
+            try_=f"a psum, pmax or pmin over {over} of it; or torch.where in place of the {what}",
+        )
+
+
+def settled(graph: torch.fx.GraphModule, given: Sequence[Names], carried: int, at_least: Names = frozenset()) -> Any:
+    """How the results of a body differ between devices, once its carry differs as its results do.
+
+    Returns:
+        The names for each part of the carry, and for each result.
+    """
+    inputs = [*(names | at_least for names in given[:carried]), *given[carried:]]
+    while True:
+        made = evaluate(graph, Varying(), inputs)
+        carry = [a | b for a, b in zip(inputs, made[:carried], strict=False)]
+        if carry == inputs[:carried]:
+            return carry, made
+        inputs[:carried] = carry

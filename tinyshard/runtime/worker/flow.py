@@ -1,0 +1,200 @@
+"""Control flow on one device: a step that runs programs of its own, in rounds.
+
+    while (round := flow.next(failed)) is not None:
+        program, values = round
+        ...                         the steps of the program, on these values
+        flow.take(values, failed)
+    flow.results()
+
+A device that has failed goes on with the rounds whose collectives other devices wait in, without values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from tinyshard.core.program import Eqn, Program
+from tinyshard.core.types import ShapedType
+
+
+class Body(Protocol):
+    """A program of a step, ready to run."""
+
+    @property
+    def program(self) -> Program:
+        """The program as it was sent."""
+
+    @property
+    def size(self) -> int:
+        """How many values it has."""
+
+
+Round = tuple[Any, list[Any]]  # a body, and its values
+
+
+class Flow(Protocol):
+    """A step of control flow while it runs."""
+
+    def next(self, failed: bool) -> Round | None:
+        """The program to run now, and its values; None at the end. It raises before it has gone on."""
+
+    def take(self, values: list[Any], failed: bool) -> None:
+        """What the round has made."""
+
+    def results(self) -> Sequence[Any]:
+        """The results of the step."""
+
+
+class Scan:
+    """One body for each row of some operands: a carry goes from round to round, and results are stacked.
+
+    Args:
+        step: the step.
+        bodies: its body.
+        made: shape and dtype of each result.
+        place: the GPU on which results are made; None for the CPU.
+        values: of the program around it.
+    """
+
+    def __init__(
+        self,
+        step: Eqn,
+        bodies: Sequence[Body],
+        made: Sequence[ShapedType | None],
+        place: torch.device | None,
+        values: list[Any],
+    ) -> None:
+        carry, rows, constants = ([values[x.number] for x in part] for part in step.args)
+        self._carry: Sequence[Any] = carry
+        self._rows, self._constants = rows, constants
+        (self._body,) = bodies
+        self._length, self._reverse = step.kwargs["length"], step.kwargs["reverse"]
+        self._count = len(carry)
+        self._stacked = made[len(carry) :]
+        self._stacks: list[torch.Tensor] = []
+        self._place = place
+        self._done = 0
+
+    def next(self, failed: bool) -> Round | None:
+        """The body, with the carry and the next row."""
+        if self._done == self._length or (failed and not self._body.program.communicates):
+            return None
+        inner: list[Any] = [None] * self._body.size
+        if not failed:
+            at = self._at(self._done)
+            given = [*self._carry, *(x[at] for x in self._rows), *self._constants]
+            inner[: len(given)] = given
+            self._carry = ()  # the body frees each part after its last use
+        self._done += 1
+        return self._body, inner
+
+    def _at(self, number: int) -> int:
+        return self._length - 1 - number if self._reverse else number
+
+    def take(self, values: list[Any], failed: bool) -> None:
+        """The carry of the next round; results are put in their stacks."""
+        if failed:
+            return
+        made = [values[number] for number in self._body.program.outputs]
+        self._carry = made[: self._count]
+        at = self._at(self._done - 1)
+        for stack, y in zip(self._room(), made[self._count :], strict=True):
+            stack[at].copy_(y)
+
+    def _room(self) -> list[torch.Tensor]:
+        if not self._stacks:
+            self._stacks = [torch.empty(m.shape, dtype=m.dtype, device=self._place) for m in self._stacked if m]
+        return self._stacks
+
+    def results(self) -> Sequence[Any]:
+        """The last carry, and the stacks."""
+        return [*self._carry, *self._room()]
+
+
+class While:
+    """A body, as long as a test of its carry is true. The arguments are those of `Scan`; the bodies are test and body.
+
+    Where devices exchange data inside, they agree on the outcome of the test; one that has failed ends the loop so.
+    """
+
+    def __init__(
+        self,
+        step: Eqn,
+        bodies: Sequence[Body],
+        made: Sequence[ShapedType | None],
+        place: torch.device | None,
+        values: list[Any],
+    ) -> None:
+        self._carry, self._of_test, self._of_body = ([values[x.number] for x in part] for part in step.args)
+        self._test, self._body = bodies
+        self._together = step.communicates
+        self._goes_on: bool | None = None  # None: to be asked
+
+    def next(self, failed: bool) -> Round | None:
+        """The test; the body, if it was true."""
+        if self._goes_on is False or (failed and not self._together):
+            return None
+        body, constants = (self._test, self._of_test) if self._goes_on is None else (self._body, self._of_body)
+        inner: list[Any] = [None] * body.size
+        if not failed:
+            inner[: len(self._carry) + len(constants)] = [*self._carry, *constants]
+        if self._goes_on:
+            self._carry = []  # the body frees each part after its last use
+        return body, inner
+
+    def take(self, values: list[Any], failed: bool) -> None:
+        """The outcome of the test, or the next carry."""
+        if self._goes_on:
+            self._goes_on = None
+            self._carry = [] if failed else [values[number] for number in self._body.program.outputs]
+        else:
+            outcome = values[self._test.program.outputs[0]]
+            self._goes_on = outcome is not None and bool(outcome)
+
+    def results(self) -> Sequence[Any]:
+        """The last carry."""
+        return self._carry
+
+
+class Branches:
+    """The body of a number. The arguments are those of `Scan`; the bodies are the branches."""
+
+    def __init__(
+        self,
+        step: Eqn,
+        bodies: Sequence[Body],
+        made: Sequence[ShapedType | None],
+        place: torch.device | None,
+        values: list[Any],
+    ) -> None:
+        (index,), operands = step.args
+        self._index = values[index.number]
+        self._operands = [values[x.number] for x in operands]
+        self._bodies = bodies
+        self._together = step.communicates
+        self._results: Sequence[Any] | None = None
+
+    def next(self, failed: bool) -> Round | None:
+        """The branch, once. Where devices exchange data inside, they have agreed on the number."""
+        if self._results is not None or (failed and not self._together):
+            return None
+        body = self._bodies[int(self._index)]
+        self._results = ()
+        inner: list[Any] = [None] * body.size
+        if not failed:
+            inner[: len(self._operands)] = self._operands
+        return body, inner
+
+    def take(self, values: list[Any], failed: bool) -> None:
+        """Its results."""
+        self._results = [values[number] for number in self._bodies[int(self._index)].program.outputs]
+
+    def results(self) -> Sequence[Any]:
+        """Those of the branch."""
+        return self._results or ()
+
+
+FLOWS: dict[str, Callable[..., Flow]] = {"scan": Scan, "while": While, "cond": Branches}

@@ -1,0 +1,130 @@
+"""The steps of a program on one device, one after the other; control flow among them runs steps of its own."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tinyshard.runtime.collectives.base import PeerLostError
+from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory
+from tinyshard.runtime.worker.control import CallControl
+from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, zeros_for
+
+_LIBC = ctypes.CDLL(None)
+
+
+class Steps:
+    """Runs the steps of programs.
+
+    Args:
+        device: the device's id.
+        call_control: which calls are cancelled.
+        fail: notes the first failure of a call, and returns it.
+        place: the GPU on which values are made; None for the CPU.
+        has_arena: whether the devices share memory.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        call_control: CallControl,
+        fail: Callable[[int, Failure], Failure],
+        place: torch.device | None,
+        *,
+        has_arena: bool,
+    ) -> None:
+        self._device = device
+        self._call_control = call_control
+        self._fail = fail
+        self._place = place
+        self._has_arena = has_arena
+        self._exchanges = 0  # of the present call, so far
+
+    def run(self, number: int, ready: ReadyProgram, values: list[Any], failed: Failure | None) -> Failure | None:
+        """Run a call's program; returns the failure of the call, if it has failed by then.
+
+        After a step raises, or the call is cancelled, the collectives get zeros: others wait in them.
+        """
+        self._exchanges = 0
+        return self._run(number, ready, values, failed)
+
+    def _run(self, number: int, ready: ReadyProgram, values: list[Any], failed: Failure | None) -> Failure | None:
+        call_control = self._call_control
+        for step in ready.steps:
+            if number <= call_control.cancelled_upto and not failed:
+                failed = self._fail(number, call_control.cancelled(self._device))
+            try:
+                if step.perform is not None and step.request is not None:
+                    moment = number, self._exchanges
+                    # what a device does alone, as to ask for its place, it may do more often than another
+                    self._exchanges += step.step.communicates
+                    call_control.current = moment, step.request
+                    if call_control.lost is not None:
+                        raise PeerLostError("the collective is not started: a device is lost")
+                    x = zeros_for(step.request.meta, self._place) if failed else values[step.operand]
+                    values[step.results[0]] = step.perform(x, moment)
+                elif step.flow is not None:
+                    failed = self._rounds(number, step, values, failed)
+                elif not failed:
+                    assert step.call is not None
+                    for slot, result in zip(step.results, step.call(values), strict=False):
+                        if slot >= 0:
+                            values[slot] = result
+            except Exception as error:
+                failed = self._raised(number, step, values, error, failed)
+            call_control.current = None
+            for slot in step.dead:
+                values[slot] = None
+        return failed
+
+    def _rounds(self, number: int, step: ReadyStep, values: list[Any], failed: Failure | None) -> Failure | None:
+        """Run a step of control flow, and give the program its results; returns as `run`."""
+        assert step.flow is not None
+        flow = step.flow(values)
+        while True:
+            try:
+                following = flow.next(bool(failed))
+            except Exception as error:
+                failed = self._raised(number, step, values, error, failed)
+                following = flow.next(True)
+            if following is None:
+                break
+            failed = self._run(number, *following, failed)
+            try:
+                flow.take(following[1], bool(failed))
+            except Exception as error:
+                failed = self._raised(number, step, values, error, failed)
+        if not failed:
+            for slot, result in zip(step.results, flow.results(), strict=True):
+                values[slot] = result
+        return failed
+
+    def _raised(
+        self, number: int, step: ReadyStep, values: list[Any], error: Exception, failed: Failure | None
+    ) -> Failure:
+        """The failure of the call, of which a step has raised an error."""
+        failure = failure_of(self._device, step.describe(values), error)
+        # with shared memory it arrives at the barrier all the same, and shows there that it has no memory
+        if step.request is not None and is_out_of_memory(failure) and not self._has_arena:
+            leave(NO_MEMORY)
+        if failed:
+            return failed
+        lost = self._call_control.why_broken(error) if step.request is not None else None
+        return self._fail(number, lost or failure)
+
+
+def leave(code: int) -> None:
+    """End this process, which cannot take part in a collective: its end wakes the devices that wait in it."""
+    flush()
+    os._exit(code)
+
+
+def flush() -> None:
+    """Flush what Python and C code printed, so that the controller has it before the answer."""
+    sys.stdout.flush()
+    _LIBC.fflush(None)

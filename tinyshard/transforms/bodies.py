@@ -1,0 +1,164 @@
+"""Functions that become the body of a loop, or a branch: traced once, on stand-ins of one round's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tinyshard.compile.capture import capture_outer, has_effect, note_modes
+from tinyshard.compile.tracing import Traced, trace
+from tinyshard.core import axis_names, config
+from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.errors import DtypeError
+from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.primitive import Primitive, bound_in, primitive_of
+from tinyshard.core.program import Builder, Program, Value
+from tinyshard.core.types import ShapedType
+from tinyshard.core.undisturbed import undisturbed
+from tinyshard.primitives.branching import agreed, types_of
+from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
+from tinyshard.primitives.inlining import Inliner
+
+Function = Callable[..., Sequence[torch.Tensor]]
+
+
+def traced_body(
+    function: Function,
+    metas: Sequence[ShapedType],
+    names: Callable[[], list[str]] | None = None,
+    own_rule: str | None = None,
+) -> Traced:
+    """Trace a function of tensors, in whatever trace, transformation or mapped function it is called.
+
+    Args:
+        function: of tensors of these `metas`; it returns tensors.
+        names: what the user calls its arguments, for errors.
+        own_rule: of the body that it replays, if it does.
+    """
+    names = names or (lambda: [f"input {i}" for i in range(len(metas))])
+    with undisturbed(), axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
+        traced = trace((), lambda xs: tuple(function(*xs)), metas, names)
+    return traced if own_rule is None else replace(traced, own_rule=own_rule)
+
+
+def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
+    """A body that is a part of the trace in progress, without what it closes over; and that, as it is now."""
+    recorder = current_recorder()
+    note_modes(traced.modes)
+    recorder.own_rule = recorder.own_rule or traced.own_rule
+    return replace(traced, closed=()), [capture_outer(c.value) for c in traced.closed]
+
+
+def derived(made: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    """What is made of a loop, made once for what changes programs now (`config.key`), as autocast does."""
+    key = (key, config.key())
+    if key not in made:
+        made[key] = make()
+    return made[key]
+
+
+def lifted_along(graph: torch.fx.GraphModule, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Operands of a body, mapped along the names of its collectives, so that its rule runs at their levels."""
+    first, *others = operands
+    for name in sorted(named_in(graph)):
+        first = lifted(first, axis_names.find(name))
+    return [first, *others]
+
+
+def is_effective(graph: torch.fx.GraphModule) -> bool:
+    """Whether an op of a graph is called for what it does, as a check of values is."""
+    own = any(has_effect(node.target) for node in graph.graph.nodes)
+    return own or any(primitive.has_effect(node.args) for node, primitive, _ in bound_in(graph))
+
+
+def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -> list[bool]:
+    """Which results of a body depend on some of its inputs, or on the position along a name."""
+    made: dict[torch.fx.Node, bool] = {}
+    return list(evaluate(graph, _Depends(name, made), on, made))
+
+
+class _Depends(Interpreter):
+    """The walk over a graph; nodes become whether they depend on what is asked for."""
+
+    def __init__(self, name: str | None, made: dict[torch.fx.Node, bool]) -> None:
+        self._name = name
+        self._made = made
+
+    def literal(self, values: torch.Tensor) -> bool:
+        return False
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> bool:
+        return self._name in _names_of(node) or any(self._made[x] for x in node.all_input_nodes)
+
+    def item(self, node: torch.fx.Node, several: bool, position: int) -> bool:
+        return several
+
+
+def _names_of(node: torch.fx.Node) -> set[str]:
+    """The names that a node uses, itself or in the bodies that it holds."""
+    primitive = primitive_of(node.target)
+    if primitive is COLLECTIVE:
+        return set(COLLECTIVE.params(node.args).axes)
+    if not isinstance(primitive, Primitive):
+        return set()
+    return set().union(*map(named_in, primitive.graphs(primitive.params(node.args))))
+
+
+def check_differentiable(what: str, traced: Traced) -> None:
+    """Refuse a body whose graph does not tell its derivative."""
+    if traced.own_rule is not None:
+        raise DtypeError(
+            f"the function of a {what} with a derivative of its own cannot be differentiated from outside",
+            got=traced.own_rule,
+            rule="a loop is differentiated by the ops of its body, which do not tell where gradients stop",
+            try_="x.detach() in place of torch.no_grad; or grad inside of the function",
+        )
+
+
+def with_tangents(
+    function: Function,
+    primals: Sequence[torch.Tensor],
+    moved: Sequence[int],
+    along: Sequence[torch.Tensor],
+    values: Sequence[int],
+    tangents: Sequence[int],
+) -> list[torch.Tensor]:
+    """Some results of a body, and the tangents of some.
+
+    Args:
+        function: the body.
+        primals: its inputs.
+        moved: the numbers of the inputs with a tangent.
+        along: these tangents.
+        values: the numbers of the results that are returned.
+        tangents: the numbers of the results whose tangents are returned, after these.
+    """
+
+    def alone(*chosen: torch.Tensor) -> Any:
+        inputs = list(primals)
+        for i, x in zip(moved, chosen, strict=True):
+            inputs[i] = x
+        made = function(*inputs)
+        return tuple(made[i] for i in tangents), tuple(made[i] for i in values)
+
+    jvp: Any = torch.func.jvp
+    _, pushed, made = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
+    return [*made, *pushed]
+
+
+def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
+    """A body on shards, as a program.
+
+    Args:
+        inliner: the walk over the graph around it.
+        traced: the body.
+        agrees: whether its only result is one that all devices agree on.
+    """
+    outer = inliner.builder
+    builder = Builder(outer.devices, outer.axes, where=outer.where)
+    inputs = [Value(builder.input(meta)) for meta in types_of(traced.inputs)]
+    made = [x.number for x in evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)]
+    return builder.finish([agreed(builder, made[0])] if agrees else made)

@@ -1,0 +1,172 @@
+"""How loops are partitioned: the layouts of a carry that every round keeps, and the body as a program of its own.
+
+A carry starts as its first value is cut. If the body makes it otherwise, its layout is tried for the first value, a few
+times; what then still differs is brought back at the end of the body. What lies nowhere yet (zeros, a tensor of the
+host's) is put where the body wants it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from tinyshard.core.evaluate import evaluate
+from tinyshard.core.program import Builder, Program, Value
+from tinyshard.core.types import ShapedType
+from tinyshard.partition.deferred import Deferred
+from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial
+from tinyshard.primitives.branching import Branches, While, agreed, types_of
+from tinyshard.primitives.scan import Scan
+
+_ROUNDS = 3  # layouts that are tried for a carry
+
+
+@dataclass(frozen=True)
+class Body:
+    """A body, partitioned.
+
+    Attributes:
+        program: of one round.
+        ins: the layout of each input.
+        outs: how each result is cut.
+        carry: how the body makes its carry before that is brought back: as the next one may be cut.
+    """
+
+    program: Program
+    ins: tuple[Dims, ...]
+    outs: tuple[Dims, ...]
+    carry: tuple[Dims, ...]
+
+
+def scan(partitioner: Any, params: Scan, operands: Sequence[Any]) -> list[ShardedVar]:
+    """Write a scan into a program."""
+    values = [partitioner.value(x) for x in operands]
+    is_row = [params.carried <= i < params.carried + params.rows for i in range(len(values))]
+    ins = [_dims(x)[1:] if row else _dims(x) for x, row in zip(values, is_row, strict=True)]
+    is_free = [_lies_nowhere(partitioner.builder, x) for x in values]
+    body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried)
+    placed = [
+        partitioner.at(x, ((), *dims) if row else dims) for x, row, dims in zip(values, is_row, body.ins, strict=True)
+    ]
+    outs = [dims if i < params.carried else ((), *dims) for i, dims in enumerate(body.outs)]
+    made = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
+    builder = partitioner.builder
+    args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
+    named = {"length": params.length, "reverse": params.reverse}
+    numbers = builder.emit("scan", args, named, [x.local(builder.axes) for x in made], (body.program,))
+    return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
+
+
+def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
+    """Write a while loop into a program."""
+    builder, count, end = partitioner.builder, params.carried, len(params.test.inputs)
+    values = [partitioner.value(x) for x in operands]
+    ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
+    taken = types_of(params.body.inputs)
+    body = _settled(
+        partitioner, params.body.graph, taken, ins[:count] + ins[end:], is_free[:count] + is_free[end:], count
+    )
+    of_test = [*body.ins[:count], *ins[count:end]]
+    free = [False] * count + is_free[count:end]
+    given = (partitioner, params.test.graph, types_of(params.test.inputs), of_test, free, 0)
+    test = _partitioned(*given)
+    if body.program.communicates or test.program.communicates:
+        test = _partitioned(*given, agrees=True)
+    wanted = [*body.ins[:count], *test.ins[count:], *body.ins[count:]]
+    placed = [partitioner.at(x, dims) for x, dims in zip(values, wanted, strict=True)]
+    made = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, body.outs, strict=True)]
+    args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
+    numbers = builder.emit("while", args, {}, [x.local(builder.axes) for x in made], (test.program, body.program))
+    return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
+
+
+def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> list[ShardedVar]:
+    """Write branches into a program: of the ways in which they cut a result, it has the one of most parts."""
+    builder = partitioner.builder
+    index, *values = (partitioner.value(x) for x in operands)
+    ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
+    taken = types_of(params.branches[0].inputs)
+    first, *others = (branch.graph for branch in params.branches)
+    made = [_partitioned(partitioner, first, taken, ins, is_free, 0)]
+    ins, is_free = list(made[0].ins), [False] * len(ins)
+    made += [_partitioned(partitioner, graph, taken, ins, is_free, 0) for graph in others]
+    outs = [max(several, key=partial(_parts, builder.axes)) for several in zip(*(b.outs for b in made), strict=True)]
+    each = [_partitioned(partitioner, graph, taken, ins, is_free, 0, outs=outs) for graph in (first, *others)]
+    number = partitioner.at(index, ()).number
+    if any(body.program.communicates for body in each):
+        number = agreed(builder, number)
+    placed = [Value(partitioner.at(x, dims).number) for x, dims in zip(values, ins, strict=True)]
+    results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
+    types = [x.local(builder.axes) for x in results]
+    numbers = builder.emit("cond", ([Value(number)], placed), {}, types, tuple(body.program for body in each))
+    return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
+
+
+def _parts(axes: Sequence[int], dims: Dims) -> int:
+    return math.prod(axes[a] for cut in dims for a in cut)
+
+
+def _dims(x: Any) -> Dims:
+    return ((),) * len(x.shape) if isinstance(x, Deferred) else x.dims
+
+
+def _lies_nowhere(builder: Builder, x: Any) -> bool:
+    return isinstance(x, Deferred) or (x.number in builder.free and x.number not in builder.wanted)
+
+
+def _settled(
+    partitioner: Any,
+    graph: torch.fx.GraphModule,
+    taken: Sequence[ShapedType],
+    ins: Sequence[Dims],
+    is_free: Sequence[bool],
+    carried: int,
+) -> Body:
+    """A body whose results have the layouts of its carry."""
+    ins, is_free = list(ins), list(is_free)
+    for _ in range(_ROUNDS):
+        body = _partitioned(partitioner, graph, taken, ins, is_free, carried)
+        if body.ins[:carried] == body.outs[:carried] == body.carry:
+            return body
+        ins[:carried], is_free[:carried] = body.carry, [False] * carried
+    return _partitioned(partitioner, graph, taken, ins, is_free, carried)
+
+
+def _partitioned(
+    partitioner: Any,
+    graph: torch.fx.GraphModule,
+    taken: Sequence[ShapedType],
+    ins: Sequence[Dims],
+    is_free: Sequence[bool],
+    carried: int,
+    *,
+    agrees: bool = False,
+    outs: Sequence[Dims] | None = None,
+) -> Body:
+    outer = partitioner.builder
+    builder = Builder(outer.devices, outer.axes, where=outer.where)
+    walk, inputs = partitioner.within(builder), []
+    for meta, dims, free in zip(taken, ins, is_free, strict=True):
+        x = ShardedVar(0, meta.shape, meta.dtype, dims)
+        inputs.append(replace(x, number=builder.input(x.local(builder.axes))))
+        if free:
+            builder.free.add(inputs[-1].number)
+    results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.made)]
+    starts = [builder.wanted.get(x.number, x.dims) for x in inputs]
+    carry = [
+        start if isinstance(x, Deferred) or x.partial else x.dims
+        for x, start in zip(results[:carried], starts, strict=False)
+    ]
+    done = [walk.at(x, dims) for x, dims in zip(results[:carried], starts, strict=False)]
+    if outs is None:
+        done += [reduce_partial(builder, walk.placed(walk.as_it_is(x))) for x in results[carried:]]
+    else:
+        done += [walk.at(x, dims) for x, dims in zip(results, outs, strict=True)]
+    ends = tuple(builder.wanted.get(x.number, x.dims) for x in inputs)
+    numbers = [agreed(builder, walk.at(done[0], ()).number)] if agrees else [x.number for x in done]
+    return Body(builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(carry))
