@@ -16,8 +16,8 @@ from tinyshard.core.errors import DtypeError
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import Primitive, bound_in, primitive_of
 from tinyshard.core.program import Builder, Program, Value
+from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
-from tinyshard.core.undisturbed import undisturbed
 from tinyshard.primitives.branching import agreed, types_of
 from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
 from tinyshard.primitives.inlining import Inliner
@@ -25,6 +25,7 @@ from tinyshard.primitives.inlining import Inliner
 Function = Callable[..., Sequence[torch.Tensor]]
 
 
+@in_trace_thread()
 def traced_body(
     function: Function,
     metas: Sequence[ShapedType],
@@ -39,7 +40,7 @@ def traced_body(
         own_rule: of the body that it replays, if it does.
     """
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
-    with undisturbed(), axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
+    with axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
         traced = trace((), lambda xs: tuple(function(*xs)), metas, names)
     return traced if own_rule is None else replace(traced, own_rule=own_rule)
 
