@@ -160,8 +160,8 @@ def check_progress(
 
 
 def _present(sight: Sight, done: int) -> Sight:
-    """A sight without its collective, if the device has left that since: it has finished a later call."""
-    return replace(sight, current=None) if sight.current is not None and sight.current[0] < done else sight
+    """A sight without its collective, if the device has left that since: it has finished the call."""
+    return replace(sight, current=None) if sight.current is not None and sight.current[0] <= done else sight
 
 
 def _error(
