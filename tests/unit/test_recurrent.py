@@ -12,6 +12,8 @@ import tinyshard as ts
 from tests.extent import mostly_whole
 from tinyshard import P
 
+pytestmark = pytest.mark.usefixtures("local")
+
 MAKERS = {
     "gru": lambda: torch.nn.GRU(3, 6, bidirectional=True),
     "rnn": lambda: torch.nn.RNN(3, 6),
