@@ -74,6 +74,7 @@ NESTED = {
     "a tree": lambda x, n: ts.jit(lambda v, o: v * o["rate"])(x, {"rate": n}),
     "by name": lambda x, n: ts.jit(lambda v, rate=1.0: v * rate)(x, rate=n),
     "pmap in jit": lambda x, n: ts.jit(lambda v, m: ts.pmap(torch.mul, in_axes=(0, None))(v, m))(x.expand(8), n)[0],
+    "vmap in jit": lambda x, n: ts.jit(lambda v, m: ts.vmap(torch.mul, in_axes=(0, None))(v, m))(x[None], n)[0],
     "jit in vmap": lambda x, n: ts.vmap(ts.jit(torch.mul), in_axes=(0, None))(x[None], n)[0],
 }
 
@@ -87,6 +88,8 @@ def test_a_number_that_is_handed_on_stays_one(call):
 def test_a_loss_of_half_precision_is_scaled_as_in_eager_torch():
     loss = torch.tensor(0.5, dtype=torch.float16)
     same(ts.jit(operator.mul)(loss, 65536.0), loss * 65536.0)  # 65536 itself is infinite in float16
+    mapped = ts.jit(lambda x, n: ts.vmap(operator.mul, in_axes=(0, None))(x, n))
+    same(mapped(loss[None], 65536.0), loss[None] * 65536.0)
 
 
 def test_a_tensor_in_the_place_of_a_number_has_a_dtype_and_its_own_trace():

@@ -8,12 +8,14 @@ torch.autograd.Function     noted: the graph alone does not tell the function's 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._C._functorch import is_batchedtensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
@@ -22,6 +24,7 @@ from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
 from tinyshard.arrays.function_overrides.derivatives import note_own_rule
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.function_overrides.show import repr_traced
+from tinyshard.compile import python_numbers
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
@@ -66,13 +69,16 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
+        recorder = current_recorder()
+        meaning = self._meanings.get(func, func)
+        if recorder is not None and recorder.numbers and _is_mapped(func, args):
+            meaning = functools.partial(python_numbers.called_under_vmap, recorder.numbers, meaning)
         try:
-            made = self._views.call(func, self._meanings.get(func, func), args, kwargs or {})
+            made = self._views.call(func, meaning, args, kwargs or {})
         except ImmutableError as error:
             if func in IN_PLACE:  # the operator hides it: it is raised at the end
                 self._refusal = error
             raise
-        recorder = current_recorder()
         if recorder is not None:
             recorder.note_wrapped((args, made))
         return made
@@ -83,6 +89,13 @@ class Intercept(TorchFunctionMode):
             self._views.end()
             if self._refusal is not None:
                 raise self._refusal
+
+
+def _is_mapped(func: Any, args: Sequence[Any]) -> bool:
+    """Whether vmap maps an argument of a function that is not in place."""
+    name = getattr(func, "__name__", "")
+    is_in_place = name.endswith("_") and not name.endswith("__")
+    return not is_in_place and any(isinstance(x, torch.Tensor) and is_batchedtensor(x) for x in args)
 
 
 class one_transform(one_call):

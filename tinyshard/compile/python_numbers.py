@@ -10,7 +10,7 @@ In a trace the number is a 0-d tensor without a value. Beside tensors with dims 
 from __future__ import annotations
 
 import functools
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,19 +62,43 @@ def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any
         if made.dim() == 0 and kwargs.get("dtype") is None:
             numbers[made] = None
         return made
+    if torch.Tag.pointwise not in op.tags:
+        return made
+    narrow_args, narrow_kwargs = rounded(numbers, tensors, tuple(args), kwargs)
+    narrow = op(*narrow_args, **narrow_kwargs)
+    return narrow if narrow.dtype is made.dtype else made.to(narrow.dtype)
+
+
+def called_under_vmap(numbers: Numbers, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function of torch's that vmap maps: beside the 0-d value of an example vmap takes a number for a tensor.
+
+    Args:
+        numbers: the numbers of the trace.
+        function: of torch's, not in place; and its arguments.
+    """
+    tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+    made = function(*args, **kwargs)
+    if not isinstance(made, torch.Tensor) or not 0 < sum(x in numbers for x in tensors) < len(tensors):
+        return made
+    narrow_args, narrow_kwargs = rounded(numbers, tensors, args, kwargs)
+    narrow = function(*narrow_args, **narrow_kwargs)
+    return narrow if narrow.dtype is made.dtype else made.to(narrow.dtype)
+
+
+def rounded(numbers: Numbers, tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments with each number of the dtype in which torch computes with it; as they are beside tensors with dims."""
     others = [x for x in tensors if x not in numbers]
     kind = max(map(_kind_of, others))
     deciding = [x for x in others if _kind_of(x) == kind]
-    if torch.Tag.pointwise not in op.tags or any(x.dim() for x in deciding):
-        return made
+    if any(x.dim() for x in deciding):
+        return args, kwargs
     dtype = functools.reduce(torch.promote_types, [x.dtype for x in deciding])
 
-    def rounded(x: torch.Tensor) -> torch.Tensor:
+    def converted(x: torch.Tensor) -> torch.Tensor:
         return x.to(_result_type(dtype, _kind_of(x), torch.get_default_dtype())) if x in numbers else x
 
-    narrow_args, narrow_kwargs = tree_map_only(torch.Tensor, rounded, (tuple(args), kwargs))
-    narrow = op(*narrow_args, **narrow_kwargs)
-    return narrow if narrow.dtype is made.dtype else made.to(narrow.dtype)
+    new_args, new_kwargs = tree_map_only(torch.Tensor, converted, (args, kwargs))
+    return new_args, new_kwargs
 
 
 def _kind_of(x: torch.Tensor) -> int:
