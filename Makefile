@@ -26,7 +26,7 @@ help:
 	@echo 'make test-all    the same with whole tables and series, gloo for all, every lesson in the browser'
 	@echo 'make fast        lint, types and unit: what to run while editing'
 	@echo 'make format      rewrite the code in the one format'
-	@echo 'make mutants     ninety deliberate faults, and which fast test notices each'
+	@echo 'make mutants     over a hundred deliberate faults, and which fast test notices each'
 	@echo 'make coverage    make test, with the lines and branches that it runs'
 	@echo 'make sweep       the sweeps whole: all samples, 10,000 random programs; more than an hour on two cores'
 	@echo 'make faults      the fault suite alone, TIMES=20 times in a row, up to the first failure'

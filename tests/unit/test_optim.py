@@ -215,6 +215,15 @@ REFUSED = {
     "Adafactor": (lambda: ts.optim.functional(torch.optim.Adafactor), "counter"),
     "dampening": (lambda: ts.optim.functional(torch.optim.SGD, momentum=0.9, dampening=0.5), "dampening=0.5"),
     "integers": (lambda: ts.optim.functional(torch.optim.SGD).init({"w": torch.arange(3)}), "'w' of dtype int64"),
+    "an option of another name": (lambda: ts.optim.functional(torch.optim.Adam, learning_rate=0.1), "its options are"),
+    "a pattern of nothing": (
+        lambda: ts.optim.functional(torch.optim.Adam, groups={"b": {"lr": 1.0}}).init(W),
+        "'b'",
+    ),
+    "a state in the place of gradients": (
+        lambda: ts.optim.functional(torch.optim.Adam).update(W, ts.optim.functional(torch.optim.Adam).init(W), W),
+        "update(params, grads, state)",
+    ),
     "gradients of another tree": (lambda: updated(W, [W["w"]]), "the gradients do not fit"),
     "a state of another tree": (lambda: updated(W, W, {"v": torch.ones(2)}), "the slots of the state do not fit"),
 }

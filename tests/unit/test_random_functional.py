@@ -158,6 +158,41 @@ def test_without_training_nothing_is_drawn():
     assert ts.random.functional(lambda x: F.dropout(x, training=False), key())(x) is x
 
 
-def test_what_is_not_a_key_is_refused():
-    assert_refused(lambda: ts.random.functional(F.dropout, 0), ts.DtypeError, ["random.functional"])
-    assert_refused(lambda: ts.random.functional(F.dropout, ts.random.split(key())), ts.errors.DrawError, ["(2,)"])
+def test_arguments_of_torchs_draws_are_followed():
+    def drawn(fn):
+        return ts.device_get(ts.random.functional(fn, key())())
+
+    assert drawn(lambda: torch.rand(size=(2, 3))).shape == (2, 3)
+    assert drawn(lambda: torch.normal(0.0, 1.0, (4,), dtype=torch.float64)).dtype is torch.float64
+    assert drawn(lambda: torch.randperm(4)).dtype is torch.int64
+    assert drawn(lambda: torch.randperm(4, dtype=torch.int32)).dtype is torch.int32
+    assert drawn(lambda: torch.randint(size=(3,), high=5)).shape == (3,)
+
+
+REFUSED = {
+    "not a key": (lambda: ts.random.functional(F.dropout, 0), ts.DtypeError, "the function comes first"),
+    "arguments swapped": (lambda: ts.random.functional(key(), F.dropout), ts.DtypeError, "the function comes first"),
+    "several keys": (
+        lambda: ts.random.functional(F.dropout, ts.random.split(key())),
+        ts.errors.DrawError,
+        "(2,)",
+    ),
+    "out": (lambda: called(lambda: torch.rand(3, out=torch.empty(3))), ts.StatefulRandomError, "without out="),
+    "a generator": (
+        lambda: called(lambda: torch.rand(3, generator=torch.Generator())),
+        ts.StatefulRandomError,
+        "without generator=",
+    ),
+    "a range of 64 bits": (lambda: called(lambda: torch.randint(0, 1 << 40, (3,))), ts.errors.DrawError, "int32"),
+    "a probability": (lambda: called(lambda: F.dropout(torch.ones(3), 1.5)), ts.errors.DrawError, "p=1.5"),
+}
+
+
+def called(fn):
+    return ts.random.functional(fn, key())()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_drawn_is_refused_in_words(name):
+    call, kind, word = REFUSED[name]
+    assert_refused(call, kind, [word])

@@ -157,7 +157,7 @@ def test_a_put_that_does_not_fit_is_refused_and_all_that_is_there_stays(shared_p
 @needs_shared_memory
 @pytest.mark.parametrize(
     ("end", "width"),
-    [(fill, 2 << 20), (let_the_machine_be_full, 3 << 20)],  # a block that was there before would serve
+    [(fill, 9 << 20), (let_the_machine_be_full, 3 << 20)],  # a block that was there before would serve
     ids=["no more shared memory", "a full machine"],
 )
 def test_values_that_do_not_fit_here_stay_on_their_devices(shared_pool, rows, monkeypatch, end, width):

@@ -81,7 +81,7 @@ def traced_value_error(
     problem: str = "Python asks for the value of a traced tensor",
     rule: str = "a traced function runs once, on stand-ins without values: if, while, float(), item() see nothing",
     try_: str = "torch.where(condition, a, b) to choose element by element,\n"
-    "torch.cond(condition, if_true, if_false, operands) to choose a branch,\n"
+    "ts.lax.cond(condition, if_true, if_false, *operands) to choose a branch,\n"
     "or a static argument, for a Python value",
 ) -> TracedValueError:
     """The error for a question that only a value could answer."""

@@ -36,7 +36,7 @@ _OF_DTENSOR = {
     "DeviceMesh": "ts.make_mesh((4, 2), ('a', 'b'))",
     "init_device_mesh": "ts.make_mesh((4, 2), ('a', 'b'))",
     "distribute_tensor": "ts.device_put(x, sharding)",
-    "distribute_module": "ts.device_put(dict(module.state_dict()), sharding), for torch.func.functional_call",
+    "distribute_module": "ts.device_put(dict(module.named_parameters()), ts.shardings(module, rules))",
     "Replicate": "ts.P(), which names no axis for a dim that is whole on every device",
     "Partial": "ts.lax.psum, at once: no Array is a sum that is still to be made",
     "local_map": "ts.shard_map",

@@ -120,7 +120,7 @@ class _Task:
         self._result: Any = None
         self._error: BaseException | None = None
         self._struck: tuple[BaseException, FrameType, int] | None = None  # what was raised in a line of the user's
-        self._guard = threading.Lock()
+        self._guard = threading.RLock()  # in its thread what Python drops may be put back at any line
         self._is_over = False
         self._begins, self._ends = threading.Lock(), threading.Lock()  # free when it may begin, and when it is over
         self._begins.acquire()
@@ -131,6 +131,7 @@ class _Task:
 
     def outcome(self) -> Any:
         """Run it; returns or raises what comes of it."""
+        _watch_what_python_drops()
         try:
             self._thread.start()
             self._begins.release()
@@ -226,6 +227,14 @@ class _Task:
             self._error, self._is_over = error, True
         self._ends.release()
 
+    def put_back(self, kind: type[BaseException]) -> bool:
+        """Keep the interruption again if it is of this kind and was struck."""
+        with self._guard:
+            if self._struck is None or kind is not type(self._struck[0]):
+                return False
+            self.interruption, self._struck = self._struck[0], None
+            return True
+
     def enter(self, blocks: Sequence[Block]) -> None:
         """Enter blocks that the thread has not entered yet; they end with it."""
         raise_interruption()
@@ -246,6 +255,22 @@ class _Task:
             self._blocks.enter_context(in_turn())
         if error is not None:
             raise error
+
+
+_unraisable_of_before: Callable[[Any], Any] = sys.unraisablehook
+
+
+def _watch_what_python_drops() -> None:
+    """An interruption that strikes a finalizer, or the callback of a weak reference, is dropped: it is put back."""
+    global _unraisable_of_before
+    if sys.unraisablehook is not _put_back:
+        _unraisable_of_before, sys.unraisablehook = sys.unraisablehook, _put_back
+
+
+def _put_back(dropped: Any) -> None:
+    task = this_thread.task
+    if task is None or not task.put_back(dropped.exc_type):
+        _unraisable_of_before(dropped)
 
 
 BODY = _Task.body.__code__  # of the outermost frame of the thread of a trace

@@ -57,7 +57,7 @@ def functional(
         An `Optimizer`, with `init(params)` and `update(params, grads, state)`.
 
     Raises:
-        DtypeError: not such a class; LBFGS or SparseAdam; SGD with dampening.
+        DtypeError: not such a class; LBFGS, SparseAdam or Adafactor; SGD with dampening; an option that it has not.
 
     Communication: none.
 
@@ -158,6 +158,12 @@ class Optimizer:
         return jit(self._update)
 
     def _update(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        if not isinstance(state, dict) or set(state) != {"count", "slots"}:
+            raise DtypeError(
+                "the third argument of update is a state",
+                got=f"{type(state).__name__} of {', '.join(map(str, state)) if isinstance(state, dict) else '?'}",
+                rule="update(params, grads, state), with what init or the update before returned",
+            )
         leaves, form = _flat(params)
         own = [x if x is None else x.detach().clone() for x in leaves]
         bound = _Bound(self, params, own, state["count"])
@@ -174,6 +180,14 @@ class Optimizer:
                 got=repr(kind),
                 rule=_WITHOUT.get(kind.__name__, "") if is_optimizer else "the class, not an optimizer made of it",
                 try_="ts.optim.functional(torch.optim.AdamW, lr=1e-3)",
+            )
+        known = set(inspect.signature(kind).parameters)
+        unknown = [n for options in (self.options, *self.groups.values()) for n in options if n not in known]
+        if unknown:
+            raise DtypeError(
+                f"torch.optim.{kind.__name__} has no option {unknown[0]!r}",
+                got=f"{unknown[0]}=",
+                rule=f"its options are {', '.join(sorted(known - {'params'}))}",
             )
         for options in (self.options, *({**self.options, **more} for more in self.groups.values())):
             if options.get("dampening") and options.get("momentum"):
@@ -206,6 +220,13 @@ class _Bound:
                 _check_floating(name, x)
                 pattern = next((p for p in optimizer.groups if fnmatchcase(name, p)), "")
                 groups.setdefault(pattern, []).append(x)
+        unused = [p for p in optimizer.groups if not any(fnmatchcase(name, p) for name in _names(params))]
+        if unused:
+            raise DtypeError(
+                "a pattern of groups= fits no parameter",
+                got=f"{unused[0]!r}",
+                rule=f"the names are {', '.join(_names(params)[:8])}",
+            )
         listed = [{"params": xs, **optimizer.groups.get(pattern, {})} for pattern, xs in groups.items()]
         rates = [group.pop("lr", options.get("lr")) for group in listed]
         if callable(options.get("lr")):

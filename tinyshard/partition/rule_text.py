@@ -9,7 +9,9 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from tinyshard.core.primitive import Rules, primitive_of
 from tinyshard.partition.decompositions import always
+from tinyshard.partition.op_table import ALIASES
 from tinyshard.partition.partitioner import graph_of
 from tinyshard.partition.rule import SAME, Rule
 from tinyshard.partition.rules import Call, rule_of
@@ -61,12 +63,16 @@ class OpRule:
     Attributes:
         op: its name.
         rule: its rule; None if it has none.
+        is_primitive: whether it is one of this package, as a loop is, whose class says how it is partitioned.
     """
 
     op: str
     rule: Rule | None
+    is_primitive: bool = False
 
     def __str__(self) -> str:
+        if self.is_primitive:
+            return f"{self.op}: a primitive of tinyshard, partitioned by a method of its class"
         if self.rule is None:
             return f"{self.op}: no rule, its operands are gathered"
         return "\n".join([f"{self.op}    {self.rule}", *(f"  {line}" for line in in_words(self.rule))])
@@ -92,6 +98,12 @@ def _rules_in(graph: GraphModule) -> Iterator[OpRule]:
             continue
         args, kwargs = tree_map_only(Node, lambda x: x.meta["val"], (node.args, node.kwargs))
         if not any(isinstance(x, torch.Tensor) for x in tree_leaves((args, kwargs))):
+            continue
+        if node.target in ALIASES:
+            continue
+        primitive = primitive_of(node.target)
+        if primitive is not None and type(primitive).partition is not Rules.partition:
+            yield OpRule(str(node.target), None, is_primitive=True)
             continue
         function = always(node.target, args, kwargs)
         if function is not None:

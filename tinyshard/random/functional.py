@@ -18,10 +18,11 @@ from torch import Tensor
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
+from tinyshard.core.errors import DtypeError, StatefulRandomError
 from tinyshard.random.choices import permutation
 from tinyshard.random.continuous import exponential, normal, uniform
 from tinyshard.random.discrete import bernoulli, randint
-from tinyshard.random.keys import Key, checked_key
+from tinyshard.random.keys import DrawError, Key, checked_key
 from tinyshard.random.making import fold_in
 
 _Call = Callable[..., Any]
@@ -56,7 +57,14 @@ def functional(fn: Callable[..., Any], key: Key) -> Callable[..., Any]:
         >>> functional(net, ts.random.key(0))(ts.array([1.0, 1.0, 1.0, 1.0]))
         Array([0., 2., 2., 2.], dtype=float32)
     """
-    checked_key("random.functional", key, consumes=False)
+    if not isinstance(key, Key):
+        raise DtypeError(
+            "a function draws from a key",
+            got=f"ts.random.functional({getattr(fn, '__name__', fn)!r:.40}, {key!r:.40})",
+            rule="the function comes first, and then one key",
+            try_="ts.random.functional(fn, ts.random.key(0))",
+        )
+    checked_key("functional", key, consumes=False)
 
     @functools.wraps(fn)
     def called(*args: Any, **kwargs: Any) -> Any:
@@ -107,6 +115,7 @@ def _dropped(mask_shape: Callable[[Tensor], Sequence[int]]) -> _Call:
     def draw(key: _Next, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0:
             return input
+        _check_probability(p)
         keep = bernoulli(key(), 1.0 - p, mask_shape(input))
         out = torch.where(keep, input / (1 - p), torch.zeros((), dtype=input.dtype)) if p < 1 else input * 0
         return input.copy_(out) if inplace else out
@@ -118,6 +127,7 @@ def _alpha_dropped(mask_shape: Callable[[Tensor], Sequence[int]]) -> _Call:
     def draw(key: _Next, input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
         if not training or p == 0:
             return input
+        _check_probability(p)
         low = -1.7580993408473766  # what selu tends to: -scale * alpha
         scale = 1 / math.sqrt((1 - p) * (1 + p * low**2)) if p < 1 else 0.0
         keep = bernoulli(key(), 1.0 - p, mask_shape(input))
@@ -125,6 +135,11 @@ def _alpha_dropped(mask_shape: Callable[[Tensor], Sequence[int]]) -> _Call:
         return input.copy_(out) if inplace else out
 
     return draw
+
+
+def _check_probability(p: float) -> None:
+    if not 0 <= p <= 1:
+        raise DrawError("the probability of a dropout is between 0 and 1", got=f"p={p}")
 
 
 def _elements(x: Tensor) -> Sequence[int]:
@@ -169,18 +184,35 @@ def _attention(
 # ---- new tensors ------------------------------------------------------------------------------------------------
 
 
-def _new(distribution: _Call) -> _Call:
+_PLACES = {"device", "layout", "pin_memory", "memory_format", "names"}  # devices draw where their consumer wants it
+
+
+def _checked(name: str, others: dict[str, Any], *allowed: str) -> None:
+    """Refuse arguments that the draw from a key would not follow."""
+    strange = [n for n, value in others.items() if n not in _PLACES and n not in allowed and value is not None]
+    if strange:
+        raise StatefulRandomError(
+            f"torch.{name} with an argument that a draw from a key cannot follow",
+            got=f"{strange[0]}={others[strange[0]]!r:.60}, in ts.random.functional",
+            rule="the numbers come from the key, as a new value",
+            try_=f"torch.{name} without {strange[0]}=",
+        )
+
+
+def _new(name: str, distribution: _Call) -> _Call:
     """torch.rand(2, 3), torch.rand((2, 3), dtype=...)."""
 
-    def draw(key: _Next, *size: Any, dtype: torch.dtype | None = None, **others: Any) -> Tensor:
-        sizes = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
-        return _with_grad(distribution(key(), tuple(sizes), dtype or torch.get_default_dtype()), others)
+    def draw(key: _Next, *sizes: Any, size: Any = None, dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+        _checked(name, others, "requires_grad")
+        shape = size if size is not None else sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
+        return _with_grad(distribution(key(), tuple(shape), dtype or torch.get_default_dtype()), others)
 
     return draw
 
 
-def _like(distribution: _Call) -> _Call:
+def _like(name: str, distribution: _Call) -> _Call:
     def draw(key: _Next, input: Tensor, dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+        _checked(name, others, "requires_grad")
         return _with_grad(distribution(key(), tuple(input.shape), dtype or input.dtype), others)
 
     return draw
@@ -190,28 +222,50 @@ def _with_grad(x: Tensor, options: dict[str, Any]) -> Tensor:
     return x.requires_grad_() if options.get("requires_grad") else x
 
 
-def _randint(key: _Next, *args: Any, dtype: torch.dtype = torch.int64, **others: Any) -> Tensor:
+def _randint(key: _Next, *args: Any, dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     given = dict(zip(("low", "high", "size") if len(args) == 3 else ("high", "size"), args, strict=False)) | others
-    return randint(key(), tuple(given["size"]), given.get("low", 0), given["high"]).to(dtype)
+    _checked("randint", others, "low", "high", "size")
+    return _ints(key, tuple(given["size"]), given.get("low", 0), given["high"], dtype or torch.int64)
 
 
 def _randint_like(key: _Next, input: Tensor, *bounds: Any, dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+    _checked("randint_like", others, "low", "high")
     low, high = (0, *bounds)[-2:] if bounds else (others.get("low", 0), others["high"])
-    return randint(key(), tuple(input.shape), low, high).to(dtype or input.dtype)
+    return _ints(key, tuple(input.shape), low, high, dtype or input.dtype)
 
 
-def _randperm(key: _Next, n: int, **others: Any) -> Tensor:
-    return permutation(key(), n)
+def _ints(key: _Next, shape: tuple[int, ...], low: int, high: int, dtype: torch.dtype) -> Tensor:
+    if not -(1 << 31) <= low < high < 1 << 31:
+        raise DrawError(
+            "a range of ints that a key does not draw from",
+            got=f"torch.randint from {low} to {high}, in ts.random.functional",
+            rule="low < high, and both fit in int32",
+        )
+    return randint(key(), shape, low, high).to(dtype)
+
+
+def _randperm(key: _Next, n: int, dtype: torch.dtype | None = None, **others: Any) -> Tensor:
+    _checked("randperm", others)
+    return permutation(key(), n).to(dtype or torch.int64)
 
 
 def _bernoulli(key: _Next, input: Tensor, p: float | None = None, **others: Any) -> Tensor:
+    _checked("bernoulli", others)
     return bernoulli(key(), input if p is None else float(p), tuple(input.shape)).to(input.dtype)
 
 
-def _normal(key: _Next, mean: Any = 0.0, std: Any = 1.0, size: Sequence[int] | None = None, **others: Any) -> Tensor:
+def _normal(
+    key: _Next,
+    mean: Any = 0.0,
+    std: Any = 1.0,
+    size: Sequence[int] | None = None,
+    dtype: torch.dtype | None = None,
+    **others: Any,
+) -> Tensor:
+    _checked("normal", others, "requires_grad")
     shape = torch.broadcast_shapes(*(x.shape for x in (mean, std) if isinstance(x, Tensor))) if size is None else size
-    dtype = next((x.dtype for x in (mean, std) if isinstance(x, Tensor)), torch.get_default_dtype())
-    return normal(key(), tuple(shape), dtype) * std + mean
+    kind = dtype or next((x.dtype for x in (mean, std) if isinstance(x, Tensor)), torch.get_default_dtype())
+    return _with_grad(normal(key(), tuple(shape), kind) * std + mean, others)
 
 
 # ---- in place ---------------------------------------------------------------------------------------------------
@@ -253,10 +307,10 @@ _DRAWS: dict[Any, _Call] = {
     **dict.fromkeys((F.alpha_dropout, torch.alpha_dropout), _alpha_dropped(_elements)),
     **dict.fromkeys((F.feature_alpha_dropout, torch.feature_alpha_dropout), _alpha_dropped(_channels)),
     F.scaled_dot_product_attention: _attention,
-    torch.rand: _new(uniform),
-    torch.randn: _new(normal),
-    torch.rand_like: _like(uniform),
-    torch.randn_like: _like(normal),
+    torch.rand: _new("rand", uniform),
+    torch.randn: _new("randn", normal),
+    torch.rand_like: _like("rand_like", uniform),
+    torch.randn_like: _like("randn_like", normal),
     torch.randint: _randint,
     torch.randint_like: _randint_like,
     torch.randperm: _randperm,

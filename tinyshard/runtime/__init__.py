@@ -17,6 +17,8 @@ controller/           in the user's process; it never computes on shards
 worker/               a device: one process
     main              from its fork to its end
     loop              handles messages in order
+    steps             the steps of a call, and of the programs within it
+    flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
     kernels           faster functions for some ops
     gpu               what is done otherwise on a GPU
