@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import examples
 from tests.workers.limits import outcome, wait_until_in_a_collective
 from tests.workers.processes import stop
 from tests.workers.test_faults_interrupts import cancel_while_stopped
@@ -48,7 +49,7 @@ def test_a_scan_with_a_collective_in_each_round_is_the_loop(pool, size):
 
 def test_many_rounds_and_calls_leave_nothing_behind(pool, rows):
     x = ts.device_put(torch.ones(8, 4), rows).block_until_ready()
-    f = sums(300)
+    f = sums(examples(50, 300))
     f(torch.zeros(()), x)[0].item()
     held = pool.held(3)
     for _ in range(5):
@@ -113,7 +114,7 @@ def test_ctrl_c_cancels_the_rounds_that_are_left(pool, rows):
 
 def test_a_device_that_dies_in_a_round_is_named_and_nobody_hangs(pool, rows):
     x = ts.device_put(torch.ones(8, 4), rows).block_until_ready()
-    f = sums(2000)
+    f = sums(50)
     f(torch.zeros(()), x)[0].item()
     pid = ts.devices()[5].pid
     stop(pid)
