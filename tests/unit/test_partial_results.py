@@ -139,11 +139,12 @@ def test_a_sum_is_combined_before_it_is_copied() -> None:
     ("f", "x"),
     [
         (lambda x: x.sum() * 2000, torch.tensor([40.0, -39.0] * 4).half()),
+        (lambda x: x.sum() * 1e-6, torch.full((8,), 0.01).half()),  # each part would be 0
         (lambda x: x.sum() / torch.zeros(()), torch.tensor([3.0, -2.0] * 4)),
         (lambda x: x.sum() * torch.tensor(math.inf), torch.tensor([3.0, -2.0] * 4)),
     ],
 )
-def test_parts_of_a_sum_are_not_scaled_where_they_may_overflow(f: Function, x: torch.Tensor) -> None:
+def test_parts_of_a_sum_are_not_scaled_where_they_may_overflow_or_vanish(f: Function, x: torch.Tensor) -> None:
     assert ts.jit(f)(in_rows(x)).item() == f(x).item()
 
 
