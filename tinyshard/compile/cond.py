@@ -65,13 +65,13 @@ def _choose(
     pred: torch.Tensor, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any]
 ) -> Any:
     (left, form), (right, other) = (tree_flatten(f(*operands)) for f in (true_fn, false_fn))
-    told = [
+    described = [
         [f"{x.dtype} {tuple(x.shape)}" if isinstance(x, torch.Tensor) else repr(x) for x in s] for s in (left, right)
     ]
-    if form != other or told[0] != told[1]:
+    if form != other or described[0] != described[1]:
         raise DtypeError(
             "the branches of torch.cond have different results",
-            got=f"{', '.join(told[0])} if true\n{', '.join(told[1])} if false",
+            got=f"{', '.join(described[0])} if true\n{', '.join(described[1])} if false",
             rule="both give the same tree of tensors of the same shapes and dtypes",
         )
     pred = pred.reshape(())

@@ -6,7 +6,8 @@ ts.random.split(key, 4)     shape (4,), to torch's trees a container of int32[4,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 from torch.utils import _pytree
@@ -75,6 +76,18 @@ def dotted(path: Sequence[Any]) -> str:
         'layers.0.weight'
     """
     return ".".join(keystr((key,)).strip("[]'.") for key in path)
+
+
+def first_fitting(names: Iterable[str], patterns: Iterable[str]) -> tuple[dict[str, str | None], list[str]]:
+    """For each name the first pattern that fits it, None if none does; and the patterns that fit no name.
+
+    Example:
+        >>> first_fitting(["0.weight", "0.bias"], ["*.bias", "1.*"])
+        ({'0.weight': None, '0.bias': '*.bias'}, ['1.*'])
+    """
+    names, patterns = list(names), list(patterns)
+    found = {name: next((p for p in patterns if fnmatchcase(name, p)), None) for name in names}
+    return found, [p for p in patterns if not any(fnmatchcase(name, p) for name in names)]
 
 
 def shapes_of(tree: Any) -> list[tuple[int, ...]]:

@@ -58,11 +58,11 @@ def associative_scan(
 
     def combine(left: Tensors, right: Tensors) -> Tensors:
         made, of_made = flat(fn(tree_unflatten(left, form), tree_unflatten(right, form)))
-        told = [[str(shaped_type_of(x)) for x in several] for several in (left, made)]
-        if of_made != form or told[0] != told[1]:
+        described = [[str(shaped_type_of(x)) for x in several] for several in (left, made)]
+        if of_made != form or described[0] != described[1]:
             raise DtypeError(
                 "the function of an associative_scan returns something else than it is given",
-                got=f"given {', '.join(told[0])}, {form}\nreturned {', '.join(told[1])}, {of_made}",
+                got=f"given {', '.join(described[0])}, {form}\nreturned {', '.join(described[1])}, {of_made}",
                 rule="it combines elements to elements of the same tree, shapes and dtypes",
             )
         return made

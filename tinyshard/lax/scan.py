@@ -108,18 +108,18 @@ def _rounds(xs: Any, length: Any) -> int:
             )
         if x is not None:
             sizes[way] = shape[0]
-    told = "\n".join(f"xs{way}: {size} rows" for way, size in sizes.items())
+    described = "\n".join(f"xs{way}: {size} rows" for way, size in sizes.items())
     if length is not None:
         length = operator.index(length)
     if len(set(sizes.values())) > 1:
         rule = "each round is given one row of each tensor in xs"
-        raise MappingError("scan's xs have different numbers of rows", got=told, rule=rule)
+        raise MappingError("scan's xs have different numbers of rows", got=described, rule=rule)
     if not sizes and length is None:
         rule = "without rows only length says how many rounds there are"
         raise MappingError("scan has no length", got="xs without a tensor, length=None", rule=rule, try_="length=10")
     found = next(iter(sizes.values()), length)
     if length is not None and found != length:
-        raise MappingError("scan's length is not the number of rows", got=f"length={length}\n{told}")
+        raise MappingError("scan's length is not the number of rows", got=f"length={length}\n{described}")
     return int(found)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import Any
 
@@ -24,7 +23,7 @@ from tinyshard.arrays.placement import device_put
 from tinyshard.core import tree as trees
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.leaves import dotted
+from tinyshard.core.leaves import dotted, first_fitting
 from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
 from tinyshard.transforms.jit import jit
 
@@ -215,17 +214,17 @@ class _Bound:
         if "capturable" in inspect.signature(optimizer.kind).parameters:
             options.setdefault("capturable", True)
         groups: dict[str, list[torch.Tensor]] = {}
-        for name, x in zip(_names(params), own, strict=True):
+        names = _names(params)
+        fitting, unused = first_fitting(names, optimizer.groups)
+        for name, x in zip(names, own, strict=True):
             if x is not None:
                 _check_floating(name, x)
-                pattern = next((p for p in optimizer.groups if fnmatchcase(name, p)), "")
-                groups.setdefault(pattern, []).append(x)
-        unused = [p for p in optimizer.groups if not any(fnmatchcase(name, p) for name in _names(params))]
+                groups.setdefault(fitting[name] or "", []).append(x)
         if unused:
             raise DtypeError(
                 "a pattern of groups= fits no parameter",
                 got=f"{unused[0]!r}",
-                rule=f"the names are {', '.join(_names(params)[:8])}",
+                rule=f"the names are {', '.join(names[:8])}",
             )
         listed = [{"params": xs, **optimizer.groups.get(pattern, {})} for pattern, xs in groups.items()]
         rates = [group.pop("lr", options.get("lr")) for group in listed]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten_with_path, tree_unflatten
 
 from tinyshard.core.errors import ShardingError
-from tinyshard.core.leaves import dotted
+from tinyshard.core.leaves import dotted, first_fitting
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.named import NamedSharding, PartitionSpec
 
@@ -52,20 +51,21 @@ def shardings(module: Any, rules: Mapping[str, PartitionSpec], mesh: Mesh | None
     tree = dict(module.named_parameters()) if isinstance(module, torch.nn.Module) else module
     leaves, form = tree_flatten_with_path(tree, is_leaf=lambda x: x is None)
     named = {dotted(path): x for path, x in leaves}
-    unused = [pattern for pattern in rules if not any(fnmatchcase(name, pattern) for name in named)]
+    fitting, unused = first_fitting(named, rules)
     if unused:
         raise ShardingError(
             "a pattern fits no parameter",
             got=f"{unused[0]!r}",
             rule=f"the names are {', '.join(list(named)[:8])}{', ...' if len(named) > 8 else ''}",
         )
-    return tree_unflatten([_sharding(name, x, rules, mesh) for name, x in named.items()], form)
+    return tree_unflatten([_sharding(name, x, fitting[name], rules, mesh) for name, x in named.items()], form)
 
 
-def _sharding(name: str, x: Any, rules: Mapping[str, PartitionSpec], mesh: Mesh) -> NamedSharding | None:
+def _sharding(
+    name: str, x: Any, pattern: str | None, rules: Mapping[str, PartitionSpec], mesh: Mesh
+) -> NamedSharding | None:
     if x is None:
         return None
-    pattern = next((pattern for pattern in rules if fnmatchcase(name, pattern)), None)
     sharding = NamedSharding(mesh, PartitionSpec() if pattern is None else rules[pattern])
     try:
         sharding.checked_layout(x.shape)

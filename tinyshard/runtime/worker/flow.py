@@ -35,6 +35,11 @@ class Body(Protocol):
 Round = tuple[Any, list[Any]]  # a body, and its values
 
 
+def _values(body: Body, inputs: Sequence[Any] = ()) -> list[Any]:
+    """Those of a body before it runs: its inputs come first; none if the device has failed."""
+    return [*inputs, *[None] * (body.size - len(inputs))]
+
+
 class Flow(Protocol):
     """A step of control flow while it runs."""
 
@@ -82,14 +87,13 @@ class Scan:
         """The body, with the carry and the next row."""
         if self._done == self._length or (failed and not self._body.program.communicates):
             return None
-        inner: list[Any] = [None] * self._body.size
+        inputs: list[Any] = []
         if not failed:
             at = self._at(self._done)
-            given = [*self._carry, *(x[at] for x in self._rows), *self._constants]
-            inner[: len(given)] = given
+            inputs = [*self._carry, *(x[at] for x in self._rows), *self._constants]
             self._carry = ()  # the body frees each part after its last use
         self._done += 1
-        return self._body, inner
+        return self._body, _values(self._body, inputs)
 
     def _at(self, number: int) -> int:
         return self._length - 1 - number if self._reverse else number
@@ -138,12 +142,10 @@ class While:
         if self._goes_on is False or (failed and not self._together):
             return None
         body, constants = (self._test, self._of_test) if self._goes_on is None else (self._body, self._of_body)
-        inner: list[Any] = [None] * body.size
-        if not failed:
-            inner[: len(self._carry) + len(constants)] = [*self._carry, *constants]
+        values = _values(body, [] if failed else [*self._carry, *constants])
         if self._goes_on:
             self._carry = []  # the body frees each part after its last use
-        return body, inner
+        return body, values
 
     def take(self, values: list[Any], failed: bool) -> None:
         """The outcome of the test, or the next carry."""
@@ -183,10 +185,7 @@ class Branches:
             return None
         body = self._bodies[int(self._index)]
         self._results = ()
-        inner: list[Any] = [None] * body.size
-        if not failed:
-            inner[: len(self._operands)] = self._operands
-        return body, inner
+        return body, _values(body, [] if failed else self._operands)
 
     def take(self, values: list[Any], failed: bool) -> None:
         """Its results."""
