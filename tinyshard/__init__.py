@@ -63,7 +63,6 @@ from tinyshard.compile import cond as _cond
 from tinyshard.compile import intercept as _intercept
 from tinyshard.compile.compiled import collectives_in
 from tinyshard.core import config, errors, tracebacks, tree
-from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import (
     AxisNameError,
@@ -82,6 +81,7 @@ from tinyshard.core.errors import (
     StaticArgumentError,
     TinyshardError,
 )
+from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.absent import names_of
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import names_of
 from tinyshard.core.layout import Layout
 from tinyshard.draw.text import sharding_text
 from tinyshard.partition.rule_text import OpRules, rules_in

@@ -7,7 +7,7 @@ from pathlib import Path
 import tinyshard as ts
 from tests.course.lesson_cells import LESSONS, stored_cells
 from tests.rows import for_every_row
-from tinyshard.core.absent import NAMES, OF_ARRAYS
+from tinyshard.core.jax_hints import NAMES, OF_ARRAYS
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 

@@ -123,8 +123,8 @@ RUNTIME = (
     Fault(
         "a scan in reverse stacks its results from the first row on",
         "tinyshard/runtime/worker/flow.py",
-        "        at = self._at(self._done - 1)\n        for stack",
-        "        at = self._done - 1\n        for stack",
+        "        i = self._at(self._done - 1)\n        for stack",
+        "        i = self._done - 1\n        for stack",
         ("tests/unit/test_scan.py::test_a_scan_of_any_layout_is_the_loop",),
     ),
     Fault(
@@ -151,8 +151,8 @@ RUNTIME = (
     Fault(
         "a payload swallows the messages behind it",
         "tinyshard/runtime/wire.py",
-        "part = self._bytes[at : at + payload_nbytes]",
-        "part = self._bytes[at:]",
+        "part = self._bytes[position : position + payload_nbytes]",
+        "part = self._bytes[position:]",
         ("tests/unit/test_messages_in_one_read.py::test_short_payloads_between_messages_come_with_one_read",),
     ),
     Fault(
@@ -447,8 +447,8 @@ COMPILE = (
     Fault(
         "all_reduce forgotten in a jitted function after a product over a cut dim",
         "tinyshard/compile/spmd.py",
-        "done.append(x if isinstance(x, Elsewhere) else reduce_partial(builder, walk.placed(x)))",
-        "done.append(x if isinstance(x, Elsewhere) else walk.placed(x))",
+        "done.append(x if isinstance(x, UnalignedVar) else reduce_partial(builder, walk.placed(x)))",
+        "done.append(x if isinstance(x, UnalignedVar) else walk.placed(x))",
         ("tests/unit/test_lowering.py::test_a_contraction_over_a_sharded_dim_has_exactly_one_reduction",),
     ),
     Fault(
@@ -568,13 +568,13 @@ PRIMITIVES = (
     Fault(
         "a block's counters begin at that of the block before",
         "tinyshard/primitives/random_bits.py",
-        "index = torch.arange(block[dim]) + at[dim] * block[dim]",
-        "index = torch.arange(block[dim]) + at[dim]",
+        "index = torch.arange(block[dim]) + coordinates[dim] * block[dim]",
+        "index = torch.arange(block[dim]) + coordinates[dim]",
         ("tests/unit/test_random.py::test_the_counters_of_a_block_are_the_row_major_numbers_of_its_elements",),
     ),
     Fault(
         "an odd number of words is filled up with the next counter",
-        "tinyshard/primitives/original_counting.py",
+        "tinyshard/primitives/legacy_threefry.py",
         "torch.where(c < count, c, 0)",
         "torch.where(c <= count, c, 0)",
         ("tests/unit/test_random.py::test_an_odd_number_of_original_words_is_filled_up_with_a_zero",),
@@ -584,14 +584,14 @@ PRIMITIVES = (
 RANDOM = (
     Fault(
         "a number is folded into a key as the high word of the counter",
-        "tinyshard/random/making.py",
+        "tinyshard/random/key_creation.py",
         "torch.zeros_like(low), low), -1)",
         "low, torch.zeros_like(low)), -1)",
         ("tests/unit/test_random_parity.py::test_values_are_those_of_jax[fold_in-partitionable]",),
     ),
     Fault(
         "folding in uses a key up",
-        "tinyshard/random/making.py",
+        "tinyshard/random/key_creation.py",
         'checked_key("fold_in", key, consumes=False)',
         'checked_key("fold_in", key)',
         ("tests/unit/test_random.py::test_folding_in_does_not_use_a_key_up_and_a_key_made_again_is_new",),
@@ -674,7 +674,7 @@ TRANSFORMS = (
     ),
     Fault(
         "devices may part before they exchange data",
-        "tinyshard/transforms/over_devices.py",
+        "tinyshard/transforms/mapped_function.py",
         "        if region.asks:\n",
         "        if False:\n",
         (
@@ -719,8 +719,8 @@ TRANSFORMS = (
     Fault(
         "vmap leaves the mapped dim of a result in front",
         "tinyshard/transforms/vmap.py",
-        "next(made)[:size].movedim(0, axis)",
-        "next(made)[:size]",
+        "next(outputs)[:size].movedim(0, axis)",
+        "next(outputs)[:size]",
         ("tests/unit/test_vmap.py::test_out_axes_may_be_any_dim_of_the_result",),
     ),
     Fault(

@@ -14,8 +14,8 @@ from torch.optim import adam, sgd
 import tinyshard as ts
 from tests.extent import every
 from tinyshard import P
-from tinyshard.core.absent import ARGUMENTS, NAMES, OF_ARRAYS, WITHOUT_EFFECT
 from tinyshard.core.errors import TracedValueError
+from tinyshard.core.jax_hints import ARGUMENTS, NAMES, OF_ARRAYS, WITHOUT_EFFECT
 
 pytestmark = pytest.mark.usefixtures("local")
 

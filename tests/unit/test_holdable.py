@@ -8,7 +8,7 @@ import torch
 import tinyshard as ts
 from tests import unholdable
 from tests.extent import in_turn
-from tinyshard.core.holdable import NARROW, QUANTIZED, check_holdable
+from tinyshard.core.device_dtypes import NARROW, QUANTIZED, check_holdable
 
 pytestmark = pytest.mark.usefixtures("local")
 

@@ -17,7 +17,7 @@ import tinyshard as ts
 from tests.extent import examples
 from tinyshard.core.errors import TracedValueError
 from tinyshard.primitives import random_bits
-from tinyshard.primitives.original_counting import hashed_pairs
+from tinyshard.primitives.legacy_threefry import hashed_pairs
 from tinyshard.primitives.random_bits import DRAW, Counters, counters_of
 from tinyshard.primitives.threefry import words
 from tinyshard.runtime import lifecycle

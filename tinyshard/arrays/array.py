@@ -18,9 +18,9 @@ from tinyshard.arrays.function_overrides.ufuncs import call_function, call_ufunc
 from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.refusals import Immutable
 from tinyshard.arrays.shard import Shard
-from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import OF_ARRAYS, no_attribute
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
 from tinyshard.draw.html import array_html
@@ -36,7 +36,7 @@ _running = threading.local()  # .call: number of the function of torch or transf
 remembered: dict[int, list[weakref.ref[Array]]] = {}  # by call: the views that `tinyshard.arrays.views` remembers
 
 
-class one_call:
+class op_scope:
     """All values made inside belong to one call of the user's: torch may change them in place.
 
     Autograd then has to reach a part of a value by the ops that made the part, not by strides, which a handle does not
@@ -147,17 +147,17 @@ class Array(Immutable):
         """
         # one that is made in inference_mode cannot be a view of one that was made outside. The guard takes microseconds
         with torch._C._InferenceMode(False) if torch.is_inference_mode_enabled() else _NO_GUARD:
-            made: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
-        made._buffer = buffer
-        made._layout = layout
-        made._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
-        made._sharding = sharding
-        made._meta = ShapedType(tuple(shape), dtype)
-        made._origin = origin()
-        made._viewed = False
-        made._is_part = False
-        made.committed = committed
-        return made
+            array: Array = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=_CPU)
+        array._buffer = buffer
+        array._layout = layout
+        array._mesh = mesh if sharding is None else getattr(sharding, "mesh", None)
+        array._sharding = sharding
+        array._meta = ShapedType(tuple(shape), dtype)
+        array._origin = origin()
+        array._viewed = False
+        array._is_part = False
+        array.committed = committed
+        return array
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Everything is done in `__new__`, as torch wants it."""
@@ -166,7 +166,7 @@ class Array(Immutable):
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Number the user's call: what torch makes inside it is its own to change (F.linear of a vector does)."""
         func = EAGER.get(func, func)
-        with one_call(), torch._C.DisableTorchFunctionSubclass():
+        with op_scope(), torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 
     @classmethod
@@ -302,13 +302,13 @@ class Array(Immutable):
         """Note that a handle which is not remembered shares its memory, in torch."""
         (self if self._view is None else self._view.root)._viewed = self._viewed = True
 
-    def _another(self) -> Array:
+    def _new_handle(self) -> Array:
         """Another handle on the same values, that no tape and no tangent knows."""
         self._mark_viewed()
         shape, dtype = self._meta.shape, self._meta.dtype
-        made = Array(self._buffer, self._layout, shape, dtype, self.committed, self._mesh, self._sharding)
-        made._is_part, made._viewed = self._is_part, True
-        return made
+        handle = Array(self._buffer, self._layout, shape, dtype, self.committed, self._mesh, self._sharding)
+        handle._is_part, handle._viewed = self._is_part, True
+        return handle
 
     def _repr_html_(self) -> str:
         shape, item, name = tuple(self.shape), self.dtype.itemsize, str(self.dtype).removeprefix("torch.")

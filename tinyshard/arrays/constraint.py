@@ -56,7 +56,7 @@ class Constraint(Primitive[Target]):
             return (xs[0].clone(),)
         return super().record(params, xs)
 
-    def save(self, ctx: Any, params: Target, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def save(self, ctx: Any, params: Target, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         ctx.source = params if is_tracing() or not params.returns else _place_of(xs[0])
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -78,10 +78,10 @@ class Constraint(Primitive[Target]):
         return params.sharding.layout(ndim) if params.sharding is not None else None
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return partitioner.brought(partitioner.as_it_is(args[0]), *partitioner.goals[node])
+        return partitioner.constrained_to(partitioner.settled_layout(args[0]), *partitioner.goals[node])
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
-        return [f"{made} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
+        return [f"{result} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]
 
 
 CONSTRAINT = Constraint()

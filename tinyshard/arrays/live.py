@@ -31,8 +31,8 @@ class LiveArrays(list[Array]):
         for x in sorted(self, key=_block_nbytes, reverse=True):
             name = str(x.dtype).removeprefix("torch.")
             where = " ".join(repr(x.sharding).split())
-            made = x._buffer.run.where
-            lines.append(f"  {_block_nbytes(x):>13,} B a device  {name}{list(x.shape)}  {where}  made by {made}")
+            origin = x._buffer.run.where
+            lines.append(f"  {_block_nbytes(x):>13,} B a device  {name}{list(x.shape)}  {where}  made by {origin}")
         lines += [f"  {nbytes:>13,} B on {device!r}" for device, nbytes in self.nbytes.items()]
         return "\n".join(lines)
 

@@ -14,13 +14,13 @@ from tinyshard.arrays.function_overrides.ufuncs import refuse_mask
 from tinyshard.arrays.gathering import gathered
 from tinyshard.arrays.transfer import put_plain, put_tensor
 from tinyshard.core import tree as trees
-from tinyshard.core.absent import check_others
 from tinyshard.core.axis_names import device_names
 from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError
-from tinyshard.core.holdable import check_holdable
-from tinyshard.core.leaves import is_whole
+from tinyshard.core.jax_hints import check_others
+from tinyshard.core.leaves import is_opaque_leaf
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import current_mesh
@@ -63,7 +63,7 @@ def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
     """
     check_others(device_put, others)
     if is_container(device):
-        return map_with("device_put's shardings do not fit its values", _put_leaf, tree, device, is_whole)
+        return map_with("device_put's shardings do not fit its values", _put_leaf, tree, device, is_opaque_leaf)
     try:
         return trees.map(lambda leaf: _put_leaf(leaf, device), tree)
     except ShardingError as error:
@@ -79,7 +79,7 @@ def device_put(tree: Any, device: Any = None, **others: Any) -> Any:
 
 
 def _put_leaf(value: Any, device: Any) -> Any:
-    if not is_whole(value):
+    if not is_opaque_leaf(value):
         return _put(value, device)
     return value._placed(_put, device if device is None else as_sharding(device))
 
@@ -293,10 +293,10 @@ def block_until_ready(tree: Any) -> Any:
 
 def saved_array(values: torch.Tensor, requires_grad: bool = False, is_param: bool = False) -> torch.Tensor:
     """What unpickling gives: the values, on the default device of whoever loads them."""
-    made: Any = array(values)
+    result: Any = array(values)
     if is_param:
-        made._is_param = True  # by which torch knows a torch.nn.Parameter
-    return made.requires_grad_() if requires_grad else made
+        result._is_param = True  # by which torch knows a torch.nn.Parameter
+    return result.requires_grad_() if requires_grad else result
 
 
 # A process that has not imported tinyshard is told by torch.load that `tinyshard.saved_array` is to be allowed.

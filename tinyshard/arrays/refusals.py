@@ -101,7 +101,7 @@ class Immutable(torch.Tensor):
         """Whether the running call made it, so that torch may change it."""
         raise NotImplementedError
 
-    def _another(self) -> Self:
+    def _new_handle(self) -> Self:
         """Another handle on the same values, that no tape and no tangent knows."""
         raise NotImplementedError
 
@@ -159,7 +159,7 @@ class Immutable(torch.Tensor):
     @property
     def data(self) -> torch.Tensor:
         """The same values, of which no gradient is taken, as in torch. It cannot be assigned."""
-        return self.detach() if is_tracing() else self._another()
+        return self.detach() if is_tracing() else self._new_handle()
 
     @data.setter
     def data(self, value: Any) -> None:
@@ -174,17 +174,19 @@ class Immutable(torch.Tensor):
             return self.detach().clone()
         if not self.is_leaf:
             return self.clone()
-        made = self._another()
-        made.__dict__.update((k, v) for k, v in self.__dict__.items() if k not in (*made.__dict__, "_view", "_views"))
-        return made.requires_grad_() if self.requires_grad else made
+        handle = self._new_handle()
+        handle.__dict__.update(
+            (k, v) for k, v in self.__dict__.items() if k not in (*handle.__dict__, "_view", "_views")
+        )
+        return handle.requires_grad_() if self.requires_grad else handle
 
     def __deepcopy__(self, memo: Any) -> Any:
         if id(self) not in memo:
-            made = memo[id(self)] = self.__copy__()
-            if isinstance(made, Immutable):
-                made.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
-                users = {k: v for k, v in vars(made).items() if k not in type(self).__annotations__}
-                made.__dict__.update(copy.deepcopy(users, memo))
+            handle = memo[id(self)] = self.__copy__()
+            if isinstance(handle, Immutable):
+                handle.grad = copy.deepcopy(self.grad, memo) if self.is_leaf else None
+                users = {k: v for k, v in vars(handle).items() if k not in type(self).__annotations__}
+                handle.__dict__.update(copy.deepcopy(users, memo))
         return memo[id(self)]
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -237,8 +239,8 @@ def _compared(name: str) -> Any:
     operator, function = getattr(torch.Tensor, f"__{name}__"), getattr(torch, name)
 
     def compare(x: Any, other: Any) -> Any:
-        made = operator(x, other)
-        return function(x, other) if made is NotImplemented and isinstance(other, torch.Tensor) else made
+        result = operator(x, other)
+        return function(x, other) if result is NotImplemented and isinstance(other, torch.Tensor) else result
 
     return compare
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.array import Array
+from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
-from tinyshard.core.holdable import check_holdable
 from tinyshard.core.layout import Layout, coarsest, is_same_placement, refine
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
@@ -102,10 +102,10 @@ def move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torc
     to device.
     """
     key = (have, want, shape, dtype)
-    made = _moves.get(key)
-    if made is None:
-        made = _moves.put(key, _move_program(have, want, shape, dtype))
-    return made
+    program = _moves.get(key)
+    if program is None:
+        program = _moves.put(key, _move_program(have, want, shape, dtype))
+    return program
 
 
 def _move_program(have: Layout, want: Layout, shape: tuple[int, ...], dtype: torch.dtype) -> Program:
@@ -146,8 +146,8 @@ def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: t
             cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
             if cut is not None:
                 moves.append((source, builder.devices.index(device), cut, place))
-    made = [ShapedType(want.shard_shape(shape), meta.dtype)]
-    return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, made)[0]
+    metas = [ShapedType(want.shard_shape(shape), meta.dtype)]
+    return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, metas)[0]
 
 
 def _overlap(

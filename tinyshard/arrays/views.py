@@ -45,8 +45,8 @@ class Link:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """The view of `x`."""
-        made = self.op(x, *self.args, **self.kwargs)
-        view: torch.Tensor = made if self.which is None else made[self.which]
+        result = self.op(x, *self.args, **self.kwargs)
+        view: torch.Tensor = result if self.which is None else result[self.which]
         return view
 
 
@@ -86,7 +86,7 @@ def live_views(root: Array) -> list[Array]:
     return [x for x in found if x is not None and x is not root and root_of(x) is root]
 
 
-def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[Array]) -> None:
+def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[Array]) -> None:
     """Note that an op made views of its first operand.
 
     Args:
@@ -95,20 +95,20 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Seque
         made: its results.
     """
     source: Any = args[0]
-    if not made or not isinstance(source, Array):
+    if not results or not isinstance(source, Array):
         return
-    if root_of(source)._viewed or not source._origin == made[0]._origin != DEFAULT_ORIGIN:
-        for x in (root_of(source), source, *made):
+    if root_of(source)._viewed or not source._origin == results[0]._origin != DEFAULT_ORIGIN:
+        for x in (root_of(source), source, *results):
             x._viewed = True
         return
     root, chain = root_of(source), chain_of(source)
     if op in AS_RESHAPE:
-        op, args, kwargs = aten.view.default, (source, list(made[0]._meta.shape)), {}
-        if not _gives_view(root._meta, chain, made[0]._meta.shape):
+        op, args, kwargs = aten.view.default, (source, list(results[0]._meta.shape)), {}
+        if not _gives_view(root._meta, chain, results[0]._meta.shape):
             return
     root._views = [] if root._views is None else root._views
-    for number, x in enumerate(made):
-        link = Link(op, tuple(args[1:]), kwargs, number if len(made) > 1 else None)
+    for number, x in enumerate(results):
+        link = Link(op, tuple(args[1:]), kwargs, number if len(results) > 1 else None)
         x._view = View(root, chain if op is None else (*chain, link))
         root._views.append(weakref.ref(x))
         if x._origin[2]:

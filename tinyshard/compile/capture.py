@@ -32,14 +32,14 @@ from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
-from tinyshard.compile.zero_tangents import followed
+from tinyshard.compile.zero_tangents import propagate_zeros
 from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.device_dtypes import check_holdable, check_makes_holdable
 from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError
-from tinyshard.core.holdable import check_holdable, check_makes_holdable
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.partition.decompositions import always
-from tinyshard.partition.on_meta import check_takes
 from tinyshard.partition.op_table import BATCH_NORMS, has_mask, is_random
+from tinyshard.partition.shape_inference import check_takes
 from tinyshard.runtime.controller.lineage import Where, users_line
 
 aten = torch.ops.aten
@@ -60,7 +60,7 @@ class Recorder:
 
     def __init__(self, fake: Any) -> None:
         self.fake = fake
-        self.own_rule: str | None = None
+        self.custom_derivative: str | None = None
         self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
         self.modes: dict[int, Mode] = {}  # by id of the module
@@ -92,14 +92,14 @@ class Recorder:
         finally:
             self.is_stopping = before
 
-    def note_detached(self, op: Any, args: Any, kwargs: Any, made: Any) -> None:
+    def note_detached(self, op: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Remember what the user detached. A gradient passes by a write through it, which the graph does not tell."""
         if op is aten.detach.default:
-            self.detached[made] = args[0]
-        elif self.detached and op._schema.is_mutable and self.own_rule is None:
+            self.detached[result] = args[0]
+        elif self.detached and op._schema.is_mutable and self.custom_derivative is None:
             targets = [x for x in written(op, args, kwargs) if isinstance(x, torch.Tensor)]
             if any(x in self.detached or x._base in self.detached for x in targets):
-                self.own_rule = f"a write through detach or data in {users_line()}"
+                self.custom_derivative = f"a write through detach or data in {users_line()}"
 
     def note_modes(self, modes: Iterable[Mode]) -> None:
         """Remember modules that are met, as they are at first."""
@@ -217,13 +217,17 @@ class Watch(TorchDispatchMode):
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
                 if _is_number_alone(op, args):
                     args = (torch.scalar_tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
-                made = python_numbers.called(recorder.numbers, op, args, kwargs)
-                made = followed(recorder.zeros, asked, args, made) if recorder.zeros or asked is not op else made
+                result = python_numbers.called(recorder.numbers, op, args, kwargs)
+                result = (
+                    propagate_zeros(recorder.zeros, asked, args, result)
+                    if recorder.zeros or asked is not op
+                    else result
+                )
                 if op is aten._linalg_svd.default:  # torch's derivative of det asks for theirs: as in `intercept`
-                    made = tuple(x.contiguous() for x in made)
-                recorder.note_detached(op, args, kwargs, made)
-            recorder.note_made(made)
-            return made
+                    result = tuple(x.contiguous() for x in result)
+                recorder.note_detached(op, args, kwargs, result)
+            recorder.note_made(result)
+            return result
         except DynamicOutputShapeException as error:
             raise unknown_shape_error(op, where) from error
         except (AssertionError, KeyError):  # torch's functions for tensors without values meet dtypes so

@@ -37,26 +37,26 @@ def reachable(roots: Sequence[Any]) -> tuple[dict[int, list[tuple[PathStep, ...]
     queue: deque[tuple[Any, tuple[PathStep, ...]]] = deque((root, (("root", i),)) for i, root in enumerate(roots))
     looked = 0
     while queue and looked < MOST_STEPS:
-        at, path = queue.popleft()
+        value, path = queue.popleft()
         looked += 1
-        if isinstance(at, torch.Tensor):
-            found.setdefault(id(at), []).append(path)
+        if isinstance(value, torch.Tensor):
+            found.setdefault(id(value), []).append(path)
             continue
-        if id(at) in seen or len(path) > DEEPEST:
+        if id(value) in seen or len(path) > DEEPEST:
             continue
-        seen.add(id(at))
-        if isinstance(at, torch.nn.Module) and not isinstance(at, torch.fx.GraphModule):
-            modules.update(dict.fromkeys(at.modules()))
-        queue.extend((child, (*path, step)) for step, child in _children(at))
+        seen.add(id(value))
+        if isinstance(value, torch.nn.Module) and not isinstance(value, torch.fx.GraphModule):
+            modules.update(dict.fromkeys(value.modules()))
+        queue.extend((child, (*path, step)) for step, child in _children(value))
     return found, list(modules)
 
 
 def follow(roots: Sequence[Any], path: tuple[PathStep, ...]) -> Any:
     """Walk a way again. Raises LookupError, AttributeError, TypeError or ValueError where it has ended."""
-    at: Any = roots
+    value: Any = roots
     for kind, key in path:
-        at = _STEPS[kind](at, key)
-    return at
+        value = _STEPS[kind](value, key)
+    return value
 
 
 def spelled(path: tuple[PathStep, ...]) -> str:
@@ -97,39 +97,39 @@ _STEPS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def _children(at: Any) -> Iterator[tuple[PathStep, Any]]:
-    if isinstance(at, types.FunctionType):
-        module = (at.__module__ or "").partition(".")[0]
+def _children(value: Any) -> Iterator[tuple[PathStep, Any]]:
+    if isinstance(value, types.FunctionType):
+        module = (value.__module__ or "").partition(".")[0]
         if module not in _NO_STATE or module in ("tinyshard", "__main__"):
-            yield from _of_function(at)
-    elif isinstance(at, types.MethodType):
-        yield ("attribute", "__func__"), at.__func__
-        yield ("attribute", "__self__"), at.__self__
-    elif isinstance(at, functools.partial):
+            yield from _of_function(value)
+    elif isinstance(value, types.MethodType):
+        yield ("attribute", "__func__"), value.__func__
+        yield ("attribute", "__self__"), value.__self__
+    elif isinstance(value, functools.partial):
         for name in ("func", "args", "keywords"):
-            yield ("attribute", name), getattr(at, name)
-    elif isinstance(at, torch.nn.Module):
-        for named in (at.named_parameters, at.named_buffers):
+            yield ("attribute", name), getattr(value, name)
+    elif isinstance(value, torch.nn.Module):
+        for named in (value.named_parameters, value.named_buffers):
             yield from ((("dotted", n), x) for n, x in named(remove_duplicate=False))
-        yield ("attribute", "forward"), at.forward
-        yield from ((("attribute", k), v) for k, v in list(vars(at).items()) if not k.startswith("_"))
-        yield from _of_class(at)
-    elif isinstance(at, dict):
-        yield from ((("item", k), v) for k, v in list(at.items()) if isinstance(k, _PLAIN_KEYS))
-    elif isinstance(at, list | tuple | deque):
-        yield from ((("item", i), v) for i, v in enumerate(at))
-    elif isinstance(at, property):
-        yield ("attribute", "fget"), at.fget
-    elif isinstance(at, type):
-        if _has_state(at):
-            yield from ((("attribute", k), getattr(at, k)) for k in vars(at) if k == "__call__" or k[:2] != "__")
-    elif "__wrapped__" in getattr(at, "__dict__", {}) and type(at).__module__.startswith("tinyshard."):
-        yield ("attribute", "__wrapped__"), at.__wrapped__  # jitted or mapped: its caches hold what old traces met
-    elif not isinstance(at, types.ModuleType | torch.fx.Graph):
-        yield from ((("attribute", k), v) for k, v in list(getattr(at, "__dict__", {}).items()))
-        slots = (k for kind in type(at).__mro__ for k in (vars(kind).get("__slots__") or ()))
-        yield from ((("attribute", k), getattr(at, k)) for k in slots if isinstance(k, str) and hasattr(at, k))
-        yield from _of_class(at)
+        yield ("attribute", "forward"), value.forward
+        yield from ((("attribute", k), v) for k, v in list(vars(value).items()) if not k.startswith("_"))
+        yield from _of_class(value)
+    elif isinstance(value, dict):
+        yield from ((("item", k), v) for k, v in list(value.items()) if isinstance(k, _PLAIN_KEYS))
+    elif isinstance(value, list | tuple | deque):
+        yield from ((("item", i), v) for i, v in enumerate(value))
+    elif isinstance(value, property):
+        yield ("attribute", "fget"), value.fget
+    elif isinstance(value, type):
+        if _has_state(value):
+            yield from ((("attribute", k), getattr(value, k)) for k in vars(value) if k == "__call__" or k[:2] != "__")
+    elif "__wrapped__" in getattr(value, "__dict__", {}) and type(value).__module__.startswith("tinyshard."):
+        yield ("attribute", "__wrapped__"), value.__wrapped__  # jitted or mapped: its caches hold what old traces met
+    elif not isinstance(value, types.ModuleType | torch.fx.Graph):
+        yield from ((("attribute", k), v) for k, v in list(getattr(value, "__dict__", {}).items()))
+        slots = (k for kind in type(value).__mro__ for k in (vars(kind).get("__slots__") or ()))
+        yield from ((("attribute", k), getattr(value, k)) for k in slots if isinstance(k, str) and hasattr(value, k))
+        yield from _of_class(value)
 
 
 def _has_state(kind: type) -> bool:
@@ -138,9 +138,9 @@ def _has_state(kind: type) -> bool:
     return module == "__main__" or module not in _NO_STATE
 
 
-def _of_class(at: Any) -> Iterator[tuple[PathStep, Any]]:
+def _of_class(value: Any) -> Iterator[tuple[PathStep, Any]]:
     """An object's methods and class attributes: they stand in its class and in those that it inherits from."""
-    for i, kind in enumerate(type(at).__mro__):
+    for i, kind in enumerate(type(value).__mro__):
         if _has_state(kind):
             yield ("class", i), kind
 

@@ -145,11 +145,11 @@ class Compiled:
         """Where the arguments lie when it is called: (args, kwargs) with a Sharding for each tensor, no static ones."""
         mesh, shardings = self._assignment.mesh, iter(zip(self._given, self._executable.inputs, strict=False))
 
-        def said(given: Sharding | None, layout: Any) -> Sharding:
+        def sharding_of(given: Sharding | None, layout: Any) -> Sharding:
             fits = given is not None and is_same_placement(given.layout(layout.ndim), layout)
             return given if given is not None and fits else express(layout, mesh)
 
-        leaves = [None if none else said(*next(shardings)) for none in self._signature.nones]
+        leaves = [None if none else sharding_of(*next(shardings)) for none in self._signature.nones]
         args, kwargs = tree_unflatten(leaves, self._signature.tree)
         return tuple(args), kwargs
 
@@ -158,9 +158,9 @@ class Compiled:
         """Where the results lie: the tree of what the function returns, a Sharding for each tensor."""
         named = self._executable.shardings or (None,) * len(self._executable.results)
         found = [
-            given or express(made[0], self._assignment.mesh)
-            for given, made in zip(named, self._executable.results, strict=True)
-            if made is not None
+            given or express(result[0], self._assignment.mesh)
+            for given, result in zip(named, self._executable.results, strict=True)
+            if result is not None
         ]
         leaves = [found[x] if is_tensor else None for is_tensor, x in self._entry.traced.outputs]
         return tree_unflatten(leaves, self._entry.traced.out_tree)

@@ -77,7 +77,7 @@ class Executable:
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
+class UnalignedVar:
     """A value of a program under a layout that the program's axes cannot say, as (3, 2) where they are (2, 3).
 
     Attributes:
@@ -105,13 +105,13 @@ def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | 
     """
     first: Any = None
     mesh: Mesh | None = None
-    at = 0
+    position = 0
     for i, x in enumerate(operands):
         if getattr(x, "committed", False):
             if first is None:
-                first, at = x, i
+                first, position = x, i
             elif x._layout.devices != first._layout.devices:
-                raise _devices_error(first, x, None if names is None else (names()[at], names()[i]))
+                raise _devices_error(first, x, None if names is None else (names()[position], names()[i]))
             mesh = mesh or x._mesh
     if first is not None:
         return DeviceAssignment(first._layout.devices, first._layout.platform, mesh, True)
@@ -139,7 +139,7 @@ def assignment_at(sharding: Sharding) -> DeviceAssignment:
 
 
 def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> ShardingError:
-    def told(x: Any) -> str:
+    def description(x: Any) -> str:
         return f"{list(x._layout.devices)} on platform {x._layout.platform.upper()}"
 
     first, second = "array", "another array's"
@@ -150,7 +150,7 @@ def _devices_error(ours: Any, theirs: Any, names: tuple[str, str] | None) -> Sha
         )
     return ShardingError(
         "Devices of all `Array` inputs and outputs should be the same.",
-        got=f"{first} device ids {told(ours)}\nand {second} device ids {told(theirs)}",
+        got=f"{first} device ids {description(ours)}\nand {second} device ids {description(theirs)}",
         rule="committed arrays meet only where they have the same devices in the same order",
         try_="ts.device_put one of them to the other's sharding",
     )
@@ -201,12 +201,12 @@ def _on_common_axes(
     assignment: DeviceAssignment, layouts: Sequence[Layout]
 ) -> tuple[tuple[int, ...], list[Layout | None]]:
     """Axes for a program, and all layouts on them; None for one that earlier ones exclude, as (2, 3) does (3, 2)."""
-    kept: list[Layout] = [Layout(assignment.devices, (len(assignment.devices),), (), assignment.platform)]
+    layouts_on_axes: list[Layout] = [Layout(assignment.devices, (len(assignment.devices),), (), assignment.platform)]
     fits = []
     for layout in layouts:
-        fits.append(refine([*kept, layout]) is not None)
-        kept += [layout] if fits[-1] else []
-    common = refine(kept)
+        fits.append(refine([*layouts_on_axes, layout]) is not None)
+        layouts_on_axes += [layout] if fits[-1] else []
+    common = refine(layouts_on_axes)
     assert common is not None
     written = iter(common[1:])
     return common[0].axes, [next(written) if is_kept else None for is_kept in fits]
@@ -216,7 +216,7 @@ def close_program(
     builder: Builder,
     assignment: DeviceAssignment,
     inputs: Sequence[ShardedVar],
-    results: Sequence[ShardedVar | Elsewhere | None],
+    results: Sequence[ShardedVar | UnalignedVar | None],
     numbers: Sequence[int],
 ) -> Executable:
     """End a program.
@@ -230,13 +230,13 @@ def close_program(
     def layout(dims: Any) -> Layout:
         return coarsest(Layout(assignment.devices, builder.axes, dims, assignment.platform))
 
-    def made(x: ShardedVar | Elsewhere) -> tuple[Layout, ShapedType]:
-        return coarsest(x.layout) if isinstance(x, Elsewhere) else layout(x.dims), ShapedType(x.shape, x.dtype)
+    def result_of(x: ShardedVar | UnalignedVar) -> tuple[Layout, ShapedType]:
+        return coarsest(x.layout) if isinstance(x, UnalignedVar) else layout(x.dims), ShapedType(x.shape, x.dtype)
 
     return Executable(
         builder.finish(numbers),
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
-        tuple(None if r is None else made(r) for r in results),
+        tuple(None if r is None else result_of(r) for r in results),
     )
 
 
@@ -258,22 +258,22 @@ def call(executable: Executable, operands: Sequence[torch.Tensor], assignment: D
             x = move(x, layout, committed=False)
         buffers.append(x._buffer)
     runtime = buffers[0].runtime if buffers else lifecycle.current()
-    made = runtime.run(executable.program, buffers, where, guards=not executable.results)
+    outputs = runtime.run(executable.program, buffers, where, guards=not executable.results)
     results: Any = executable.results
     if None in results:
-        metas: Any = runtime.describe(made, assignment.devices[0])
+        metas: Any = runtime.describe(outputs, assignment.devices[0])
         results = [(replicated(assignment.devices, len(m.shape), assignment.platform), m) for m in metas]
     if executable.program.reasons:
         explain_gathers(executable.program, assignment.mesh)
-    said = executable.shardings or (None,) * len(results)
+    shardings = executable.shardings or (None,) * len(results)
     return [
         Array(buffer, layout, meta.shape, meta.dtype, assignment.committed, assignment.mesh, sharding)
-        for buffer, (layout, meta), sharding in zip(made, results, said, strict=True)
+        for buffer, (layout, meta), sharding in zip(outputs, results, shardings, strict=True)
     ]
 
 
-def assembled(traced: Traced, made: Sequence[torch.Tensor]) -> Any:
+def assembled(traced: Traced, outputs: Sequence[torch.Tensor]) -> Any:
     """Results as the traced function returns them."""
-    leaves = [made[x] if is_tensor else x for is_tensor, x in traced.outputs]
+    leaves = [outputs[x] if is_tensor else x for is_tensor, x in traced.outputs]
     tree = traced.out_tree
     return leaves[0] if tree.is_leaf() else tree_unflatten(leaves, tree)

@@ -43,8 +43,8 @@ def explanation(
         return f"{name} is traced: it was not called before\n  at {where}"
     # other containers, or another number of arguments, are farther away than any leaf
     alike = [before for before in known if _containers(before) == _containers(new)] or known
-    apart = [list(_differences(leaf_names, before, new)) for before in alike]
-    nearest = min(reversed(apart), key=len)  # of equally near ones the latest
+    differences = [list(_differences(leaf_names, before, new)) for before in alike]
+    nearest = min(reversed(differences), key=len)  # of equally near ones the latest
     lines = nearest[:MOST_LINES] or [*closed]
     if len(nearest) > MOST_LINES:
         lines.append(f"and {len(nearest) - MOST_LINES} more")

@@ -19,7 +19,7 @@ from torch._C._functorch import is_batchedtensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
-from tinyshard.arrays.array import one_call
+from tinyshard.arrays.array import op_scope
 from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
 from tinyshard.arrays.function_overrides.derivatives import note_own_rule
 from tinyshard.arrays.function_overrides.replaced import Replacement
@@ -27,9 +27,9 @@ from tinyshard.arrays.function_overrides.show import repr_traced
 from tinyshard.compile import python_numbers
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
-from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.current_trace import current_recorder, is_tracing
 from tinyshard.core.errors import ImmutableError
+from tinyshard.core.jax_hints import OF_ARRAYS, no_attribute
 
 _unchecked: list[bool] = []  # for each block that is open, of any thread, what was there before the first one
 _unchecked_lock = threading.Lock()
@@ -74,14 +74,14 @@ class Intercept(TorchFunctionMode):
         if recorder is not None and recorder.numbers and _is_mapped(func, args):
             meaning = functools.partial(python_numbers.called_under_vmap, recorder.numbers, meaning)
         try:
-            made = self._views.call(func, meaning, args, kwargs or {})
+            result = self._views.call(func, meaning, args, kwargs or {})
         except ImmutableError as error:
             if func in IN_PLACE:  # the operator hides it: it is raised at the end
                 self._refusal = error
             raise
         if recorder is not None:
-            recorder.note_wrapped((args, made))
-        return made
+            recorder.note_wrapped((args, result))
+        return result
 
     def __exit__(self, kind: Any, *rest: Any) -> None:
         super().__exit__(kind, *rest)
@@ -98,7 +98,7 @@ def _is_mapped(func: Any, args: Sequence[Any]) -> bool:
     return not is_in_place and any(isinstance(x, torch.Tensor) and is_batchedtensor(x) for x in args)
 
 
-class one_transform(one_call):
+class transform_scope(op_scope):
     """One call of a transformation: a user's function runs inside, whose values the transformation's are.
 
     In inference_mode torch would count no writes: here it only switches gradients off.

@@ -40,9 +40,9 @@ class LookAhead:
         made: what each node became so far.
     """
 
-    def __init__(self, axes: Axes, made: Mapping[Node, Any]) -> None:
+    def __init__(self, axes: Axes, values: Mapping[Node, Any]) -> None:
         self.axes = axes
-        self.made = made
+        self.values = values
         self._decided: dict[Node, Dims | None] = {}
 
     def wanted(self, node: Node) -> Dims | None:
@@ -55,18 +55,18 @@ class LookAhead:
         """Whether a sum that stays partial would be combined by itself all the same, or as values larger than it."""
         cone, needed = {node}, dict[Node, None]()  # what is linear in the sum; what is combined in its place
         ahead = [node]
-        for at in ahead:  # grows
-            for user in at.users:
+        for reached in ahead:  # grows
+            for user in reached.users:
                 if user in cone:
                     continue
                 is_op = user.op != "output" and isinstance(user.target, torch._ops.OpOverload)
-                if not is_op or _numel(user) > _numel(at):  # in a larger value each copy of it would be combined
-                    needed[at] = None
-                elif self._is_linear(user, at, cone):
+                if not is_op or _numel(user) > _numel(reached):  # in a larger value each copy of it would be combined
+                    needed[reached] = None
+                elif self._is_linear(user, reached, cone):
                     cone.add(user)
                     ahead.append(user)
                 else:
-                    needed[at if torch.Tag.pointwise in getattr(user.target, "tags", ()) else user] = None
+                    needed[reached if torch.Tag.pointwise in getattr(user.target, "tags", ()) else user] = None
             if node in needed or sum(map(_numel, needed)) > _numel(node):
                 return True
             if len(node.users) == 1:  # what that op makes is decided for itself
@@ -84,21 +84,21 @@ class LookAhead:
         return op is aten.neg.default or op_traits(op).is_view
 
     def _is_partial(self, node: Node, *, unknown: bool = False) -> bool:
-        value = self.made.get(node)
+        value = self.values.get(node)
         return bool(value.partial) if isinstance(value, ShardedVar) else value is None and unknown
 
     def _layout(self, node: Node) -> Dims:
         """The layout of the first sharded value that the sum meets elementwise, if that sends no more than to stay."""
-        have: ShardedVar = self.made[node]
+        have: ShardedVar = self.values[node]
         stays = bytes_between(have, replace(have, partial=()), self.axes)
         seen, ahead = {node}, [node]
-        for at in ahead:  # grows
-            for user in at.users:
+        for reached in ahead:  # grows
+            for user in reached.users:
                 if user in seen or not _is_elementwise(user, have.shape):
                     continue
                 seen.add(user)
                 ahead.append(user)
-                for x in map(self.made.get, user.all_input_nodes):
+                for x in map(self.values.get, user.all_input_nodes):
                     if not isinstance(x, ShardedVar) or x.shape != have.shape or x.partial or not any(x.dims):
                         continue
                     if bytes_between(have, replace(have, dims=x.dims, partial=()), self.axes) <= stays:

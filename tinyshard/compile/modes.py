@@ -29,7 +29,7 @@ class Mode(NamedTuple):
     parts: tuple[Any, ...]
 
     @property
-    def is_as_then(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the module is still there, in the same mode, with the same hooks and parts."""
         module = self.module()
         return (
@@ -44,14 +44,14 @@ class Mode(NamedTuple):
         module: Any = self.module()
         if module is None:
             return ["a module that it uses is gone"]
-        said = []
+        changes = []
         if module.training is not self.training:
-            said.append(f"training was {self.training}, now {module.training}")
+            changes.append(f"training was {self.training}, now {module.training}")
         if _hooks(module) != self.hooks:
-            said.append("it has other hooks than before")
+            changes.append("it has other hooks than before")
         if _parts(module) != self.parts:
-            said.append("it has other parameters, buffers or modules than before")
-        return [f"{type(module).__name__}, which it uses: {words}" for words in said]
+            changes.append("it has other parameters, buffers or modules than before")
+        return [f"{type(module).__name__}, which it uses: {words}" for words in changes]
 
 
 def mode_of(module: torch.nn.Module) -> Mode:
@@ -59,7 +59,7 @@ def mode_of(module: torch.nn.Module) -> Mode:
     return Mode(weakref.ref(module), module.training, _hooks(module), _parts(module))
 
 
-def is_met(module: torch.nn.Module, met: Container[int]) -> bool:
+def uses_module(module: torch.nn.Module, met: Container[int]) -> bool:
     """Whether a module has no tensors, or if one of them, or of the modules in it, is among these, by their ids."""
     held = [*module.parameters(), *module.buffers()]
     return not held or any(id(x) in met for x in (*held, *module.modules()))

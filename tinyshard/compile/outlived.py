@@ -71,17 +71,17 @@ def _holds_traced(leaf: Any) -> bool:
     seen: dict[int, Any] = {}
     queue: deque[Any] = deque([leaf])
     while queue and len(seen) < _MOST:
-        at = queue.popleft()
-        if id(at) in seen or isinstance(at, _HOLD_NONE):
+        value = queue.popleft()
+        if id(value) in seen or isinstance(value, _HOLD_NONE):
             continue
-        seen[id(at)] = at
-        if isinstance(at, torch.Tensor):
-            if type(innermost(at)) is FunctionalTensor:
+        seen[id(value)] = value
+        if isinstance(value, torch.Tensor):
+            if type(innermost(value)) is FunctionalTensor:
                 return True
-        elif isinstance(at, types.FunctionType):
-            queue.extend((at.__closure__, at.__defaults__, at.__kwdefaults__))
+        elif isinstance(value, types.FunctionType):
+            queue.extend((value.__closure__, value.__defaults__, value.__kwdefaults__))
         else:
-            queue.extend(gc.get_referents(at))
+            queue.extend(gc.get_referents(value))
     return False
 
 

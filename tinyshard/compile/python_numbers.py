@@ -55,18 +55,18 @@ def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any
         return op(*args, **kwargs)
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
     those = [x for x in tensors if x in numbers]
-    made = op(*args, **kwargs)
-    if not those or not isinstance(made, torch.Tensor) or op._schema.is_mutable:
-        return made
+    result = op(*args, **kwargs)
+    if not those or not isinstance(result, torch.Tensor) or op._schema.is_mutable:
+        return result
     if len(those) == len(tensors):
-        if made.dim() == 0 and kwargs.get("dtype") is None:
-            numbers[made] = None
-        return made
+        if result.dim() == 0 and kwargs.get("dtype") is None:
+            numbers[result] = None
+        return result
     if torch.Tag.pointwise not in op.tags:
-        return made
+        return result
     narrow_args, narrow_kwargs = rounded(numbers, tensors, tuple(args), kwargs)
     narrow = op(*narrow_args, **narrow_kwargs)
-    return narrow if narrow.dtype is made.dtype else made.to(narrow.dtype)
+    return narrow if narrow.dtype is result.dtype else result.to(narrow.dtype)
 
 
 def called_under_vmap(numbers: Numbers, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -77,12 +77,12 @@ def called_under_vmap(numbers: Numbers, function: Callable[..., Any], *args: Any
         function: of torch's, not in place; and its arguments.
     """
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-    made = function(*args, **kwargs)
-    if not isinstance(made, torch.Tensor) or not 0 < sum(x in numbers for x in tensors) < len(tensors):
-        return made
+    result = function(*args, **kwargs)
+    if not isinstance(result, torch.Tensor) or not 0 < sum(x in numbers for x in tensors) < len(tensors):
+        return result
     narrow_args, narrow_kwargs = rounded(numbers, tensors, args, kwargs)
     narrow = function(*narrow_args, **narrow_kwargs)
-    return narrow if narrow.dtype is made.dtype else made.to(narrow.dtype)
+    return narrow if narrow.dtype is result.dtype else result.to(narrow.dtype)
 
 
 def rounded(numbers: Numbers, tensors: Sequence[torch.Tensor], args: Any, kwargs: Any) -> tuple[Any, Any]:

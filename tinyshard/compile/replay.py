@@ -104,7 +104,7 @@ def _of_some(
         xs = list(inputs)
         for i, x in zip(numbers, chosen, strict=True):
             xs[i] = x
-        made = function(*xs)
-        return tuple(made[i] for i in results)
+        outputs = function(*xs)
+        return tuple(outputs[i] for i in results)
 
     return alone

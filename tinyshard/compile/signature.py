@@ -19,8 +19,8 @@ from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.python_numbers import is_number
 from tinyshard.core import config
+from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StaticArgumentError
-from tinyshard.core.holdable import check_holdable
 from tinyshard.core.ints import one_or_more
 from tinyshard.core.leaves import named_leaves
 from tinyshard.core.types import ShapedType

@@ -17,9 +17,9 @@ from tinyshard.arrays.transfer import transfer
 from tinyshard.compile.capture import unknown_shape_error
 from tinyshard.compile.executable import (
     DeviceAssignment,
-    Elsewhere,
     Executable,
     InputSpec,
+    UnalignedVar,
     close_program,
     open_program,
 )
@@ -60,23 +60,23 @@ def compile_graph(
     bound = [
         (node, primitive, primitive.goal(params, _rank(node))) for node, primitive, params in bound_in(traced.graph)
     ]
-    required = [(node, goal) for node, primitive, goal in bound if goal is not None and primitive.insists]
-    targets = [(node, goal) for node, primitive, goal in bound if goal is not None and not primitive.insists]
+    required = [(node, goal) for node, primitive, goal in bound if goal is not None and primitive.fixes_axes]
+    targets = [(node, goal) for node, primitive, goal in bound if goal is not None and not primitive.fixes_axes]
     wanted = [layout for layout in outputs if layout is not None]
     builder, variables, written, musts = open_program(
         assignment, inputs, [*(layout for _, layout in targets), *wanted], [layout for _, layout in required]
     )
     asked = zip([*required, *targets], [*musts, *written[: len(targets)]], strict=True)
     walk = Partitioner(builder, {node: (layout, on_axes) for (node, layout), on_axes in asked})
-    results = evaluate(traced.graph, walk, variables, walk.made)
+    results = evaluate(traced.graph, walk, variables, walk.values)
     finals = iter(zip(wanted, written[len(targets) :], strict=True))
-    brought = [
-        x if asked is None else walk.brought(x, *next(finals)) for x, asked in zip(results, outputs, strict=True)
+    outputs_placed = [
+        x if asked is None else walk.constrained_to(x, *next(finals)) for x, asked in zip(results, outputs, strict=True)
     ]
     done = []
-    for x in brought:  # after all of them: then it is known where each input is put
-        x = walk.as_it_is(x)
-        done.append(x if isinstance(x, Elsewhere) else reduce_partial(builder, walk.placed(x)))
+    for x in outputs_placed:  # after all of them: then it is known where each input is put
+        x = walk.settled_layout(x)
+        done.append(x if isinstance(x, UnalignedVar) else reduce_partial(builder, walk.placed(x)))
     return close_program(builder, assignment, variables, done, [x.number for x in done])
 
 
@@ -100,8 +100,8 @@ class Partitioner(Interpreter):
     def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal]) -> None:
         self.builder = builder
         self.goals = goals
-        self.made: dict[torch.fx.Node, Any] = {}
-        self._ahead = LookAhead(builder.axes, self.made)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self._ahead = LookAhead(builder.axes, self.values)
 
     # ---- nodes ------------------------------------------------------------------------------------------------
 
@@ -113,39 +113,39 @@ class Partitioner(Interpreter):
         if op is aten.as_strided.default:
             check_traced(node.args, node.kwargs)
         if self._combined(node):
-            args, kwargs = map_arg(node.args, self.made.__getitem__), map_arg(node.kwargs, self.made.__getitem__)
+            args, kwargs = map_arg(node.args, self.values.__getitem__), map_arg(node.kwargs, self.values.__getitem__)
         primitive = primitive_of(op)
-        made = NotImplemented if primitive is None else primitive.partition(self, node, args, kwargs)
-        if made is not NotImplemented:
-            return made
-        args, kwargs = tree_map_only((ShardedVar, Elsewhere), self.value, (args, kwargs))
+        result = NotImplemented if primitive is None else primitive.partition(self, node, args, kwargs)
+        if result is not NotImplemented:
+            return result
+        args, kwargs = tree_map_only((ShardedVar, UnalignedVar), self.value, (args, kwargs))
         kwargs = partitioner.on_cpu(kwargs)
         if len(op._schema.returns) == 1 and isinstance(node.meta["val"], torch.Tensor):
             later = deferred.deferred(op, args, kwargs, self.type_of(node))
             if later is not None:
                 return later
-        return args[0] if op in ALIASES else self._applied(node, *self._made(node, op, args, kwargs))
+        return args[0] if op in ALIASES else self._applied(node, *self._materialized(node, op, args, kwargs))
 
     def _combined(self, node: torch.fx.Node) -> bool:
         """Combine the partial operands that the ops ahead want combined; whether there are any."""
-        partial = [n for n in node.all_input_nodes if isinstance(self.made[n], ShardedVar) and self.made[n].partial]
+        partial = [n for n in node.all_input_nodes if isinstance(self.values[n], ShardedVar) and self.values[n].partial]
         combined = [(n, dims) for n in partial if (dims := self._ahead.wanted(n)) is not None]
         for operand, dims in combined:
-            self.made[operand] = reshard(self.builder, self.made[operand], dims)
+            self.values[operand] = reshard(self.builder, self.values[operand], dims)
         return bool(combined)
 
     def _applied(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
         self.builder.where = node.meta.get("custom", {}).get("where")
         try:
-            made = partitioner.apply(self.builder, op, args, kwargs)
+            outputs = partitioner.apply(self.builder, op, args, kwargs)
         except partitioner.UnknownShape as error:
             raise unknown_shape_error(op, self.builder.where) from error
         returns = op._schema.returns
         single = len(returns) == 1 and "List" not in str(returns[0].type)
-        return made[0] if single else made
+        return outputs[0] if single else outputs
 
-    def _made(self, node: torch.fx.Node, op: Any, args: Any, kwargs: Any) -> Any:
+    def _materialized(self, node: torch.fx.Node, op: Any, args: Any, kwargs: Any) -> Any:
         """Make each deferred operand in the layout that the op wants of it."""
         if not any(isinstance(x, Deferred) for x in tree_leaves((args, kwargs))):
             return args, kwargs
@@ -153,11 +153,11 @@ class Partitioner(Interpreter):
         shape = tuple(value.shape) if isinstance(value, torch.Tensor) else ()
         dims = deferred.wanted_by(op, args, kwargs, shape)
 
-        def made(x: Deferred) -> ShardedVar:
+        def materialized(x: Deferred) -> ShardedVar:
             fits = any(dims) and len(x.shape) <= len(shape)
-            return x.laid(self.builder, deferred.aligned(x.shape, shape, dims) if fits else None)
+            return x.materialize(self.builder, deferred.aligned(x.shape, shape, dims) if fits else None)
 
-        return tree_map_only(Deferred, made, (args, kwargs))
+        return tree_map_only(Deferred, materialized, (args, kwargs))
 
     @staticmethod
     def type_of(node: torch.fx.Node) -> ShapedType:
@@ -170,44 +170,48 @@ class Partitioner(Interpreter):
 
     # ---- values, for this walk and for the rules of primitives ------------------------------------------------
 
-    def as_it_is(self, x: Any) -> Any:
+    def settled_layout(self, x: Any) -> Any:
         """What a node made; an input that an earlier op wanted somewhere is there."""
         return replace(x, dims=self.builder.wanted.get(x.number, x.dims)) if isinstance(x, ShardedVar) else x
 
     def value(self, x: Any) -> Any:
         """What a node made, as an op takes it: on the program's axes."""
-        if not isinstance(x, Elsewhere):
-            return self.as_it_is(x)
+        if not isinstance(x, UnalignedVar):
+            return self.settled_layout(x)
         whole = ShardedVar(x.number, x.shape, x.dtype, ((),) * len(x.shape))
         return replace(whole, number=self._transferred(x.number, x.layout, self._layout(whole.dims), x.shape))
 
     def placed(self, x: Any) -> ShardedVar:
         """A value that is not deferred any more."""
-        made: ShardedVar = x.laid(self.builder) if isinstance(x, Deferred) else x
-        return made
+        placed: ShardedVar = x.materialize(self.builder) if isinstance(x, Deferred) else x
+        return placed
 
-    def at(self, x: Any, dims: Dims) -> ShardedVar:
+    def reshard_to(self, x: Any, dims: Dims) -> ShardedVar:
         """What a node made, sharded so."""
         x = self.value(x)
-        return partitioner.place(self.builder, x.laid(self.builder, dims) if isinstance(x, Deferred) else x, dims)
+        return partitioner.place(
+            self.builder, x.materialize(self.builder, dims) if isinstance(x, Deferred) else x, dims
+        )
 
-    def apart(self, number: int, dims: Dims) -> int:
+    def copy_if_relaid(self, number: int, dims: Dims) -> int:
         """A result; where it is an input that has another layout as a result, a value of its own."""
         if self.builder.wanted.get(number, dims) == dims:
             return number
         return self.builder.emit("aten.clone.default", (Value(number),), {}, [self.builder.metas[number]])[0]
 
-    def brought(self, x: Any, layout: Layout, written: Layout | None) -> Any:
+    def constrained_to(self, x: Any, layout: Layout, written: Layout | None) -> Any:
         """A value that is to have a layout, which is `written` on the program's axes, if they can say it."""
-        return self.elsewhere(x, layout) if written is None else self.at(x, written.dims)
+        return self.unaligned(x, layout) if written is None else self.reshard_to(x, written.dims)
 
-    def elsewhere(self, x: Any, layout: Layout) -> Elsewhere:
+    def unaligned(self, x: Any, layout: Layout) -> UnalignedVar:
         """A value under a layout that the program's axes cannot say."""
-        if isinstance(x, Elsewhere):
+        if isinstance(x, UnalignedVar):
             return replace(x, number=self._transferred(x.number, x.layout, layout, x.shape), layout=layout)
         x = self.placed(self.value(x))
-        x = partitioner.place(self.builder, x, self.as_it_is(x).dims)
-        return Elsewhere(self._transferred(x.number, self._layout(x.dims), layout, x.shape), x.shape, x.dtype, layout)
+        x = partitioner.place(self.builder, x, self.settled_layout(x).dims)
+        return UnalignedVar(
+            self._transferred(x.number, self._layout(x.dims), layout, x.shape), x.shape, x.dtype, layout
+        )
 
     def _layout(self, dims: Dims) -> Layout:
         return Layout(self.builder.devices, self.builder.axes, dims)

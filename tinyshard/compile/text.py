@@ -65,7 +65,7 @@ def program_text(program: Program, mesh_axes: Sequence[tuple[str, ...]] | None =
 
 def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence[str]) -> list[str]:
     """The lines of a program; the bodies of control flow stand indented below its line, with values of their own."""
-    lines = [f"{Value(i)}: {program.metas[i]} = {told}" for i, told in enumerate(inputs)]
+    lines = [f"{Value(i)}: {program.metas[i]} = {origin}" for i, origin in enumerate(inputs)]
     reasons = dict(program.reasons)
     for number, step in enumerate(program.steps):
         params = dict(step.kwargs)
@@ -80,8 +80,8 @@ def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence
             note += f", gathered for {reasons[number].op}: {reasons[number].why}" if number in reasons else ""
         named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
         note = note or (":" if step.bodies else "")
-        made = program.made_by(step) or "effect"
-        lines.append(f"{made} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
+        result = program.made_by(step) or "effect"
+        lines.append(f"{result} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
         for number, body in enumerate(step.bodies):
             lines += _lines(body, names, "    ", _INPUTS[step.op](number, *step.args))
     lines.append(f"return {', '.join(repr(Value(n)) for n in program.outputs)}")
@@ -139,7 +139,7 @@ class Printer(Interpreter):
             returned: what is said of the results.
         """
         names = itertools.chain(inputs, itertools.repeat("input"))
-        given = (self._line(_described(node), lambda made: [f"{made} {next(names)}"]) for node in traced.inputs)
+        given = (self._line(_described(node), lambda result: [f"{result} {next(names)}"]) for node in traced.inputs)
         out = evaluate(traced.graph, self, given)
         return [*self._lines, f"{self._indent}return {', '.join(map(repr, out))}{returned}"]
 
@@ -148,22 +148,22 @@ class Printer(Interpreter):
         return Printer(self._indent + "    ").lines_of(traced, inputs, returned)
 
     def literal(self, values: torch.Tensor) -> Value:
-        return self._line(str(shaped_type_of(values)), lambda made: [f"{made} literal"])
+        return self._line(str(shaped_type_of(values)), lambda result: [f"{result} literal"])
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Value:
         primitive = primitive_of(node.target)
 
-        def lines(made: str) -> list[str]:
-            own = None if primitive is None else primitive.text(self, made, args)
+        def lines(result: str) -> list[str]:
+            own = None if primitive is None else primitive.text(self, result, args)
             if own is not None:
                 return own
             shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in _UNSAID)]
-            return [f"{made} {node.target}({', '.join(shown)})"]
+            return [f"{result} {node.target}({', '.join(shown)})"]
 
         return self._line(_described(node), lines)
 
     def item(self, node: torch.fx.Node, several: Value, position: int) -> Value:
-        return self._line(_described(node), lambda made: [f"{made} item({several!r}, {position})"])
+        return self._line(_described(node), lambda result: [f"{result} item({several!r}, {position})"])
 
     def _line(self, described: str, lines: Callable[[str], list[str]]) -> Value:
         number = Value(next(self._count))

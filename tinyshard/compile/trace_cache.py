@@ -73,7 +73,7 @@ class TraceCacheEntry:
         plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
         literal = any(node.op == "get_attr" for node in mine.graph.graph.nodes)
         same = (mine.arguments, self.closed, mine.out_tree) == (theirs.arguments, other.closed, theirs.out_tree)
-        same = same and (mine.own_rule is None) == (theirs.own_rule is None)
+        same = same and (mine.custom_derivative is None) == (theirs.custom_derivative is None)
         return plain and not literal and same and mine.graph.code == theirs.graph.code
 
     @functools.cached_property
@@ -143,7 +143,7 @@ class TraceCacheEntry:
 
     def look_up(self, roots: Sequence[Any]) -> list[torch.Tensor] | None:
         """What it closes over, as it is now; None if the trace does not fit that."""
-        if not all(mode.is_as_then for mode in self.traced.modes):
+        if not all(mode.is_unchanged for mode in self.traced.modes):
             return None
         now = [c.look_up(roots) for c in self.traced.closed]
         found = [x for x in now if x is not None]
@@ -151,16 +151,16 @@ class TraceCacheEntry:
 
     def changes(self, roots: Sequence[Any]) -> list[str]:
         """What has become of what it closes over, for the tensors that are not as they were."""
-        said = [words for mode in self.traced.modes for words in mode.changes()]
+        changes = [words for mode in self.traced.modes for words in mode.changes()]
         for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
             now = closed.look_up(roots)
             if not closed.paths:
-                said.append(f"{name}, a tensor of {before} which it closes over, cannot be found again")
+                changes.append(f"{name}, a tensor of {before} which it closes over, cannot be found again")
             elif now is None:
-                said.append(f"{name}, which it closes over, is gone or means something else")
+                changes.append(f"{name}, which it closes over, is gone or means something else")
             elif shaped_type_of(now) != before:
-                said.append(f"{name}, which it closes over: {before}, now {shaped_type_of(now)}")
-        return said
+                changes.append(f"{name}, which it closes over: {before}, now {shaped_type_of(now)}")
+        return changes
 
 
 def refuse_abstract(mesh: Mesh | None, name: str) -> None:
@@ -225,7 +225,7 @@ def _compiled(
     if not any(named):
         return executable
     fits = [
-        layout is not None and made is not None and is_same_placement(layout, made[0])
-        for layout, made in zip(layouts, executable.results, strict=True)
+        layout is not None and result is not None and is_same_placement(layout, result[0])
+        for layout, result in zip(layouts, executable.results, strict=True)
     ]
     return replace(executable, shardings=tuple(s if fit else None for s, fit in zip(named, fits, strict=True)))

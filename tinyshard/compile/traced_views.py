@@ -67,14 +67,14 @@ class TracedViews:
             self._bring_up_to_date(args, kwargs)
             if func is torch.Tensor.__setitem__ and self._is_written(*args):
                 return None
-        made = instead(*args, **kwargs)
+        result = instead(*args, **kwargs)
         if self._views and _writes_each(func):  # torch counts no writes of its own
             torch.autograd.graph.increment_version(args[0] if args else kwargs["self"])
         self._write_back()
-        is_new = func in _READERS and made is not (args[0] if args else kwargs.get("input"))
+        is_new = func in _READERS and result is not (args[0] if args else kwargs.get("input"))
         if is_new and (is_tracing() or traced_index.has_of_examples(args, kwargs)):  # else it is torch's own view
-            self._note(func, made, *args, **kwargs)
-        return made
+            self._note(func, result, *args, **kwargs)
+        return result
 
     def end(self) -> None:
         """The trace is over. Raises TracedValueError if a copy that is out of date is among what is left of it."""
@@ -89,7 +89,7 @@ class TracedViews:
                     try_="x[i].clone() for the values of before, or x[i] once more for those of after",
                 )
 
-    def _note(self, func: Any, made: torch.Tensor, input: torch.Tensor, *rest: Any, **named: Any) -> None:
+    def _note(self, func: Any, view: torch.Tensor, input: torch.Tensor, *rest: Any, **named: Any) -> None:
         index: Any = None
         write: Callable[[torch.Tensor], object]
         if func is torch.Tensor.__getitem__:
@@ -103,12 +103,12 @@ class TracedViews:
             if not traced_index.is_traced_index(start):
                 return
             if func in _NARROW:
-                places = traced_index.positions(start, input.shape[dim], made.shape[dim])
+                places = traced_index.positions(start, input.shape[dim], view.shape[dim])
                 write = lambda value: input.movedim(dim, 0).index_put_((places,), value.movedim(dim, 0))  # noqa: E731
             else:
                 write = lambda value: traced_index.setitem(input, (*(slice(None),) * dim, start), value)  # noqa: E731
         read = lambda: traced_index.BY_TRACED_NUMBERS[func](input, *rest, **named)  # noqa: E731
-        self._views.append(_View(made, input, index, read, write, users_line(), _version(made), _version(input)))
+        self._views.append(_View(view, input, index, read, write, users_line(), _version(view), _version(input)))
 
     def _write_back(self) -> None:
         """Write to each base what was written to a copy of it: the newest first, for it may be a view of a view."""

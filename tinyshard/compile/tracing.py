@@ -27,7 +27,7 @@ from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked
-from tinyshard.compile.modes import Mode, is_met, mode_of
+from tinyshard.compile.modes import Mode, mode_of, uses_module
 from tinyshard.compile.outlived import end_value, refuse_holders
 from tinyshard.compile.process_state import compiling, process_kept, unlogged
 from tinyshard.core import collector
@@ -70,12 +70,12 @@ class Closed:
         found: Any = self._kept
         for i, path in enumerate(self.paths):
             try:
-                at = follow(roots, path)
+                value = follow(roots, path)
             except (LookupError, AttributeError, TypeError, ValueError):
                 return None
-            if not isinstance(at, torch.Tensor) or (i and at is not found):
+            if not isinstance(value, torch.Tensor) or (i and value is not found):
                 return None
-            found = at
+            found = value
         return found
 
 
@@ -101,7 +101,7 @@ class Traced:
     outputs: tuple[tuple[bool, Any], ...]
     out_tree: TreeSpec
     kept: tuple[Any, ...] = ()
-    own_rule: str | None = None
+    custom_derivative: str | None = None
     modes: tuple[Mode, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
@@ -219,7 +219,7 @@ def trace(
     paths, modules = reachable(roots)
     met = {*(id(x) for x, _ in recorder.captured.values()), *recorder.modes}
     # it may use one without calling it, as `model.forward` does; another one's tensors it would have met
-    recorder.note_modes(mode_of(m) for m in modules if is_met(m, met))
+    recorder.note_modes(mode_of(m) for m in modules if uses_module(m, met))
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
     leaves, tree = result
     count = iter(range(len(leaves)))
@@ -227,7 +227,7 @@ def trace(
     # as they are now, for one may have taken a hook away; those made inside are gone
     used = ((mode, mode.module()) for mode in recorder.modes.values())
     modes = tuple(mode_of(x) for mode, x in used if x is not None and x.training is mode.training)
-    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule, modes)
+    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.custom_derivative, modes)
 
 
 @contextlib.contextmanager

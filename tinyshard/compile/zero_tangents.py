@@ -20,7 +20,7 @@ from tinyshard.partition.op_table import op_traits
 aten = torch.ops.aten
 
 
-def followed(known: WeakIdKeyDictionary, op: Any, args: Any, made: Any) -> Any:
+def propagate_zeros(known: WeakIdKeyDictionary, op: Any, args: Any, result: Any) -> Any:
     """What an op makes, or zeros in its place; called for each op in order, from the first tangent of zero on.
 
     Args:
@@ -30,12 +30,12 @@ def followed(known: WeakIdKeyDictionary, op: Any, args: Any, made: Any) -> Any:
     """
     zero = [isinstance(x, torch.Tensor) and x in known for x in args]
     if (op is aten.mul.Tensor and any(zero)) or (op is aten.div.Tensor and zero[0]):
-        made = aten.zeros.default(list(made.shape), dtype=made.dtype)
+        result = aten.zeros.default(list(result.shape), dtype=result.dtype)
     elif any(zero) and op._schema.is_mutable:
         known.clear()  # it, or what it is a view of, may be no zero any more
-        return made
+        return result
     elif op is not aten._efficientzerotensor.default and not (zero and zero[0] and op_traits(op).is_view):
-        return made
-    for x in tree_leaves(made):
+        return result
+    for x in tree_leaves(result):
         known[x] = True
-    return made
+    return result

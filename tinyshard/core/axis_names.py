@@ -68,10 +68,10 @@ def find(name: str) -> Name:
     for known in in_scope():
         if known.name == name:
             return known
-    told = ", ".join(f"{n.name!r} of size {n.size}" for n in in_scope()) or "none"
+    names = ", ".join(f"{n.name!r} of size {n.size}" for n in in_scope()) or "none"
     raise AxisNameError(
         f"unbound axis name: {name!r}",
-        got=f"names in scope: {told}",
+        got=f"names in scope: {names}",
         rule="a name is bound inside the function that is mapped with axis_name, or by shard_map's mesh",
         try_=f"pmap(f, axis_name={name!r}) or vmap(f, axis_name={name!r})",
     )

@@ -108,8 +108,8 @@ def in_groups(
     if groups is None:
         return form(stack, **params)
     order = [i for group in groups for i in group]
-    made = torch.cat([form(stack[list(group)], **params) for group in groups])
-    return made[sorted(range(len(order)), key=order.__getitem__)]
+    joined = torch.cat([form(stack[list(group)], **params) for group in groups])
+    return joined[sorted(range(len(order)), key=order.__getitem__)]
 
 
 def local_slice(shard: Tensor, place: int, count: int, *, dim: int) -> Tensor:
@@ -221,8 +221,8 @@ def group_positions(
     for a in named:
         base -= (position // strides[a] % axes[a]) * strides[a]
     whole = [
-        base + sum(c * strides[a] for c, a in zip(at, named, strict=True))
-        for at in itertools.product(*(range(axes[a]) for a in named))
+        base + sum(c * strides[a] for c, a in zip(fixed, named, strict=True))
+        for fixed in itertools.product(*(range(axes[a]) for a in named))
     ]
     if groups is None:
         return whole

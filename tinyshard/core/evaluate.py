@@ -43,7 +43,7 @@ def evaluate(
     module: torch.fx.GraphModule,
     interpreter: Interpreter,
     inputs: Iterable[Any],
-    made: dict[torch.fx.Node, Any] | None = None,
+    values: dict[torch.fx.Node, Any] | None = None,
 ) -> Any:
     """Walk over the nodes of a graph in order.
 
@@ -56,21 +56,21 @@ def evaluate(
     Returns:
         What the graph's output becomes: the tree of its nodes, each replaced.
     """
-    made = {} if made is None else made
+    values = {} if values is None else values
     given = iter(inputs)
     for node in module.graph.nodes:
         raise_interruption()
         if node.op == "placeholder":
-            made[node] = next(given)
+            values[node] = next(given)
         elif node.op == "get_attr":
-            made[node] = interpreter.literal(getattr(module, str(node.target)))
+            values[node] = interpreter.literal(getattr(module, str(node.target)))
         elif node.op == "output":
-            return map_arg(node.args[0], made.__getitem__)
+            return map_arg(node.args[0], values.__getitem__)
         elif node.target is operator.getitem:
-            made[node] = interpreter.item(node, made[node.args[0]], node.args[1])
+            values[node] = interpreter.item(node, values[node.args[0]], node.args[1])
         else:
-            args, kwargs = map_arg(node.args, made.__getitem__), map_arg(node.kwargs, made.__getitem__)
-            made[node] = interpreter.call(node, args, kwargs)
+            args, kwargs = map_arg(node.args, values.__getitem__), map_arg(node.kwargs, values.__getitem__)
+            values[node] = interpreter.call(node, args, kwargs)
     raise AssertionError("a graph ends with its output")
 
 

@@ -78,8 +78,8 @@ class Layout:
 
     def block(self, position: int) -> tuple[int, ...]:
         """Which block along each dim the device at `position` holds."""
-        at = self.coordinates(position)
-        return tuple(_digits(at, self.axes, cut) for cut in self.dims)
+        coordinates = self.coordinates(position)
+        return tuple(_digits(coordinates, self.axes, cut) for cut in self.dims)
 
     def replica_id(self, position: int) -> int:
         """0 for the first device that holds this block, 1 for the second, and so on."""
@@ -138,10 +138,10 @@ def coarsest(layout: Layout) -> Layout:
 def merge_axes(layouts: Sequence[Layout]) -> list[Layout]:
     """Join neighbouring axes that every layout uses as one, and drop axes of size 1. All must share their axes."""
     axes = layouts[0].axes
-    kept = [a for a, size in enumerate(axes) if size > 1]
+    longer = [a for a, size in enumerate(axes) if size > 1]
     layouts = [replace(x, dims=tuple(tuple(a for a in cut if axes[a] > 1) for cut in x.dims)) for x in layouts]
     groups: list[list[int]] = []
-    for a in kept:
+    for a in longer:
         if groups and all(_joined(x, groups[-1][-1], a) for x in layouts):
             groups[-1].append(a)
         else:
@@ -191,13 +191,13 @@ def _edges(axes: Axes) -> Iterable[int]:
 def split_axes(layout: Layout, sizes: Axes) -> Layout:
     """Write the layout on finer axes; each of its axes must be a product of neighbouring `sizes`."""
     pieces: list[Axes] = []
-    at = 0
+    position = 0
     for size in layout.axes:
-        first, product = at, 1
+        first, product = position, 1
         while product < size:
-            product *= sizes[at]
-            at += 1
-        pieces.append(tuple(range(first, at)))
+            product *= sizes[position]
+            position += 1
+        pieces.append(tuple(range(first, position)))
     return replace(layout, axes=sizes, dims=tuple(tuple(p for a in cut for p in pieces[a]) for cut in layout.dims))
 
 

@@ -14,14 +14,14 @@ from torch.utils import _pytree
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 
-def is_whole(x: Any) -> bool:
+def is_opaque_leaf(x: Any) -> bool:
     """Whether x is such a value."""
     return hasattr(x, "_placed")
 
 
 def is_leaf(x: Any) -> bool:
     """Where to stop, for trees in which such a value, and None, are leaves. There are as many as torch's own."""
-    return x is None or is_whole(x)
+    return x is None or is_opaque_leaf(x)
 
 
 class _Empty:
@@ -52,7 +52,7 @@ def without_none(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any
 
 def stops_at(is_leaf: Callable[[Any], bool] | None) -> Callable[[Any], bool]:
     """What is a leaf of a tree of `without_none`: keys, and what `is_leaf` says."""
-    return lambda x: x is not _EMPTY and (is_whole(x) or (is_leaf is not None and is_leaf(x)))
+    return lambda x: x is not _EMPTY and (is_opaque_leaf(x) or (is_leaf is not None and is_leaf(x)))
 
 
 def named_leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[tuple[str, Any]]:

@@ -102,9 +102,9 @@ class Handles(Generic[T]):
     def own(self, value: T) -> Handle[T]:
         """A handle for an object that keeps it, as a region does: as a key of the table it would never be dropped."""
         with self._lock:
-            made = Handle(value, next(self._count))
-            self._by_number[made.number] = made
-            return made
+            handle = Handle(value, next(self._count))
+            self._by_number[handle.number] = handle
+            return handle
 
     def value(self, number: int) -> T:
         """The object that a number stands for."""
@@ -146,7 +146,7 @@ class Rules:
         """
         return frozenset().union(*given)
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str] | None:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str] | None:
         """The lines of a graph's text, `made` being "%3: f32[8] ="; None for a line as an op of torch has."""
         return None
 
@@ -163,7 +163,7 @@ class Primitive(Rules, Generic[P]):
 
     name: ClassVar[str]
     several: ClassVar[bool] = False
-    insists: ClassVar[bool] = False
+    fixes_axes: ClassVar[bool] = False
     asks: ClassVar[bool] = False
 
     def __init__(self) -> None:
@@ -181,11 +181,11 @@ class Primitive(Rules, Generic[P]):
         """Compute the results, outside of a trace."""
         raise NotImplementedError
 
-    def differentiable(self, params: P, made: Sequence[torch.Tensor]) -> Sequence[int]:
+    def differentiable(self, params: P, outputs: Sequence[torch.Tensor]) -> Sequence[int]:
         """The numbers of the results that a gradient may flow from."""
-        return [i for i, x in enumerate(made) if x.is_floating_point() or x.is_complex()]
+        return [i for i, x in enumerate(outputs) if x.is_floating_point() or x.is_complex()]
 
-    def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Keep in `ctx` what `transpose` and `jvp` need: `ctx.params` is there."""
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor | None]:
@@ -216,15 +216,15 @@ class Primitive(Rules, Generic[P]):
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Bind again."""
-        made = self.bind(self.params(args), *(args[0] if self.several else args[:1]))
-        return made if self.several else made[0]
+        outputs = self.bind(self.params(args), *(args[0] if self.several else args[:1]))
+        return outputs if self.several else outputs[0]
 
     # ---- what all have alike ----------------------------------------------------------------------------------
 
     def bind(self, params: P, *xs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Call the primitive: recorded in a trace, transformed by its rules, else run."""
-        made: tuple[torch.Tensor, ...] = _Bind.apply(self, params, *xs)  # type: ignore[no-untyped-call]
-        return made
+        outputs: tuple[torch.Tensor, ...] = _Bind.apply(self, params, *xs)  # type: ignore[no-untyped-call]
+        return outputs
 
     def record(self, params: P, xs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         """Let the trace record the op."""
@@ -247,12 +247,12 @@ class Primitive(Rules, Generic[P]):
 
     def _on_values(self, xs: Any, params: int) -> Any:
         """On tensors that the traced function makes: what matters is the shape, the values are made on the devices."""
-        made = [torch.zeros(m.shape, dtype=m.dtype) for m in self._abstract(xs, params)]
-        return made if self.several else made[0]
+        outputs = [torch.zeros(m.shape, dtype=m.dtype) for m in self._abstract(xs, params)]
+        return outputs if self.several else outputs[0]
 
     def _on_meta(self, xs: Any, params: int) -> Any:
-        made = [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in self._abstract(xs, params)]
-        return made if self.several else made[0]
+        outputs = [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in self._abstract(xs, params)]
+        return outputs if self.several else outputs[0]
 
     def _abstract(self, xs: Any, params: int) -> Sequence[ShapedType]:
         operands = xs if self.several else [xs]
@@ -279,7 +279,7 @@ class FunctionPrimitive(Primitive[P]):
         """The tangents of the differentiable results, from those of the `moved` operands."""
         raise NotImplementedError
 
-    def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def save(self, ctx: Any, params: P, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Keep the operands."""
         ctx.save_for_backward(*xs)
         ctx.save_for_forward(*xs)
@@ -289,8 +289,8 @@ class FunctionPrimitive(Primitive[P]):
         self.check_differentiable(ctx.params)
         xs = ctx.saved_tensors
         wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
-        made = iter(self.gradient(ctx.params, wanted, xs, [gradients[i] for i in ctx.flowing]))
-        return [next(made) if i in wanted else None for i in range(len(xs))]
+        cotangents = iter(self.gradient(ctx.params, wanted, xs, [gradients[i] for i in ctx.flowing]))
+        return [next(cotangents) if i in wanted else None for i in range(len(xs))]
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
         """By `tangent`."""
@@ -298,8 +298,8 @@ class FunctionPrimitive(Primitive[P]):
         if not ctx.flowing:
             return [None] * ctx.count
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
-        made = iter(self.tangent(ctx.params, moved, ctx.saved_tensors, [t for t in tangents if t is not None]))
-        return [next(made) if i in ctx.flowing else None for i in range(ctx.count)]
+        pushed = iter(self.tangent(ctx.params, moved, ctx.saved_tensors, [t for t in tangents if t is not None]))
+        return [next(pushed) if i in ctx.flowing else None for i in range(ctx.count)]
 
 
 class _Bind(torch.autograd.Function):
@@ -326,8 +326,8 @@ class _Bind(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, primitive: Any, params: Any, *xs: torch.Tensor) -> Any:
-        made, dims = primitive.batch(params, info.batch_size, in_dims[2:], *xs)
-        return tuple(made), tuple(dims)
+        outputs, dims = primitive.batch(params, info.batch_size, in_dims[2:], *xs)
+        return tuple(outputs), tuple(dims)
 
 
 def bound_in(module: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, Primitive[Any], Any]]:

@@ -179,13 +179,13 @@ class Builder:
         op: str,
         args: Sequence[Any],
         kwargs: dict[str, Any] | None = None,
-        made: Sequence[ShapedType | None] = (),
+        metas: Sequence[ShapedType | None] = (),
         bodies: tuple[Program, ...] = (),
     ) -> tuple[int, ...]:
         """Add a step that makes values of these metas; returns their numbers."""
         first = len(self.metas)
-        results = tuple(range(first, first + len(made)))
-        self.metas.extend(made)
+        results = tuple(range(first, first + len(metas)))
+        self.metas.extend(metas)
         if "." in op and not op.startswith(_EVERYWHERE):
             self.foreign.setdefault(op, self.where)
         for inner, where in itertools.chain.from_iterable(body.foreign for body in bodies):
@@ -202,10 +202,10 @@ class Builder:
         """What `emit` gives, made once for a key, so that two steps of a program share it."""
         if key not in self.copies:
             self.copies[key] = emit()
-        made: T = self.copies[key]
-        return made
+        value: T = self.copies[key]
+        return value
 
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""
-        made = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
-        return Program(self.devices, self.axes, self.num_inputs, *made, foreign=tuple(self.foreign.items()))
+        parts = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
+        return Program(self.devices, self.axes, self.num_inputs, *parts, foreign=tuple(self.foreign.items()))

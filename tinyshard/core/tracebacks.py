@@ -65,8 +65,8 @@ def shortened(error: BaseException | None) -> Iterator[None]:
     """
     global _is_hint_shown
     chain = list(_chain(error))
-    is_whole = config.read("tracebacks") == "full" or not any(_passes_tinyshard(e) for e in chain)
-    if error is None or is_whole or _short(error.__traceback__) is None:  # without a line of the user's: an inner error
+    is_full = config.read("tracebacks") == "full" or not any(_passes_tinyshard(e) for e in chain)
+    if error is None or is_full or _short(error.__traceback__) is None:  # without a line of the user's: an inner error
         yield
         return
     saved = [(e, e.__traceback__, e.__cause__, e.__context__, e.__suppress_context__) for e in chain]

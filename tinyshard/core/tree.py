@@ -13,8 +13,8 @@ from typing import Any
 from torch.utils import _pytree
 from torch.utils._pytree import TreeSpec
 
-from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.core.leaves import stops_at, without_none
 
 IsLeaf = Callable[[Any], bool] | None

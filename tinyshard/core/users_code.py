@@ -18,16 +18,16 @@ LIBRARIES = (*(sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "pure
 
 def is_users(frame: FrameType) -> bool:
     """Whether a line is the user's, or a library's that the user's line calls."""
-    at: FrameType | None = frame
-    while at is not None:
-        file = at.f_code.co_filename
+    caller: FrameType | None = frame
+    while caller is not None:
+        file = caller.f_code.co_filename
         # what torch makes while it traces is in "<string>"; so is a program given by `python -c`
-        is_generated = file == "<string>" and at.f_globals.get("__name__") != "__main__"
+        is_generated = file == "<string>" and caller.f_globals.get("__name__") != "__main__"
         if is_generated or file.startswith((PACKAGE, TORCH, "<eval_with_key>")):
             return False
         if not file.startswith(LIBRARIES):
             return True
-        at = at.f_back
+        caller = caller.f_back
     return False
 
 

@@ -30,8 +30,8 @@ from tinyshard.compile.executable import (
 )
 from tinyshard.core import collector
 from tinyshard.core.current_trace import this_thread
+from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
-from tinyshard.core.holdable import check_holdable
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition import partitioner
@@ -118,18 +118,18 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _alias(x: Array) -> Array:
-    made = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
-    made._is_part = x._is_part
-    remember(None, (x,), {}, [made])
-    return made
+    alias = Array(x._buffer, x._layout, x.shape, x.dtype, x.committed, x._mesh, x._sharding)
+    alias._is_part = x._is_part
+    remember(None, (x,), {}, [alias])
+    return alias
 
 
 def _executable(
     op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
 ) -> Executable:
     """The executable for operands of these shapes and layouts: kept, or made now."""
-    made = (_key(args, assignment), _key(kwargs, assignment), torch.get_default_dtype())
-    key = (op, assignment.platform, assignment.devices, *made)
+    cache_key = (_key(args, assignment), _key(kwargs, assignment), torch.get_default_dtype())
+    key = (op, assignment.platform, assignment.devices, *cache_key)
     executable = _executables.get(key)
     if executable is None:
         executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
@@ -187,9 +187,9 @@ def _partition(
         count = len(args[1]) if op is torch.ops.aten._histogramdd_bin_edges.default else op_traits(op).returns
         numbers = partitioner.apply_unknown(builder, op, new_args, new_kwargs, count)
         return close_program(builder, assignment, placed, [None] * len(numbers), numbers)
-    made = [r for r in results if r is not None]
+    present = [r for r in results if r is not None]
     gaps = tuple(i for i, r in enumerate(results) if r is None)
-    return replace(close_program(builder, assignment, placed, made, [r.number for r in made]), gaps=gaps)
+    return replace(close_program(builder, assignment, placed, present, [r.number for r in present]), gaps=gaps)
 
 
 Array._dispatch = staticmethod(dispatch)

@@ -160,8 +160,8 @@ def _written_through(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tar
             return follow(x.chain, bases[x.number]) if isinstance(x, _Operand) else x
 
         given, named = tree_unflatten([meant(x) for x in spelled], form)
-        made = op(*given, **named)
-        return [*bases[: len(roots)], *map(meant, reached), *_fresh(op, made)]
+        result = op(*given, **named)
+        return [*bases[: len(roots)], *map(meant, reached), *_fresh(op, result)]
 
     key = (op, form, len(roots), frozen(spelled), frozen(reached))
     new = _call(key, changed, operands)
@@ -188,9 +188,9 @@ def _is_written(returned: Any) -> bool:
     return returned.alias_info is not None and returned.alias_info.is_write
 
 
-def _fresh(op: Any, made: Any) -> list[torch.Tensor]:
+def _fresh(op: Any, outputs: Any) -> list[torch.Tensor]:
     """The results that are no target."""
-    results = made if isinstance(made, tuple) else (made,)
+    results = outputs if isinstance(outputs, tuple) else (outputs,)
     pairs = zip(op._schema.returns, results, strict=True) if op._schema.returns else ()
     return [x for returned, x in pairs if not _is_written(returned)]
 

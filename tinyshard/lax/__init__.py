@@ -16,7 +16,7 @@ operands    what the collectives take: axis names, groups, dims, trees
 To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
 """
 
-from tinyshard.core.absent import names_of as _names_of
+from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.lax.associative_scan import associative_scan
 from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint

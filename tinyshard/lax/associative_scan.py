@@ -9,8 +9,8 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.lax.operands import dim_of
 from tinyshard.lax.scan import Tensors, flat
 
@@ -57,20 +57,20 @@ def associative_scan(
         elements = [x.flip(dim) for x, dim in zip(elements, dims, strict=True)]
 
     def combine(left: Tensors, right: Tensors) -> Tensors:
-        made, of_made = flat(fn(tree_unflatten(left, form), tree_unflatten(right, form)))
-        described = [[str(shaped_type_of(x)) for x in several] for several in (left, made)]
+        running, of_made = flat(fn(tree_unflatten(left, form), tree_unflatten(right, form)))
+        described = [[str(shaped_type_of(x)) for x in several] for several in (left, running)]
         if of_made != form or described[0] != described[1]:
             raise DtypeError(
                 "the function of an associative_scan returns something else than it is given",
                 got=f"given {', '.join(described[0])}, {form}\nreturned {', '.join(described[1])}, {of_made}",
                 rule="it combines elements to elements of the same tree, shapes and dtypes",
             )
-        return made
+        return running
 
-    made = _running(combine, elements, dims)
+    running = _running(combine, elements, dims)
     if reverse:
-        made = [x.flip(dim) for x, dim in zip(made, dims, strict=True)]
-    return tree_unflatten(made, form)
+        running = [x.flip(dim) for x, dim in zip(running, dims, strict=True)]
+    return tree_unflatten(running, form)
 
 
 def _running(combine: Combine, elements: Tensors, dims: list[int]) -> Tensors:
@@ -88,8 +88,8 @@ def _running(combine: Combine, elements: Tensors, dims: list[int]) -> Tensors:
     if count > 2:
         later = combine(part(odd, 0, (count - 1) // 2), part(elements, 2, None, 2))
         even = [torch.cat(some, dim) for *some, dim in zip(even, later, dims, strict=True)]
-    made = []
+    running = []
     for evens, between, dim in zip(even, odd, dims, strict=True):
         both = torch.stack([evens.narrow(dim, 0, pairs), between], dim + 1).flatten(dim, dim + 1)
-        made.append(both if count == 2 * pairs else torch.cat([both, evens.narrow(dim, pairs, 1)], dim))
-    return made
+        running.append(both if count == 2 * pairs else torch.cat([both, evens.narrow(dim, pairs, 1)], dim))
+    return running

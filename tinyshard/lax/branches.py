@@ -12,9 +12,9 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.tracing import Traced
-from tinyshard.core.absent import check_others
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.types import ShapedType
 from tinyshard.lax.scan import Tensors, flat, has_array
 from tinyshard.primitives.branching import Branches
@@ -114,8 +114,8 @@ def _called(index: torch.Tensor, branches: tuple[Branch, ...], operands: tuple[A
     if has_array((index, operands)):
         return _jitted(index, branches, operands)
     if torch._C._functorch.maybe_current_level() is not None:  # the number may be another one for each example
-        made, form = _results([branch(*operands) for branch in branches])
-        return tree_unflatten(chosen(index.int(), made), form)
+        results, form = _results([branch(*operands) for branch in branches])
+        return tree_unflatten(chosen(index.int(), results), form)
     return branches[int(index)](*operands)
 
 
@@ -123,8 +123,8 @@ def _on_arrays(index: torch.Tensor, branches: tuple[Branch, ...], operands: tupl
     if is_tracing():
         return _in_program(index, branches, operands)
     # a function with a derivative of its own, which is differentiated op by op
-    made, form = _results([branch(*operands) for branch in branches])
-    return tree_unflatten(chosen(index.int(), made), form)
+    results, form = _results([branch(*operands) for branch in branches])
+    return tree_unflatten(chosen(index.int(), results), form)
 
 
 _on_arrays.__name__ = "cond"
@@ -133,7 +133,7 @@ _jitted = Jitted(_on_arrays, static_argnums=(1,))
 
 def _results(several: Sequence[Any]) -> tuple[list[Tensors], TreeSpec]:
     """The results of all branches, as tensors, and how each is put together. Raises DtypeError where they differ."""
-    flattened = [flat(made) for made in several]
+    flattened = [flat(result) for result in several]
     return [xs for xs, _ in flattened], _check_alike([([*map(shaped_type_of, xs)], form) for xs, form in flattened])
 
 
@@ -155,9 +155,9 @@ def _in_program(index: torch.Tensor, branches: tuple[Branch, ...], operands: tup
 
     def of(branch: Branch) -> Callable[..., Tensors]:
         def body(*given: torch.Tensor) -> Tensors:
-            made, of_made = flat(branch(*tree_unflatten(given, form)))
-            kinds.append(([*map(shaped_type_of, made)], of_made))
-            return made
+            results, of_made = flat(branch(*tree_unflatten(given, form)))
+            kinds.append(([*map(shaped_type_of, results)], of_made))
+            return results
 
         return body
 

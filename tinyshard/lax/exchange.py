@@ -59,9 +59,9 @@ def _exchanged(what: str, x: Any, axis_name: Any, dims: Any, axis_index_groups: 
         if tiled:
             return _swap(leaf, axes, groups, split, join)
         # the new dim stands at `join` once the split dim is gone
-        at = join if join <= split else join + 1
-        leaf, split = leaf.unsqueeze(at), split + (at <= split)
-        return _swap(leaf, axes, groups, split, at).squeeze(split)
+        position = join if join <= split else join + 1
+        leaf, split = leaf.unsqueeze(position), split + (position <= split)
+        return _swap(leaf, axes, groups, split, position).squeeze(split)
 
     return on_leaves(one, x)
 

@@ -11,8 +11,8 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.lax.scan import flat, scan
 from tinyshard.lax.while_loop import while_loop
 from tinyshard.transforms.vmap import vmap
@@ -132,12 +132,12 @@ def map(f: Callable[[Any], Any], xs: Any, *, batch_size: int | None = None, **ot
     parts = []
     if whole:
         grouped = tree_unflatten([x[:whole].unflatten(0, (-1, size)) for x in rows], form)
-        made, of_made = flat(scan(_OnRows(f, is_batched=True), None, grouped)[1])
-        parts.append([x.flatten(0, 1) for x in made])
+        results, form_of_results = flat(scan(_OnRows(f, is_batched=True), None, grouped)[1])
+        parts.append([x.flatten(0, 1) for x in results])
     if whole < len(rows[0]):
-        made, of_made = flat(vmap(f)(tree_unflatten([x[whole:] for x in rows], form)))
-        parts.append(made)
-    return tree_unflatten([torch.cat(some) for some in zip(*parts, strict=True)], of_made)
+        results, form_of_results = flat(vmap(f)(tree_unflatten([x[whole:] for x in rows], form)))
+        parts.append(results)
+    return tree_unflatten([torch.cat(some) for some in zip(*parts, strict=True)], form_of_results)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import torch
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core import axis_names, tree
 from tinyshard.core.errors import DtypeError, MappingError, TinyshardError
-from tinyshard.core.leaves import is_whole
+from tinyshard.core.leaves import is_opaque_leaf
 from tinyshard.primitives.collective import Groups, axis_total
 
 
@@ -111,7 +111,7 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], operand: Any, adds: str =
     """
 
     def apply(leaf: Any) -> Any:
-        if not is_whole(leaf):
+        if not is_opaque_leaf(leaf):
             x = leaf if isinstance(leaf, torch.Tensor) else as_tensor(leaf)
             if adds and x.is_floating_point() and x.dtype.itemsize == 1:
                 rule = f"torch does not compute with {x.dtype}, it only stores values in it"

@@ -13,9 +13,9 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import as_tensor
-from tinyshard.core.absent import check_others
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import named_leaves, without_none
 from tinyshard.core.types import ShapedType
 from tinyshard.primitives.scan import Scan
@@ -78,8 +78,8 @@ def scan(
     if is_tracing():
         return _in_program(f, init, xs, rounds, bool(reverse), written_out)
     if has_array((init, xs)):
-        made: tuple[Any, Any] = _jitted(f, init, xs, rounds, bool(reverse), written_out)
-        return made
+        result: tuple[Any, Any] = _jitted(f, init, xs, rounds, bool(reverse), written_out)
+        return result
     return _in_python(f, init, xs, rounds, bool(reverse))
 
 
@@ -153,9 +153,9 @@ def _in_program(f: Any, init: Any, xs: Any, rounds: int, reverse: bool, written_
         return _in_python(f, carry, some, written_out, reverse)
 
     grouped = tree_unflatten([x.unflatten(0, (-1, written_out)) for x in main], form)
-    carry, made = _recorded(several, init, grouped, rounds // written_out, reverse)
-    made, of_rows = flat(made)
-    parts = [[x.flatten(0, 1) for x in made]]
+    carry, rows_out = _recorded(several, init, grouped, rounds // written_out, reverse)
+    rows_out, of_rows = flat(rows_out)
+    parts = [[x.flatten(0, 1) for x in rows_out]]
     if rest:
         carry, last = _in_python(f, carry, tree_unflatten(left, form), rest, reverse)
         parts.append(flat(last)[0])
@@ -171,15 +171,15 @@ def _recorded(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[A
 
     def body(*values: torch.Tensor) -> Tensors:
         out = f(tree_unflatten(values[: len(carry)], form), tree_unflatten(values[len(carry) :], of_rows))
-        (following, of_carry), (made, of_made) = map(flat, _pair(out))
+        (following, of_carry), (outputs, form_of_rows) = map(flat, _pair(out))
         check_carry(values[: len(carry)], form, following, of_carry)
-        forms[:] = [of_made]
-        return [*following, *made]
+        forms[:] = [form_of_rows]
+        return [*following, *outputs]
 
     metas = [*map(shaped_type_of, carry), *(_row_of(x) for x in rows)]
     traced, closed = bodies.used_now(bodies.traced_body(body, metas, lambda: names))
-    made = apply_scan(Scan(traced, len(carry), len(rows), rounds, reverse), [*carry, *rows, *closed])
-    return tree_unflatten(made[: len(carry)], form), tree_unflatten(made[len(carry) :], forms[0])
+    outputs = apply_scan(Scan(traced, len(carry), len(rows), rounds, reverse), [*carry, *rows, *closed])
+    return tree_unflatten(outputs[: len(carry)], form), tree_unflatten(outputs[len(carry) :], forms[0])
 
 
 def _row_of(x: torch.Tensor) -> ShapedType:
@@ -198,14 +198,14 @@ def _pair(out: Any) -> tuple[Any, Any]:
     return out[0], out[1]
 
 
-def check_carry(given: Sequence[Any], form: TreeSpec, made: Sequence[Any], of_made: TreeSpec) -> None:
+def check_carry(given: Sequence[Any], form: TreeSpec, returned: Sequence[Any], of_returned: TreeSpec) -> None:
     """Raise DtypeError for a carry that is not as the one before."""
     rule = "each round is given what the one before returns: it has the same tree, shapes and dtypes"
     problem = "the carry of a loop changes from round to round"
-    if form != of_made:
-        raise DtypeError(problem, got=f"given {form}\nreturned {of_made}", rule=rule)
+    if form != of_returned:
+        raise DtypeError(problem, got=f"given {form}\nreturned {of_returned}", rule=rule)
     ways = [way for way, x in named_leaves(tree_unflatten(given, form)) if x is not None]
-    pairs = zip(ways, map(shaped_type_of, given), map(shaped_type_of, made), strict=True)
+    pairs = zip(ways, map(shaped_type_of, given), map(shaped_type_of, returned), strict=True)
     wrong = [f"carry{way}: given {a}, returned {b}" for way, a, b in pairs if a != b]
     if wrong:
         try_ = "a first carry of the shape and dtype that a round returns: torch.tensor(0.0) in place of 0; x.to(dtype)"
@@ -222,16 +222,16 @@ def _in_python(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[
 
     def one(carry: Sequence[torch.Tensor], row: Sequence[torch.Tensor]) -> tuple[Tensors, Tensors, TreeSpec]:
         out = f(tree_unflatten(carry, form), tree_unflatten(row, of_rows))
-        (following, of_carry), (made, of_made) = map(flat, _pair(out))
+        (following, of_carry), (rows_out, of_made) = map(flat, _pair(out))
         check_carry(carry, form, following, of_carry)
-        return following, made, of_made
+        return following, rows_out, of_made
 
     if not rounds:  # the shapes of what is stacked
-        _, made, of_made = one(carry, [x.new_zeros(x.shape[1:]) for x in rows])
-        return tree_unflatten(carry, form), tree_unflatten([x.new_zeros((0, *x.shape)) for x in made], of_made)
+        _, row_out, of_made = one(carry, [x.new_zeros(x.shape[1:]) for x in rows])
+        return tree_unflatten(carry, form), tree_unflatten([x.new_zeros((0, *x.shape)) for x in row_out], of_made)
     each = []
-    for at in reversed(range(rounds)) if reverse else range(rounds):
-        carry, made, of_made = one(carry, [x[at] for x in rows])
-        each.append(made)
+    for i in reversed(range(rounds)) if reverse else range(rounds):
+        carry, row_out, of_made = one(carry, [x[i] for x in rows])
+        each.append(row_out)
     ordered = each[::-1] if reverse else each
     return tree_unflatten(carry, form), tree_unflatten([torch.stack(s) for s in zip(*ordered, strict=True)], of_made)

@@ -9,9 +9,9 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
-from tinyshard.core.absent import check_others
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import named_leaves
 from tinyshard.lax.scan import Tensors, check_carry, flat, has_array
 from tinyshard.primitives.branching import While
@@ -83,8 +83,8 @@ def _in_program(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
     metas = [shaped_type_of(x) for x in carry]
     tested, of_test = bodies.used_now(bodies.traced_body(test, metas, lambda: names))
     traced, of_body = bodies.used_now(bodies.traced_body(body, metas, lambda: names))
-    made = apply_while(While(tested, traced, len(carry)), [*carry, *of_test, *of_body])
-    return tree_unflatten(made, form)
+    outputs = apply_while(While(tested, traced, len(carry)), [*carry, *of_test, *of_body])
+    return tree_unflatten(outputs, form)
 
 
 def _in_python(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:

@@ -4,7 +4,7 @@ functional   `functional(torch.optim.AdamW, lr=1e-3)`: `init(params)` and `updat
 clipping     `global_norm` and `clip_by_global_norm`
 """
 
-from tinyshard.core.absent import names_of as _names_of
+from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.optim.clipping import clip_by_global_norm, global_norm
 from tinyshard.optim.functional import Optimizer, functional
 

@@ -5,12 +5,12 @@ rules            the rule of each op: tables
 layouts          the layouts of an op's operands and results by its rule: one procedure for all ops
 plan             the plan of an op: these layouts, its arguments for shards, why an operand is gathered
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
-on_meta          the shapes and dtypes that an op makes
+shape_inference  the shapes and dtypes that an op makes
 op_table         what neither torch's schemas nor the rules say of ops: tables
 strides          which kernels take operands of any strides
 decompositions   ops written in other ops that can be partitioned: two tables
 deferred         fills, and what is computed from them alone, made in the layout of their first consumer
 reshard          from one layout to another over the same devices, cheapest exchanges first
-whole_blocks     cat and split along a sharded dim
+cat_split        cat and split along a sharded dim
 rule_text        a rule in words
 """

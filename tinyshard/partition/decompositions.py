@@ -73,12 +73,14 @@ def _scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def _added(product: Function) -> Function:
-    def made(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
+    def decomposed(
+        c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> torch.Tensor:
         scaled = _scaled(product(a, b), alpha)
         c.expand(scaled.shape)  # refused as torch refuses it, where the addition would make something larger
         return scaled if beta == 0 else scaled + _scaled(c, beta)  # with 0 torch does not read c, which may be NaN
 
-    return made
+    return decomposed
 
 
 # of a product that is partial, what is added would be added on each device
@@ -109,8 +111,8 @@ def _mean_of_sums(op: Any, position: int) -> Function:
             rest = (*rest[: position - 2], _SUM, *rest[position - 1 :])
         else:
             kwargs = {**kwargs, "reduction": _SUM}
-        made: torch.Tensor = op(g / x.numel(), x, *rest, **kwargs)
-        return made
+        gradient: torch.Tensor = op(g / x.numel(), x, *rest, **kwargs)
+        return gradient
 
     return backward
 
@@ -138,11 +140,11 @@ def _lu_solve(lu: torch.Tensor, pivots: torch.Tensor, b: torch.Tensor, **kwargs:
     """With one batch dim, and a factorization for each right side: torch 2.13 takes wrong ones in other batches."""
     batch = torch.broadcast_shapes(lu.shape[:-2], b.shape[:-2])  # type: ignore[no-untyped-call]
     lu, pivots, b = (
-        x.expand(*batch, *x.shape[-kept:]).reshape(math.prod(batch), *x.shape[-kept:]).contiguous()
-        for x, kept in ((lu, 2), (pivots, 1), (b, 2))
+        x.expand(*batch, *x.shape[-rank:]).reshape(math.prod(batch), *x.shape[-rank:]).contiguous()
+        for x, rank in ((lu, 2), (pivots, 1), (b, 2))
     )
-    made: torch.Tensor = aten.linalg_lu_solve.default(lu, pivots, b, **kwargs)
-    return made.reshape(*batch, *made.shape[-2:])
+    solved: torch.Tensor = aten.linalg_lu_solve.default(lu, pivots, b, **kwargs)
+    return solved.reshape(*batch, *solved.shape[-2:])
 
 
 def _number_at_a_mask(
@@ -177,21 +179,21 @@ def _dims(x: torch.Tensor, dim: Any) -> list[int]:
 def _variance(x: torch.Tensor, dim: Any, correction: float | None, keepdim: bool) -> tuple[torch.Tensor, torch.Tensor]:
     dims = _dims(x, dim)
     mean = x.mean(dims, keepdim=True)
-    apart = x - mean
-    squares = apart.real**2 + apart.imag**2 if x.is_complex() else apart * apart
+    deviation = x - mean
+    squares = deviation.real**2 + deviation.imag**2 if x.is_complex() else deviation * deviation
     count = math.prod(x.shape[d] for d in dims)
     total = squares.sum(dims, keepdim=keepdim)
     return total / max(count - (1 if correction is None else correction), 0), mean if keepdim else mean.squeeze(dims)
 
 
 def _of_variance(choose: Function) -> Function:
-    def made(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
+    def decomposed(x: torch.Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Any:
         if x.dtype not in (torch.float16, torch.bfloat16):
             return choose(*_variance(x, dim, correction, keepdim))
         # as torch's: rounded once, at the end
         return tree_map(lambda y: y.to(x.dtype), choose(*_variance(x.float(), dim, correction, keepdim)))
 
-    return made
+    return decomposed
 
 
 def _first(x: torch.Tensor, best: torch.Tensor, dims: Sequence[int], keepdim: bool) -> torch.Tensor:

@@ -49,10 +49,10 @@ class Deferred:
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    make: Callable[[Builder, Dims], ShardedVar]
+    emit: Callable[[Builder, Dims], ShardedVar]
     _made: dict[Dims, ShardedVar] = field(default_factory=dict)
 
-    def laid(self, builder: Builder, dims: Dims | None = None) -> ShardedVar:
+    def materialize(self, builder: Builder, dims: Dims | None = None) -> ShardedVar:
         """The value cut so, by default whole; made once for each layout.
 
         Communication: none, except for draws without threefry_partitionable.
@@ -61,28 +61,28 @@ class Deferred:
         dims = whole if dims is None else dims
         if dims not in self._made:
             there = self._made.get(whole)
-            self._made[dims] = self.make(builder, dims) if there is None else reshard(builder, there, dims)
+            self._made[dims] = self.emit(builder, dims) if there is None else reshard(builder, there, dims)
         return self._made[dims]
 
 
 def fill(shape: tuple[int, ...], dtype: torch.dtype, number: Any) -> Deferred:
     """A tensor of one number."""
 
-    def make(builder: Builder, dims: Dims) -> ShardedVar:
+    def emit(builder: Builder, dims: Dims) -> ShardedVar:
         value = ShardedVar(0, shape, dtype, dims)
         local = value.local(builder.axes)
         emitted = builder.emit("aten.full.default", (list(local.shape), number), {"dtype": dtype}, [local])
         return replace(value, number=emitted[0])
 
-    return Deferred(shape, dtype, make)
+    return Deferred(shape, dtype, emit)
 
 
-def deferred(op: Any, args: Any, kwargs: Any, made: ShapedType) -> Deferred | None:
+def deferred(op: Any, args: Any, kwargs: Any, result_type: ShapedType) -> Deferred | None:
     """The result of an op on whole tensors, deferred; None for an op whose operands say where it is."""
     if op in _FILLS:
         number, position = _FILLS[op]
-        return fill(made.shape, made.dtype, number if position is None else args[position])
-    return elementwise(op, args, kwargs, made) if is_elementwise(op, args, kwargs) else None
+        return fill(result_type.shape, result_type.dtype, number if position is None else args[position])
+    return elementwise(op, args, kwargs, result_type) if is_elementwise(op, args, kwargs) else None
 
 
 def is_elementwise(op: Any, args: Any, kwargs: Any) -> bool:
@@ -94,19 +94,19 @@ def is_elementwise(op: Any, args: Any, kwargs: Any) -> bool:
     return single and any(isinstance(x, Deferred) for x in operands) and len(op._schema.returns) == 1
 
 
-def elementwise(op: Any, args: Any, kwargs: Any, made: ShapedType) -> Deferred:
+def elementwise(op: Any, args: Any, kwargs: Any, result_type: ShapedType) -> Deferred:
     """An op on deferred operands, deferred."""
 
-    def make(builder: Builder, dims: Dims) -> ShardedVar:
-        def laid(x: Deferred) -> ShardedVar:
-            return x.laid(builder, aligned(x.shape, made.shape, dims))
+    def emit(builder: Builder, dims: Dims) -> ShardedVar:
+        def materialize(x: Deferred) -> ShardedVar:
+            return x.materialize(builder, aligned(x.shape, result_type.shape, dims))
 
-        placed_args, placed_kwargs = tree_map_only(Deferred, laid, (args, kwargs))
+        placed_args, placed_kwargs = tree_map_only(Deferred, materialize, (args, kwargs))
         result = partitioner.apply(builder, op, placed_args, placed_kwargs)[0]
         assert result is not None
         return reshard(builder, result, dims)
 
-    return Deferred(made.shape, made.dtype, make)
+    return Deferred(result_type.shape, result_type.dtype, emit)
 
 
 def aligned(shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims:

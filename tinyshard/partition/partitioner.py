@@ -16,14 +16,14 @@ from tinyshard.core.evaluate import Interpreter, evaluate, forget_source
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.trace_thread import in_trace_thread, in_turn
 from tinyshard.core.types import ShapedType
+from tinyshard.partition.cat_split import joined
 from tinyshard.partition.decompositions import Function, always, where_cut
-from tinyshard.partition.on_meta import UnknownShape, check_takes
 from tinyshard.partition.op_table import AS_RESHAPE
-from tinyshard.partition.plan import gathered, local_types, plan
+from tinyshard.partition.plan import as_replicated, local_types, plan
 from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
 from tinyshard.partition.rules.call import is_tensor
+from tinyshard.partition.shape_inference import UnknownShape, check_takes
 from tinyshard.partition.strides import needs_contiguous
-from tinyshard.partition.whole_blocks import joined
 
 __all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]
 
@@ -77,7 +77,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def emitted(
-    builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Sequence[ShapedType | None]
+    builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Sequence[ShapedType | None]
 ) -> tuple[int, ...]:
     """Emit an op on shards.
 
@@ -87,11 +87,11 @@ def emitted(
     Returns:
         The numbers of the results, -1 for one that is None.
     """
-    types = [m for m in made if m is not None]
+    types = [m for m in results if m is not None]
     if op in AS_RESHAPE:
         op, args = aten.reshape.default, (args[0], list(types[0].shape))
     numbers = iter(builder.emit(str(op), args, kwargs, types))
-    slots = tuple(-1 if m is None else next(numbers) for m in made)
+    slots = tuple(-1 if m is None else next(numbers) for m in results)
     if -1 in slots:
         builder.steps[-1] = replace(builder.steps[-1], results=slots)
     return slots
@@ -113,8 +113,8 @@ def _apply_function(builder: Builder, op: Any, function: Function, args: Any, kw
     graph = graph_of(function, args, kwargs)
     check_takes(op, args, kwargs)
     operands = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, ShardedVar)]
-    made = evaluate(graph, _Decomposed(builder), operands)
-    return tree_flatten(made)[0]
+    outputs = evaluate(graph, _Decomposed(builder), operands)
+    return tree_flatten(outputs)[0]
 
 
 def graph_of(function: Function, args: Any, kwargs: Any) -> torch.fx.GraphModule:
@@ -137,8 +137,8 @@ class _Decomposed(Interpreter):
         self._builder = builder
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        made = apply(self._builder, node.target, args, on_cpu(kwargs))
-        return made if isinstance(node.meta["val"], list | tuple) else made[0]
+        outputs = apply(self._builder, node.target, args, on_cpu(kwargs))
+        return outputs if isinstance(node.meta["val"], list | tuple) else outputs[0]
 
 
 @lru_cache(maxsize=1024)
@@ -157,10 +157,12 @@ def _graph(
         return function(*args, **kwargs)
 
     with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch.no_grad():
-        made: torch.fx.GraphModule = make_fx(flat)(*[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas])
-    forget_source(made)
-    made.graph.eliminate_dead_code()
-    return made
+        graph: torch.fx.GraphModule = make_fx(flat)(
+            *[torch.empty(m.shape, dtype=m.dtype, device="meta") for m in metas]
+        )
+    forget_source(graph)
+    graph.graph.eliminate_dead_code()
+    return graph
 
 
 def on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def apply_unknown(
     """
 
     def whole(x: ShardedVar) -> Value:
-        return _brought(builder, x, gathered(x), op, "the shape of its result depends on values")
+        return _brought(builder, x, as_replicated(x), op, "the shape of its result depends on values")
 
     new_args, new_kwargs = tree_map_only(ShardedVar, whole, (args, kwargs))
     return builder.emit(str(op), new_args, new_kwargs, [None] * count)

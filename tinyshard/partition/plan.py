@@ -21,14 +21,14 @@ from tinyshard.core import collector
 from tinyshard.core.layout import Axes
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
+from tinyshard.partition.cat_split import JOINED
 from tinyshard.partition.decompositions import is_replaced_where_cut
 from tinyshard.partition.layouts import choose
-from tinyshard.partition.on_meta import run_on_meta
 from tinyshard.partition.op_table import INSTEAD
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.partition.rule import Dim, Rule
 from tinyshard.partition.rules import Call, rule_of
-from tinyshard.partition.whole_blocks import JOINED
+from tinyshard.partition.shape_inference import run_on_meta
 from tinyshard.runtime import lifecycle
 
 aten = torch.ops.aten
@@ -83,12 +83,12 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
     leaves, form = tree_flatten((args, kwargs))
     operands = [x for x in leaves if isinstance(x, ShardedVar)]
     if all(x.is_whole for x in operands):
-        return everywhere(op, args, kwargs, whole, "")
+        return replicated_plan(op, args, kwargs, whole, "")
     if any(0 in x.shape for x in operands):
-        return everywhere(op, args, kwargs, whole, "an operand is empty")
+        return replicated_plan(op, args, kwargs, whole, "an operand is empty")
     rule = rule_of(Call.of(op, args, kwargs, whole))
     if rule is None:
-        return everywhere(op, args, kwargs, whole, "there is no rule for it")
+        return replicated_plan(op, args, kwargs, whole, "there is no rule for it")
     moves = not is_replaced_where_cut(op) and op not in JOINED | _GATHERED
     chosen = choose(rule, operands, [r for r in whole if r is not None], axes, moves=moves)
     wanted, results = iter(chosen.operands), iter(chosen.results)
@@ -133,8 +133,8 @@ def on_shards(
 
 def _why_gathered(rule: Rule, dims: Sequence[Dim], have: ShardedVar, want: ShardedVar) -> str:
     """Why an operand gets fewer cuts than it has; empty if it does not."""
-    for d, (dim, had, kept) in enumerate(zip(dims, have.dims, want.dims, strict=True)):
-        if len(kept) >= len(had):
+    for d, (dim, had, wanted) in enumerate(zip(dims, have.dims, want.dims, strict=True)):
+        if len(wanted) >= len(had):
             continue
         names = " ".join(dim) or f"dim {d} of an operand"
         if not dim or rule.whole & set(dim):
@@ -145,15 +145,15 @@ def _why_gathered(rule: Rule, dims: Sequence[Dim], have: ShardedVar, want: Shard
     return ""
 
 
-def everywhere(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:
+def replicated_plan(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:
     """Every device runs the op on whole operands, for the reason that is said."""
     reasons = [why if any(x.dims) else "" for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar)]
-    args, kwargs = tree_map_only(ShardedVar, gathered, (args, kwargs))
+    args, kwargs = tree_map_only(ShardedVar, as_replicated, (args, kwargs))
     results = tuple(None if m is None else ShardedVar(0, m.shape, m.dtype, ((),) * len(m.shape)) for m in whole)
     return Plan(op, args, kwargs, results, tuple(reasons))
 
 
-def gathered(x: ShardedVar) -> ShardedVar:
+def as_replicated(x: ShardedVar) -> ShardedVar:
     """The operand, wanted whole and final on every device."""
     return replace(x, dims=((),) * len(x.shape), partial=())
 

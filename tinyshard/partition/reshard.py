@@ -68,8 +68,8 @@ def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -
     before = builder.metas[x]
     assert before is not None, "collectives come after values of known shape"
     named = {"axes": axes, **params}
-    made = COLLECTIVES[name].meta(before, group_size(builder.axes, named), params)
-    return builder.emit(name, (Value(x),), named, [made])[0]
+    result = COLLECTIVES[name].meta(before, group_size(builder.axes, named), params)
+    return builder.emit(name, (Value(x),), named, [result])[0]
 
 
 def reduce_partial(builder: Builder, x: ShardedVar) -> ShardedVar:
@@ -94,14 +94,14 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
     partial = tuple(p for p in x.partial if p in partial)
     if (x.dims, x.partial) == (dims, partial):
         return x
-    at_hand: dict[Placed, int] = builder.once(("at hand", x.number), dict)
-    at_hand.setdefault((x.dims, x.partial), x.number)
-    for step in _way(x.shape, x.dtype, tuple(at_hand), (dims, partial), builder.axes)[1]:
-        if step.made not in at_hand:
-            number = collective(builder, step.name, at_hand[step.taken], step.axes, **step.params(builder.axes))
-            at_hand[step.made] = number
-            builder.copies["at hand", number] = at_hand
-    return replace(x, number=at_hand[dims, partial], dims=dims, partial=partial)
+    known_layouts: dict[Placed, int] = builder.once(("at hand", x.number), dict)
+    known_layouts.setdefault((x.dims, x.partial), x.number)
+    for step in _way(x.shape, x.dtype, tuple(known_layouts), (dims, partial), builder.axes)[1]:
+        if step.result not in known_layouts:
+            number = collective(builder, step.name, known_layouts[step.taken], step.axes, **step.params(builder.axes))
+            known_layouts[step.result] = number
+            builder.copies["at hand", number] = known_layouts
+    return replace(x, number=known_layouts[dims, partial], dims=dims, partial=partial)
 
 
 def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
@@ -120,7 +120,7 @@ class _Step:
     name: str
     axes: Axes
     taken: Placed
-    made: Placed
+    result: Placed
     named: tuple[tuple[str, Any], ...] = ()
 
     def params(self, axes: Axes) -> dict[str, Any]:
@@ -128,21 +128,21 @@ class _Step:
         if self.name != "collective_permute":
             return dict(self.named)
         devices = tuple(range(math.prod(axes)))
-        have, want = (Layout(devices, axes, dims) for dims, _ in (self.taken, self.made))
+        have, want = (Layout(devices, axes, dims) for dims, _ in (self.taken, self.result))
         holders = have.owners()
         return {"pairs": tuple((holders[want.block(p)][want.replica_id(p)], p) for p in devices)}
 
 
 @lru_cache(maxsize=4096)
 def _way(
-    shape: tuple[int, ...], dtype: torch.dtype, at_hand: tuple[Placed, ...], want: Placed, axes: Axes
+    shape: tuple[int, ...], dtype: torch.dtype, known_layouts: tuple[Placed, ...], want: Placed, axes: Axes
 ) -> tuple[int, tuple[_Step, ...]]:
     """Bytes sent, and the steps, of the cheapest way from one of the layouts at hand to another."""
     order = itertools.count()  # among equals the one found first
     greed = 1 if len(axes) < 4 else 4  # on many axes a good way found in milliseconds, in place of the best in seconds
     queue: list[tuple[int, int, int, int, Placed, tuple[_Step, ...]]] = []
-    queue.extend((0, 0, next(order), 0, here, ()) for here in at_hand)
-    least = dict.fromkeys(at_hand, 0)
+    queue.extend((0, 0, next(order), 0, here, ()) for here in known_layouts)
+    least = dict.fromkeys(known_layouts, 0)
     while queue:
         _, length, _, sent, here, way = heapq.heappop(queue)
         if here == want:
@@ -152,10 +152,10 @@ def _way(
         operand = ShardedVar(-1, shape, dtype, here[0]).local(axes)
         for step in _steps_from(shape, here, want, axes):
             there = sent + nbytes_sent(step.name, operand, axes, {"axes": step.axes})
-            if there < least.get(step.made, math.inf):
-                least[step.made] = there
-                bound = there + greed * _missing(shape, step.made[0], want[0], axes) * dtype.itemsize
-                heapq.heappush(queue, (bound, length + 1, next(order), there, step.made, (*way, step)))
+            if there < least.get(step.result, math.inf):
+                least[step.result] = there
+                bound = there + greed * _missing(shape, step.result[0], want[0], axes) * dtype.itemsize
+                heapq.heappush(queue, (bound, length + 1, next(order), there, step.result, (*way, step)))
     raise AssertionError("every layout can be gathered, and cut anew")
 
 
@@ -163,8 +163,8 @@ def _way(
 def _missing(shape: tuple[int, ...], have: Dims, want: Dims, axes: Axes) -> int:
     """Elements of its new block that a device does not hold, in the mean: no way sends less."""
     devices = math.prod(axes)
-    kept = [_common(n, h, w, axes) for n, h, w in zip(shape, have, want, strict=True)]
-    held = sum(map(math.prod, zip(*kept, strict=True))) if kept else devices
+    common = [_common(n, h, w, axes) for n, h, w in zip(shape, have, want, strict=True)]
+    held = sum(map(math.prod, zip(*common, strict=True))) if common else devices
     return math.prod(shape) // math.prod(_parts(want, axes)) - held // devices
 
 
@@ -210,9 +210,9 @@ def _steps_from(shape: tuple[int, ...], here: Placed, want: Placed, axes: Axes) 
         rest = tuple(p for p in partial if p[0] not in group)
         yield _Step("all_reduce", group, here, (dims, rest), (("op", op),))
     if not partial:  # else blocks that look like copies are parts of a sum, and must not change places
-        everywhere = tuple(range(len(axes)))
+        all_axes = tuple(range(len(axes)))
         for cut in _reordered(dims, want[0], axes):
-            yield _Step("collective_permute", everywhere, here, (cut, partial))
+            yield _Step("collective_permute", all_axes, here, (cut, partial))
 
 
 def _reordered(dims: Dims, want: Dims, axes: Axes) -> Iterator[Dims]:

@@ -109,6 +109,6 @@ def _rules_in(graph: GraphModule) -> Iterator[OpRule]:
         if function is not None:
             yield from _rules_in(graph_of(function, args, kwargs))
             continue
-        made = node.meta["val"]
-        results = made if isinstance(made, list | tuple) else [made]
+        value = node.meta["val"]
+        results = value if isinstance(value, list | tuple) else [value]
         yield OpRule(str(node.target), rule_of(Call.of(node.target, args, kwargs, results)))

@@ -11,5 +11,5 @@ sharded_draws        draws on many devices: each makes its own block, in the lay
 threefry             Threefry-2x32: a key and a counter give two random words
 floats               random bits made into uniform and normal floats
 compiled_draws       the same in numba
-original_counting    JAX's original way of counting, `threefry_partitionable` False
+legacy_threefry      JAX's original way of counting, `threefry_partitionable` False
 """

@@ -41,7 +41,7 @@ class While:
     test: Traced
     body: Traced
     carried: int
-    made: dict[Any, Any] = field(default_factory=dict)
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     def parts(self, operands: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
         """The carry, and what the test and the body close over."""
@@ -64,7 +64,7 @@ class Branches:
     """
 
     branches: tuple[Traced, ...]
-    made: dict[Any, Any] = field(default_factory=dict)
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def outputs(self) -> list[ShapedType]:
@@ -107,8 +107,8 @@ def settled(graph: torch.fx.GraphModule, given: Sequence[Names], carried: int, a
     """
     inputs = [*(names | at_least for names in given[:carried]), *given[carried:]]
     while True:
-        made = evaluate(graph, Varying(), inputs)
-        carry = [a | b for a, b in zip(inputs, made[:carried], strict=False)]
+        outputs = evaluate(graph, Varying(), inputs)
+        carry = [a | b for a, b in zip(inputs, outputs[:carried], strict=False)]
         if carry == inputs[:carried]:
-            return carry, made
+            return carry, outputs
         inputs[:carried] = carry

@@ -54,9 +54,9 @@ class Call:
     params: tuple[tuple[str, Any], ...]
 
     def __str__(self) -> str:
-        told = [f"{k}={v}" for k, v in self.params]
-        told += [] if self.groups is None else [f"groups={[list(g) for g in self.groups]}"]
-        return ", ".join([f"over={'*'.join(self.axes)}", *told])
+        parts = [f"{k}={v}" for k, v in self.params]
+        parts += [] if self.groups is None else [f"groups={[list(g) for g in self.groups]}"]
+        return ", ".join([f"over={'*'.join(self.axes)}", *parts])
 
     @property
     def is_extreme(self) -> bool:
@@ -100,10 +100,10 @@ class Collective(Primitive[Call]):
     def run(self, params: Call, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
         raise NotImplementedError(f"{params.kind} over {params.axes} outside of what is mapped over these axes")
 
-    def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         if params.is_extreme:
-            ctx.save_for_backward(xs[0], made[0])
-            ctx.save_for_forward(xs[0], made[0])
+            ctx.save_for_backward(xs[0], outputs[0])
+            ctx.save_for_forward(xs[0], outputs[0])
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor]:
         call, g = ctx.params, gradients[0]
@@ -128,8 +128,8 @@ class Collective(Primitive[Call]):
         if here is None or here.name not in params.axes:
             return self.bind(params.with_batch_dim(), x), [0]
         assert params.axes == (here.name,), "a name that vmap binds stands alone in its call"
-        made, dim = _along_mapped_dim(x, params, here.size)
-        return [made], [dim]
+        result, dim = _along_mapped_dim(x, params, here.size)
+        return [result], [dim]
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> torch.Tensor:
         return self.perform(args[0], self.params(args))
@@ -160,8 +160,8 @@ class Collective(Primitive[Call]):
             return Value(emit_collective(builder, call.kind, x.number, over, **params))
 
         # of two meshes one name may mean different axes
-        made: Value = builder.once(("collective", x, call, over, groups), emit)
-        return made
+        value: Value = builder.once(("collective", x, call, over, groups), emit)
+        return value
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> frozenset[str]:
         call, operand = self.params(args), frozenset[str]().union(*given)
@@ -174,9 +174,9 @@ class Collective(Primitive[Call]):
             return operand  # everyone gets a value of another one; equal ones stay equal
         return operand | own
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
         call = self.params(args)
-        return [f"{made} {call.kind}({args[0]!r}, {call})"]
+        return [f"{result} {call.kind}({args[0]!r}, {call})"]
 
 
 COLLECTIVE = Collective()
@@ -232,7 +232,7 @@ def lifted(x: torch.Tensor, name: axis_names.Name) -> torch.Tensor:
 def is_mapped(x: torch.Tensor, level: int) -> bool:
     """Whether a level of torch.func's vmap maps the tensor."""
     functorch = torch._C._functorch
-    return any(functorch.is_batchedtensor(at) and functorch.maybe_get_level(at) == level for at in levels(x))
+    return any(functorch.is_batchedtensor(inner) and functorch.maybe_get_level(inner) == level for inner in levels(x))
 
 
 def exchanges(graph: torch.fx.GraphModule) -> bool:

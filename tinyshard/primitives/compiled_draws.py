@@ -48,19 +48,19 @@ def _four(x, y, a, b, c, d):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _raw(key0, key1, starts, run, row, at, size, high, low, out):  # type: ignore[no-untyped-def]
+def _raw(key0, key1, starts, run, row, position, size, high, low, out):  # type: ignore[no-untyped-def]
     """The random words of the next `size` counters, from place `at` of run number `row` on."""
     done = 0
     while done < size:
-        take = min(run - at, size - done)
-        first = starts[row] + at
+        take = min(run - position, size - done)
+        first = starts[row] + position
         for i in range(take):
             low[done + i] = U(first + i)
             high[done + i] = U((first + i) >> 32)
         done += take
-        at += take
-        if at == run:
-            at = 0
+        position += take
+        if position == run:
+            position = 0
             row += 1
     k0, k1 = U(key0), U(key1)
     k2 = U(k0 ^ k1 ^ _parity)
@@ -77,17 +77,17 @@ def _raw(key0, key1, starts, run, row, at, size, high, low, out):  # type: ignor
         x, y = _four(x, y, 13, 15, 26, 6)
         x, y = U(x + k2), U(y + k0 + U(5))
         out[i] = x ^ y
-    return row, at
+    return row, position
 
 
 @_compiled
 def draw_bits(key0, key1, starts, run, low, high, out):  # type: ignore[no-untyped-def]
     """Fill `out`, uint32[n], with the bits of n counters."""
     hi, lo = np.empty(BLOCK, U), np.empty(BLOCK, U)
-    row, at = 0, 0
+    row, position = 0, 0
     for base in range(0, out.size, BLOCK):
         size = min(BLOCK, out.size - base)
-        row, at = _raw(key0, key1, starts, run, row, at, size, hi, lo, out[base : base + size])
+        row, position = _raw(key0, key1, starts, run, row, position, size, hi, lo, out[base : base + size])
 
 
 @_compiled
@@ -96,10 +96,10 @@ def draw_uniform(key0, key1, starts, run, low, high, out):  # type: ignore[no-un
     hi, lo, raw = np.empty(BLOCK, U), np.empty(BLOCK, U), np.empty(BLOCK, U)
     floats = raw.view(F)
     least, span = F(low), F(F(high) - F(low))
-    row, at = 0, 0
+    row, position = 0, 0
     for base in range(0, out.size, BLOCK):
         size = min(BLOCK, out.size - base)
-        row, at = _raw(key0, key1, starts, run, row, at, size, hi, lo, raw)
+        row, position = _raw(key0, key1, starts, run, row, position, size, hi, lo, raw)
         for i in range(size):
             raw[i] = U((raw[i] >> U(9)) | _one_bits)
         if low == 0.0 and high == 1.0:
@@ -116,10 +116,10 @@ def draw_normal(key0, key1, starts, run, low, high, out):  # type: ignore[no-unt
     hi, lo, raw = np.empty(BLOCK, U), np.empty(BLOCK, U), np.empty(BLOCK, U)
     floats, ints = raw.view(F), raw.view(S)
     xs, exponents = np.empty(BLOCK, F), np.empty(BLOCK, F)
-    row, at = 0, 0
+    row, position = 0, 0
     for base in range(0, out.size, BLOCK):
         size = min(BLOCK, out.size - base)
-        row, at = _raw(key0, key1, starts, run, row, at, size, hi, lo, raw)
+        row, position = _raw(key0, key1, starts, run, row, position, size, hi, lo, raw)
         for i in range(size):
             raw[i] = U((raw[i] >> U(9)) | _one_bits)
         for i in range(size):

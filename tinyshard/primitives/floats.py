@@ -102,8 +102,8 @@ def rounded(number: float, dtype: torch.dtype) -> float:
     """
     if dtype == torch.bfloat16:
         bits = int(np.float32(number).view(np.uint32))
-        kept = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # half way goes to the even one
-        return float(np.uint32(kept).view(np.float32))
+        high = bits + 0x7FFF + (bits >> 16 & 1) & 0xFFFF0000  # half way goes to the even one
+        return float(np.uint32(high).view(np.float32))
     kinds: dict[torch.dtype, Any] = {torch.float16: np.float16, torch.float32: np.float32}
     return float(kinds.get(dtype, np.float64)(number))
 
@@ -123,8 +123,8 @@ def normal(raw: Tensor, dtype: torch.dtype) -> Tensor:
     if dtype == torch.float64:
         return torch.erfinv(x) * math.sqrt(2)
     wide = x.float()
-    made = erfinv_of(wide, -log(1 - wide * wide)).to(dtype)
-    return made * torch.tensor(SQRT2, dtype=dtype, device=made.device)
+    drawn = erfinv_of(wide, -log(1 - wide * wide)).to(dtype)
+    return drawn * torch.tensor(SQRT2, dtype=dtype, device=drawn.device)
 
 
 def log(x: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ def erfinv(x: Tensor) -> Tensor:
     if x.dtype == torch.float64:
         return torch.erfinv(x)
     wide = x.float()
-    made = erfinv_of(wide, -torch.log1p(-wide * wide))
-    return torch.where(wide == 1, math.inf, torch.where(wide == -1, -math.inf, made)).to(x.dtype)
+    result = erfinv_of(wide, -torch.log1p(-wide * wide))
+    return torch.where(wide == 1, math.inf, torch.where(wide == -1, -math.inf, result)).to(x.dtype)
 
 
 def erfinv_of(x: Tensor, w: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def erfinv_of(x: Tensor, w: Tensor) -> Tensor:
 
 def polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
     """The polynomial with these coefficients, highest first, by Horner's rule."""
-    made = x * coefficients[0] + coefficients[1]
+    value = x * coefficients[0] + coefficients[1]
     for c in coefficients[2:]:
-        made = made * x + c
-    return made
+        value = value * x + c
+    return value

@@ -67,10 +67,10 @@ def inline(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[
     Returns:
         The numbers of its results, on their shards.
     """
-    made = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
+    numbers = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
     if config.read("check_replicated"):
-        compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), made)
-    return made
+        compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), numbers)
+    return numbers
 
 
 class Inliner(Interpreter):
@@ -87,9 +87,9 @@ class Inliner(Interpreter):
         op: Any = node.target
         primitive = primitive_of(op)
         if primitive is not None:
-            made = primitive.inline(self, node, args, kwargs)
-            if made is not NotImplemented:
-                return made
+            result = primitive.inline(self, node, args, kwargs)
+            if result is not NotImplemented:
+                return result
         if op in ALIASES:
             return args[0]
         key = ("step", str(op), repr(args), repr(sorted(kwargs.items())))
@@ -101,17 +101,17 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
     if op is aten.as_strided.default:
         check_traced(node.args, node.kwargs)
     op = INSTEAD.get(op, op)
-    made = node.meta.get("val")
+    value = node.meta.get("val")
     builder.where = node.meta.get("custom", {}).get("where")
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
     # an op that is called for what it does makes none: `_linalg_check_errors` raises where a matrix is singular
-    several = made if isinstance(made, list | tuple) else [] if made is None else [made]
+    several = value if isinstance(value, list | tuple) else [] if value is None else [value]
     types = [shaped_type_of(x) if isinstance(x, torch.Tensor) else None for x in several]
     values = [None if n < 0 else Value(n) for n in emitted(builder, op, args, kwargs, types)]
-    return values if isinstance(made, list | tuple) else next(iter(values), None)
+    return values if isinstance(value, list | tuple) else next(iter(values), None)
 
 
 def _contiguous(builder: Builder, x: Value) -> Value:

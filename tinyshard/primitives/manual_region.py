@@ -35,7 +35,7 @@ class ManualRegion:
     mesh: Mesh
     ins: tuple[Layout, ...]
     outs: tuple[Layout, ...]
-    made: dict[Any, Any] = field(default_factory=dict)
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def all_ins(self) -> tuple[Layout, ...]:
@@ -47,7 +47,7 @@ class ManualRegion:
     def outputs(self) -> list[ShapedType]:
         """Shape and dtype of each whole result."""
         values = [node.meta["val"] for node in self.traced.results]
-        return [ShapedType(at.global_shape(x.shape), x.dtype) for x, at in zip(values, self.outs, strict=True)]
+        return [ShapedType(layout.global_shape(x.shape), x.dtype) for x, layout in zip(values, self.outs, strict=True)]
 
     @property
     def has_effect(self) -> bool:

@@ -58,7 +58,7 @@ class Counters:
         return self.starts[place // self.run] + place % self.run
 
 
-def counters_of(shape: Sequence[int], parts: Sequence[int], at: Sequence[int]) -> Counters:
+def counters_of(shape: Sequence[int], parts: Sequence[int], coordinates: Sequence[int]) -> Counters:
     """The counters of one block of a tensor, in row-major order of the block.
 
     Args:
@@ -75,25 +75,25 @@ def counters_of(shape: Sequence[int], parts: Sequence[int], at: Sequence[int]) -
     last = cut[-1] if cut else 0  # behind the last cut dim, counters follow each other
     starts = torch.zeros(1, dtype=torch.int64)
     for dim in range(last):
-        index = torch.arange(block[dim]) + at[dim] * block[dim]
+        index = torch.arange(block[dim]) + coordinates[dim] * block[dim]
         starts = (starts[:, None] + index * math.prod(shape[dim + 1 :])).reshape(-1)
     if not shape:
         return Counters(starts, 1)
     below = math.prod(shape[last + 1 :])
-    return Counters(starts + at[last] * block[last] * below, block[last] * below)
+    return Counters(starts + coordinates[last] * block[last] * below, block[last] * below)
 
 
 def _draw(
     key: Tensor,
     shape: Sequence[int],
     parts: Sequence[int],
-    at: Sequence[Tensor],
+    coordinates: Sequence[Tensor],
     kind: str,
     dtype: torch.dtype,
     low: float = 0.0,
     high: float = 1.0,
 ) -> Tensor:
-    numbers = iter(at)
+    numbers = iter(coordinates)
     block = counters_of(shape, parts, [int(next(numbers)) if p > 1 else 0 for p in parts])
     local = [n // p for n, p in zip(shape, parts, strict=True)]
     out = torch.empty([*key.shape[:-1], *local, *inner(kind)], dtype=dtype, device=key.device)
@@ -102,7 +102,7 @@ def _draw(
 
 
 def _draw_on_meta(
-    key: Tensor, shape: Sequence[int], parts: Sequence[int], at: Any, kind: str, dtype: torch.dtype, *_: float
+    key: Tensor, shape: Sequence[int], parts: Sequence[int], coordinates: Any, kind: str, dtype: torch.dtype, *_: float
 ) -> Tensor:
     local = [n // p for n, p in zip(shape, parts, strict=True)]
     return key.new_empty([*key.shape[:-1], *local, *inner(kind)], dtype=dtype)
@@ -116,7 +116,7 @@ DRAW = define(
 )
 
 
-def drawn_from_alone(op: Any) -> None:
+def register_per_key(op: Any) -> None:
     """Each key of a batch is drawn from alone under vmap too."""
 
     def fronted(x: Any, dim: Any, size: int) -> Any:
@@ -130,7 +130,7 @@ def drawn_from_alone(op: Any) -> None:
     torch.library.register_vmap(op, under_vmap)
 
 
-drawn_from_alone(DRAW)
+register_per_key(DRAW)
 
 
 def inner(kind: str) -> tuple[int, ...]:

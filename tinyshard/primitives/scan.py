@@ -37,7 +37,7 @@ class Scan:
     length: int
     reverse: bool
     keeps: bool = False
-    made: dict[Any, Any] = field(default_factory=dict)
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def taken(self) -> list[ShapedType]:

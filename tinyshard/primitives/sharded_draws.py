@@ -1,7 +1,7 @@
 """Random draws on many devices: each makes the numbers of its own block, as one device would have drawn them.
 
 A draw waits for its first consumer, and is made in the layout in which that wants it (`tinyshard.partition.deferred`).
-By JAX's original way of counting (`original_counting`) devices share the hashing, and exchange words.
+By JAX's original way of counting (`legacy_threefry  `) devices share the hashing, and exchange words.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.reshard import Dims, ShardedVar, collective, reshard
-from tinyshard.primitives import original_counting
-from tinyshard.primitives.original_counting import DRAW_ORIGINAL
+from tinyshard.primitives import legacy_threefry
+from tinyshard.primitives.legacy_threefry import DRAW_ORIGINAL
 from tinyshard.primitives.random_bits import DRAW
 
 Emit = Callable[[Builder, ShardedVar, Sequence[Any], ShapedType, Dims], ShardedVar]
@@ -39,8 +39,8 @@ class Draw(Rules):
         key = partitioner.placed(partitioner.value(args[0]))
         if any(key.dims):
             return NotImplemented
-        made = partitioner.type_of(node)
-        return Deferred(made.shape, made.dtype, lambda builder, dims: self._emit(builder, key, args[1:], made, dims))
+        drawn = partitioner.type_of(node)
+        return Deferred(drawn.shape, drawn.dtype, lambda builder, dims: self._emit(builder, key, args[1:], drawn, dims))
 
 
 def _place(builder: Builder, cut: Axes) -> Value:
@@ -58,33 +58,35 @@ def _parts(builder: Builder, dims: Dims) -> list[int]:
     return [math.prod(builder.axes[a] for a in cut) for cut in dims]
 
 
-def _emit_draw(builder: Builder, key: ShardedVar, args: Sequence[Any], made: ShapedType, dims: Dims) -> ShardedVar:
+def _emit_draw(builder: Builder, key: ShardedVar, args: Sequence[Any], drawn: ShapedType, dims: Dims) -> ShardedVar:
     """Each device makes the numbers of its block; of a batch of keys it takes those of its block."""
     shape, _, _, *rest = args
     lead = len(key.shape) - 1
-    brought = partitioner.bring(builder, key, replace(key, dims=(*dims[:lead], ())), DRAW)
+    key_here = partitioner.bring(builder, key, replace(key, dims=(*dims[:lead], ())), DRAW)
     own = dims[lead : lead + len(shape)]
-    at = [_place(builder, cut) for cut in own if math.prod(builder.axes[a] for a in cut) > 1]
-    result = ShardedVar(0, made.shape, made.dtype, (*dims[:lead], *own, *[()] * (len(made.shape) - lead - len(shape))))
+    coordinates = [_place(builder, cut) for cut in own if math.prod(builder.axes[a] for a in cut) > 1]
+    result = ShardedVar(
+        0, drawn.shape, drawn.dtype, (*dims[:lead], *own, *[()] * (len(drawn.shape) - lead - len(shape)))
+    )
     numbers = builder.emit(
-        str(DRAW), (brought, list(shape), _parts(builder, own), at, *rest), {}, [result.local(builder.axes)]
+        str(DRAW), (key_here, list(shape), _parts(builder, own), coordinates, *rest), {}, [result.local(builder.axes)]
     )
     return reshard(builder, replace(result, number=numbers[0]), dims)
 
 
-def _emit_original(builder: Builder, key: ShardedVar, args: Sequence[Any], made: ShapedType, dims: Dims) -> ShardedVar:
+def _emit_original(builder: Builder, key: ShardedVar, args: Sequence[Any], drawn: ShapedType, dims: Dims) -> ShardedVar:
     """Devices share the hashing and exchange words; of a batch of keys each takes those of its block."""
     shape, kind, dtype, *_ = args
     lead = len(key.shape) - 1
-    result = ShardedVar(0, made.shape, made.dtype, (*dims[:lead], *[()] * (len(made.shape) - lead)))
-    brought = partitioner.bring(builder, key, replace(key, dims=(*dims[:lead], ())), DRAW_ORIGINAL)
+    result = ShardedVar(0, drawn.shape, drawn.dtype, (*dims[:lead], *[()] * (len(drawn.shape) - lead)))
+    key_here = partitioner.bring(builder, key, replace(key, dims=(*dims[:lead], ())), DRAW_ORIGINAL)
     used = tuple(a for cut in dims for a in cut)
     if lead or not used or math.prod(shape) == 0:
-        number = builder.emit(str(DRAW_ORIGINAL), (brought, *args), {}, [result.local(builder.axes)])[0]
-    elif original_counting.fits_pairs(shape, _parts(builder, dims), kind, dtype):
-        return _emit_pairs(builder, brought, args, replace(result, dims=dims))
+        number = builder.emit(str(DRAW_ORIGINAL), (key_here, *args), {}, [result.local(builder.axes)])[0]
+    elif legacy_threefry.fits_pairs(shape, _parts(builder, dims), kind, dtype):
+        return _emit_pairs(builder, key_here, args, replace(result, dims=dims))
     else:
-        number = _emit_gathered(builder, brought, args, result, used)
+        number = _emit_gathered(builder, key_here, args, result, used)
     return reshard(builder, replace(result, number=number), dims)
 
 
@@ -95,25 +97,23 @@ def _emit_pairs(builder: Builder, key: Value, args: Sequence[Any], result: Shard
     parts, place = _parts(builder, (cut,))[0], _place(builder, cut)
     count = math.prod(shape)
     half = ShapedType((-(-(count // parts) // 2),), result.dtype)
-    own, sent = builder.emit(str(original_counting.DRAW_PAIRS), (key, count, parts, place, *rest), {}, [half, half])
+    own, sent = builder.emit(str(legacy_threefry.DRAW_PAIRS), (key, count, parts, place, *rest), {}, [half, half])
     pairs = tuple((block, (block + parts // 2) % parts) for block in range(parts))
     got = collective(builder, "collective_permute", sent, cut, pairs=pairs)
     local = result.local(builder.axes)
     joined = (Value(own), Value(got), parts, place, list(local.shape))
-    return replace(result, number=builder.emit(str(original_counting.JOIN_PAIRS), joined, {}, [local])[0])
+    return replace(result, number=builder.emit(str(legacy_threefry.JOIN_PAIRS), joined, {}, [local])[0])
 
 
 def _emit_gathered(builder: Builder, key: Value, args: Sequence[Any], result: ShardedVar, used: Axes) -> int:
     """Each device hashes an equal share; all get all words, and make the whole tensor of them."""
     shape, kind, dtype, *_ = args
     parts = _parts(builder, (used,))[0]
-    count = original_counting.word_count(shape, kind, dtype)
-    share = ShapedType((2, original_counting.pairs_each(count, parts)), torch.int32)
-    words = builder.emit(str(original_counting.PAIR_WORDS), (key, count, parts, [_place(builder, used)]), {}, [share])[
-        0
-    ]
+    count = legacy_threefry.word_count(shape, kind, dtype)
+    share = ShapedType((2, legacy_threefry.pairs_each(count, parts)), torch.int32)
+    words = builder.emit(str(legacy_threefry.PAIR_WORDS), (key, count, parts, [_place(builder, used)]), {}, [share])[0]
     whole = collective(builder, "all_gather", words, used, dim=1)
-    return builder.emit(str(original_counting.OF_WORDS), (Value(whole), *args), {}, [result.local(builder.axes)])[0]
+    return builder.emit(str(legacy_threefry.OF_WORDS), (Value(whole), *args), {}, [result.local(builder.axes)])[0]
 
 
 Draw(DRAW, _emit_draw)

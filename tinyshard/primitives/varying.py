@@ -37,7 +37,7 @@ def varying(region: ManualRegion) -> list[Names]:
     """
     names = region.mesh.axis_names
     several = {name for name, size in region.mesh.shape.items() if size > 1}
-    inputs = (frozenset(names[a] for cut in at.dims for a in cut) & several for at in region.all_ins)
+    inputs = (frozenset(names[a] for cut in layout.dims for a in cut) & several for layout in region.all_ins)
     return [axes & several for axes in evaluate(region.traced.graph, Varying(), inputs)]
 
 
@@ -63,11 +63,11 @@ def check_specs(region: ManualRegion, name: str) -> None:
         ShardingError: a result may differ along an axis that its spec leaves out.
     """
     ways = [way for way, i in named_leaves(region.traced.tree_of_results) if i is not None]
-    for way, axes, at in zip(ways, varying(region), region.outs, strict=True):
-        wrong = sorted(axes & set(region.unmentioned(at)))
+    for way, axes, layout in zip(ways, varying(region), region.outs, strict=True):
+        wrong = sorted(axes & set(region.unmentioned(layout)))
         if wrong:
             axis = ", ".join(map(repr, wrong))
-            spec = spec_of(at.dims, region.mesh)
+            spec = spec_of(layout.dims, region.mesh)
             raise ShardingError(
                 f"out_specs leave mesh axis {axis} out, along which the result may differ between devices",
                 got=f"{name}, result{way}, {spec!r}: it depends on an argument that is cut\n"
@@ -81,7 +81,7 @@ def check_specs(region: ManualRegion, name: str) -> None:
 Along = Callable[[Sequence[str]], tuple[tuple[int, ...], Groups | None]]
 
 
-def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: Sequence[int]) -> None:
+def compare_copies(builder: Builder, region: ManualRegion, along: Along, numbers: Sequence[int]) -> None:
     """For the flag `check_replicated`: let the devices compare their blocks bit by bit, and fail where they differ.
 
     On a GPU the comparison that fails is an assertion of CUDA, after which its worker has to be started again.
@@ -94,8 +94,8 @@ def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: S
 
     Communication: two all_reduces of each result whose spec leaves an axis out.
     """
-    for place, (number, at) in enumerate(zip(made, region.outs, strict=True)):
-        left_out = region.unmentioned(at)
+    for place, (number, layout) in enumerate(zip(numbers, region.outs, strict=True)):
+        left_out = region.unmentioned(layout)
         over, groups = along(left_out)
         meta = builder.metas[number]
         if not over or meta is None or not meta.nbytes:
@@ -108,10 +108,10 @@ def compare_copies(builder: Builder, region: ManualRegion, along: Along, made: S
         most, least = (collective(builder, "all_reduce", row, over, op=op, **grouped) for op in ("max", "min"))
         same = builder.emit("aten.eq.Tensor", (Value(most), Value(least)), {}, [ShapedType(bits.shape, torch.bool)])[0]
         same = builder.emit("aten.all.default", (Value(same),), {}, [ShapedType((), torch.bool)])[0]
-        said = message(
+        text = message(
             "the blocks of a result differ where out_specs or out_axes say that they are the same",
             got=f"result {place} of a mapped function: its blocks differ along {', '.join(map(repr, left_out))}",
             rule="along an axis that its spec leaves out, the value of one device stands for all",
             try_="a psum or pmean over the axis, or the axis in out_specs",
         )
-        builder.emit("aten._assert_async.msg", (Value(same), said), {}, [])
+        builder.emit("aten._assert_async.msg", (Value(same), text), {}, [])

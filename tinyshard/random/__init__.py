@@ -8,7 +8,7 @@ A draw from a key on the host is an uncommitted Array, computed on `devices()[0]
 its consumer wants it, each device making its own block. Where torch.func.vmap maps a plain key, it is a plain tensor.
 `split` and `fold_in` leave keys where they are: a key on the host stays there.
 
-    keys, making       keys, and where they come from
+    keys, key_creation keys, and where they come from
     discrete           bits randint bernoulli rademacher
     continuous         uniform normal ...: formulas on uniform numbers
     choices            permutation choice categorical
@@ -18,7 +18,7 @@ its consumer wants it, each device making its own block. Where torch.func.vmap m
 The op that draws, and the hash beneath it: `tinyshard.primitives.random_bits` and its fellows.
 """
 
-from tinyshard.core.absent import names_of as _names_of
+from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.random.choices import categorical, choice, permutation
 from tinyshard.random.continuous import (
     cauchy,
@@ -32,8 +32,8 @@ from tinyshard.random.continuous import (
 )
 from tinyshard.random.discrete import bernoulli, bits, rademacher, randint
 from tinyshard.random.functional import functional
+from tinyshard.random.key_creation import PRNGKey, fold_in, key, key_data, split, wrap_key_data
 from tinyshard.random.keys import DrawError, Key, KeyReuseError
-from tinyshard.random.making import PRNGKey, fold_in, key, key_data, split, wrap_key_data
 
 __all__ = [
     "DrawError",

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tinyshard.core.absent import check_others
 from tinyshard.core.collectives import paired, selected
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import as_int
+from tinyshard.core.jax_hints import check_others
 from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
+from tinyshard.random.key_creation import draw_op
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
-from tinyshard.random.making import draw_op
 from tinyshard.random.sampling import checked, checked_float, drawn, unit
 
 Shape = Sequence[int]
@@ -144,14 +144,14 @@ def choice(
         if tuple(p.shape) != (count,):
             raise DrawError("p is a weight for each element", got=f"p of shape {tuple(p.shape)}, {count}")
     data, sizes = checked("choice", key, shape)
-    made = [*population.shape[:axis], *sizes, *population.shape[axis + 1 :]]
+    result_shape = [*population.shape[:axis], *sizes, *population.shape[axis + 1 :]]
     if draws == 0:
-        return population.new_zeros(made)
+        return population.new_zeros(result_shape)
     if p is None and not replace:
         if _count(a) is not None or population.dim() == 1:
-            return _shuffled(data, population, axis)[:draws].reshape(made)
+            return _shuffled(data, population, axis)[:draws].reshape(result_shape)
         order = _shuffled(data, torch.arange(count, dtype=torch.int32), 0)
-        return selected(population, axis, order[:draws]).reshape(made)
+        return selected(population, axis, order[:draws]).reshape(result_shape)
     if p is None:
         index = randint_of(data, sizes, 0, count, torch.int32)
     elif replace:
@@ -160,8 +160,8 @@ def choice(
     else:
         index = torch.topk(gumbel_of(data, [count], p.dtype, mode) + torch.log(p), draws).indices.to(torch.int32)
     if _count(a) is not None:
-        return index.reshape(made)
-    return selected(population, axis, index.reshape(-1)).reshape(made)
+        return index.reshape(result_shape)
+    return selected(population, axis, index.reshape(-1)).reshape(result_shape)
 
 
 def categorical(

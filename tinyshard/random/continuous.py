@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.absent import check_others
+from tinyshard.core.jax_hints import check_others
 from tinyshard.primitives import floats
 from tinyshard.primitives.floats import rounded
 from tinyshard.random.keys import DrawError

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.primitives.floats import rounded
 from tinyshard.random.continuous import check_mode
+from tinyshard.random.key_creation import draw_op
 from tinyshard.random.keys import DrawError
-from tinyshard.random.making import draw_op
 from tinyshard.random.sampling import check_range, checked, checked_float, checked_parameters, drawn, unit
 
 Shape = Sequence[int]

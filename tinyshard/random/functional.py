@@ -22,8 +22,8 @@ from tinyshard.core.errors import DtypeError, StatefulRandomError
 from tinyshard.random.choices import permutation
 from tinyshard.random.continuous import exponential, normal, uniform
 from tinyshard.random.discrete import bernoulli, randint
+from tinyshard.random.key_creation import fold_in
 from tinyshard.random.keys import DrawError, Key, checked_key
-from tinyshard.random.making import fold_in
 
 _Call = Callable[..., Any]
 

@@ -177,10 +177,10 @@ _JOINS = {torch.stack: 1, torch.cat: 0, torch.concat: 0, torch.concatenate: 0}
 def _joined(func: Any, more: int, tensors: Any, dim: int = 0, *, axis: int | None = None) -> Key:
     keys = [checked_keys(func.__name__, k) for k in tensors]
     ndim = keys[0].ndim + more
-    at = dim if axis is None else axis
-    if not -ndim <= at < ndim:
-        raise KeyIndexError(f"{func.__name__} has no such dim", got=f"dim {at} of a result of {ndim} dims")
-    return Key(func([k.data for k in keys], dim=at % ndim))
+    position = dim if axis is None else axis
+    if not -ndim <= position < ndim:
+        raise KeyIndexError(f"{func.__name__} has no such dim", got=f"dim {position} of a result of {ndim} dims")
+    return Key(func([k.data for k in keys], dim=position % ndim))
 
 
 def _entry(entry: Any) -> Any:

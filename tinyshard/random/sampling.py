@@ -15,10 +15,10 @@ from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.dispatch import eager
 from tinyshard.primitives.floats import FLOATS, rounded
-from tinyshard.primitives.original_counting import DRAW_ORIGINAL, MOST_WORDS, word_count
+from tinyshard.primitives.legacy_threefry import DRAW_ORIGINAL, MOST_WORDS, word_count
 from tinyshard.primitives.random_bits import DRAW
+from tinyshard.random.key_creation import draw_op
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
-from tinyshard.random.making import draw_op
 
 
 def drawn(

@@ -69,18 +69,18 @@ class LocalRuntime:
         self._drop_released()
         ready = self._programs.get(program.number)
         if ready is None:
-            kept = self._programs, self._watches
+            caches = self._programs, self._watches
             ready = self._programs[program.number] = make_ready(copy.copy(program))
-            self._watches[program.number] = weakref.ref(program, partial(_forget, program.number, kept))
+            self._watches[program.number] = weakref.ref(program, partial(_forget, program.number, caches))
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
-        made = [self._buffers.make(run, self) for _ in program.outputs]
+        buffers = [self._buffers.make(run, self) for _ in program.outputs]
         with torch.no_grad(), default_keys(), default_dtype(program.default_dtype):
-            self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
+            self._execute(ready, run, [b.number for b in inputs], [b.number for b in buffers])
         settle(run)
         if guards:
             for buffer in inputs:
                 add_check(buffer.run, run)
-        return made
+        return buffers
 
     def _execute(self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int]) -> None:
         devices = ready.program.devices
@@ -137,14 +137,14 @@ class LocalRuntime:
         while True:
             following: dict[int, Any] = {}
             for p, flow in flows.items():
-                made = tried(p, flow.next, p in failed)
-                following[p] = flow.next(True) if made is None and p in failed else made
-            bodies = [made[0] for made in following.values() if made is not None]
+                outputs = tried(p, flow.next, p in failed)
+                following[p] = flow.next(True) if outputs is None and p in failed else outputs
+            bodies = [outputs[0] for outputs in following.values() if outputs is not None]
             if not bodies:
                 break
             rows: list[list[Any]] = [[]] * len(values)
-            for p, made in following.items():
-                rows[p] = made[1]
+            for p, outputs in following.items():
+                rows[p] = outputs[1]
             self._steps(bodies[0], run, rows, failed, positions)
             for p, flow in flows.items():
                 tried(p, flow.take, rows[p], p in failed)
@@ -159,7 +159,9 @@ class LocalRuntime:
         shards = {p: zeros_for(request.meta) if p in failed else values[p][step.operand] for p in positions}
         slot = step.results[0]
         if request.name == "transfer":
-            for row, out in zip(values, _transfer(list(shards.values()), request.made, **request.params), strict=True):
+            for row, out in zip(
+                values, _transfer(list(shards.values()), request.result, **request.params), strict=True
+            ):
                 row[slot] = out
             return
         does = COLLECTIVES[request.name]
@@ -176,8 +178,8 @@ class LocalRuntime:
                 for p in group:
                     self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
             assert does.form is not None
-            made = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
-            for p, x in zip(group, made, strict=True):
+            results = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
+            for p, x in zip(group, results, strict=True):
                 values[p][slot] = x
             done.update(group)
 
@@ -262,24 +264,24 @@ class LocalRuntime:
 
 
 def _fail(
-    run: Run, step: ReadyStep, values: list[list[Any]], failed: set[int], at: Sequence[int], error: Exception
+    run: Run, step: ReadyStep, values: list[list[Any]], failed: set[int], devices: Sequence[int], error: Exception
 ) -> None:
     """Note that a step raised for the devices at these positions; what failed before keeps its first failure."""
-    for position in set(at) - failed:
+    for position in set(devices) - failed:
         device = run.devices[position]
         run.failures[device] = (failure_of(device, step.describe(values[position]), error), run.where)
-    failed.update(at)
+    failed.update(devices)
 
 
-def _forget(number: int, kept: tuple[dict[int, Any], ...], program: weakref.ref[Program]) -> None:
-    for by_number in kept:
+def _forget(number: int, caches: tuple[dict[int, Any], ...], program: weakref.ref[Program]) -> None:
+    for by_number in caches:
         by_number.pop(number, None)
 
 
-def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
-    assert made is not None
+def _transfer(shards: list[Any], result: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
+    assert result is not None
     targets = {target for _, target, _, _ in moves}
-    out = [torch.empty(made.shape, dtype=made.dtype) if p in targets else None for p in range(len(shards))]
+    out = [torch.empty(result.shape, dtype=result.dtype) if p in targets else None for p in range(len(shards))]
     for source, target, cut, place in moves:
         block = out[target]
         assert block is not None

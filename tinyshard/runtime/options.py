@@ -22,10 +22,10 @@ def count_of(devices: int | None) -> int:
     given: Any = devices if devices is not None else os.environ.get("TINYSHARD_DEVICES") or DEFAULT_DEVICES
     try:
         count = int(given)
-        is_whole = count == float(given)
+        is_int = count == float(given)
     except (TypeError, ValueError, OverflowError):  # of inf, or of a number that no float has
-        count, is_whole = 0, False
-    if count < 1 or isinstance(devices, bool) or not is_whole:
+        count, is_int = 0, False
+    if count < 1 or isinstance(devices, bool) or not is_int:
         got = f"{given!r}" if devices is not None else f"the environment variable TINYSHARD_DEVICES={given}"
         raise RuntimeStateError("the number of devices is a positive int", got=got, try_="ts.init(devices=8)")
     return count

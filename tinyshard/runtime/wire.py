@@ -93,27 +93,27 @@ class Reader:
 
     def _take_messages(self) -> list[Message]:
         done: list[Message] = []
-        at = 0
+        position = 0
         while not self._missing_nbytes:
             if self._head is not None:
                 done.append((self._head, self._payload))
                 self._head = self._payload = None
-            start = at + _LENGTHS.size
+            start = position + _LENGTHS.size
             if start > len(self._bytes):
                 break
-            head_nbytes, payload_nbytes = _LENGTHS.unpack_from(self._bytes, at)
+            head_nbytes, payload_nbytes = _LENGTHS.unpack_from(self._bytes, position)
             if start + head_nbytes > len(self._bytes):
                 break
-            at = start + head_nbytes
-            self._head = pickle.loads(self._bytes[start:at])
+            position = start + head_nbytes
+            self._head = pickle.loads(self._bytes[start:position])
             if payload_nbytes:
-                part = self._bytes[at : at + payload_nbytes]
-                at += len(part)
+                part = self._bytes[position : position + payload_nbytes]
+                position += len(part)
                 self._missing_nbytes = payload_nbytes - len(part)
                 with contextlib.suppress(MemoryError):
                     self._payload = bytearray(payload_nbytes)
                     self._payload[: len(part)] = part
-        del self._bytes[:at]
+        del self._bytes[:position]
         return done
 
 

@@ -13,8 +13,8 @@ The table of contents is as `jax.sharding`'s, which also has the meshes.
 
 from __future__ import annotations
 
-from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device
+from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.core.layout import Layout
 from tinyshard.sharding.base import Sharding, SingleDeviceSharding
 from tinyshard.sharding.mesh import AbstractMesh, Mesh

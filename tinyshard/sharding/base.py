@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from numbers import Integral
 from typing import Any
 
-from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.draw.html import sharding_html
 

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tinyshard.core import config
-from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import MeshError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.draw.html import mesh_html
 from tinyshard.runtime import lifecycle

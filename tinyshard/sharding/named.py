@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import ShardingError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Axes, Layout, coarsest, refine
 from tinyshard.sharding.base import Sharding, rank_error
 from tinyshard.sharding.mesh import Mesh, layout_on

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device, check_distinct
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.ints import as_int, one_or_more
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Layout, coarsest, split_axes
 from tinyshard.sharding.base import Sharding, rank_error
 
@@ -64,9 +64,9 @@ class PositionalSharding(Sharding):
     @classmethod
     def from_layout(cls, layout: Layout) -> PositionalSharding:
         """The positional sharding whose plain form is `layout`."""
-        made = cls.__new__(cls)
-        made._layout = layout
-        return made
+        sharding = cls.__new__(cls)
+        sharding._layout = layout
+        return sharding
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -2,9 +2,9 @@
 
 jit           traced once for each signature, partitioned once for each layout of the operands, then called; make_graph
 jitted        Jitted: from a call of the function to the call of its program
-applied       a jitted function as one op of a transformation: its gradient, tangent and vmapped form
+jit_autodiff  a jitted function as one op of a transformation: its gradient, tangent and vmapped form
 vmap          a function of one example becomes a function of many
-over_devices  what pmap and shard_map share: a function of one shard, run by every device on its own
+mapped_function what pmap and shard_map share: a function of one shard, run by every device on its own
 pmap          one row of the arguments for each device
 shard_map     one block of the arguments for each device of a mesh
 manual_region_rules  such a function as one op on whole tensors, with its rules

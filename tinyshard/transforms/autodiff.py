@@ -19,11 +19,11 @@ from tinyshard.arrays.array import Array
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
-from tinyshard.compile.intercept import one_transform
+from tinyshard.compile.intercept import transform_scope
 from tinyshard.core import tree
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import one_or_more
+from tinyshard.core.jax_hints import check_others
 from tinyshard.transforms.tangents import OfLeaves, checked_values, fitted
 
 Function = Callable[..., Any]
@@ -101,7 +101,7 @@ def _with_gradient(what: str, fun: Function, argnums: int | Sequence[int], has_a
     def both(*args: Any, **kwargs: Any) -> Any:
         of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
         alone, every = _scalar(what, fun, of.value, has_aux), tuple(range(len(of.leaves)))
-        with one_transform():
+        with transform_scope():
             slopes, value = torch.func.grad_and_value(alone, argnums=every, has_aux=has_aux)(*of.leaves)
         return ((value[0], of.aux(value[1])) if has_aux else value), chosen_of(of.arguments(slopes), numbers)
 
@@ -134,7 +134,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
     """
     check_function(fun, "vjp")
     of = OfLeaves("vjp", fun, checked_values("vjp", capture_arguments(primals)), has_aux)
-    with one_transform():
+    with transform_scope():
         found: Any = torch.func.vjp(of, *of.leaves, has_aux=has_aux)
     value = of.results(found[0])
 
@@ -180,10 +180,10 @@ def jvp(fun: Function, primals: Sequence[Any], tangents: Sequence[Any], has_aux:
     of = OfLeaves("jvp", fun, primals, has_aux)
     slopes = tree.leaves(fitted("jvp", "tangent", tangents, primals))
     pairs = [_beside(x, slope) for x, slope in zip(of.leaves, slopes, strict=True)]
-    with one_transform():
+    with transform_scope():
         found: Any = torch.func.jvp(of, tuple(x for x, _ in pairs), tuple(t for _, t in pairs), has_aux=has_aux)
-    made = of.results(found[0]), of.results(found[1])
-    return (*made, of.aux(found[2])) if has_aux else made
+    result = of.results(found[0]), of.results(found[1])
+    return (*result, of.aux(found[2])) if has_aux else result
 
 
 def _beside(primal: torch.Tensor, tangent: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

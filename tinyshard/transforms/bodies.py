@@ -30,7 +30,7 @@ def traced_body(
     function: Function,
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]] | None = None,
-    own_rule: str | None = None,
+    custom_derivative: str | None = None,
 ) -> Traced:
     """Trace a function of tensors, in whatever trace, transformation or mapped function it is called.
 
@@ -42,23 +42,23 @@ def traced_body(
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
     with axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
         traced = trace((), lambda xs: tuple(function(*xs)), metas, names)
-    return traced if own_rule is None else replace(traced, own_rule=own_rule)
+    return traced if custom_derivative is None else replace(traced, custom_derivative=custom_derivative)
 
 
 def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
     """A body that is a part of the trace in progress, without what it closes over; and that, as it is now."""
     recorder = current_recorder()
     note_modes(traced.modes)
-    recorder.own_rule = recorder.own_rule or traced.own_rule
+    recorder.custom_derivative = recorder.custom_derivative or traced.custom_derivative
     return replace(traced, closed=()), [capture_outer(c.value) for c in traced.closed]
 
 
-def derived(made: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+def derived(cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
     """What is made of a loop, made once for what changes programs now (`config.key`), as autocast does."""
     key = (key, config.key())
-    if key not in made:
-        made[key] = make()
-    return made[key]
+    if key not in cache:
+        cache[key] = make()
+    return cache[key]
 
 
 def lifted_along(graph: torch.fx.GraphModule, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -77,16 +77,16 @@ def is_effective(graph: torch.fx.GraphModule) -> bool:
 
 def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -> list[bool]:
     """Which results of a body depend on some of its inputs, or on the position along a name."""
-    made: dict[torch.fx.Node, bool] = {}
-    return list(evaluate(graph, _Depends(name, made), on, made))
+    known: dict[torch.fx.Node, bool] = {}
+    return list(evaluate(graph, _Depends(name, known), on, known))
 
 
 class _Depends(Interpreter):
     """The walk over a graph; nodes become whether they depend on what is asked for."""
 
-    def __init__(self, name: str | None, made: dict[torch.fx.Node, bool]) -> None:
+    def __init__(self, name: str | None, known: dict[torch.fx.Node, bool]) -> None:
         self._name = name
-        self._made = made
+        self._made = known
 
     def literal(self, values: torch.Tensor) -> bool:
         return False
@@ -110,10 +110,10 @@ def _names_of(node: torch.fx.Node) -> set[str]:
 
 def check_differentiable(what: str, traced: Traced) -> None:
     """Refuse a body whose graph does not tell its derivative."""
-    if traced.own_rule is not None:
+    if traced.custom_derivative is not None:
         raise DtypeError(
             f"the function of a {what} with a derivative of its own cannot be differentiated from outside",
-            got=traced.own_rule,
+            got=traced.custom_derivative,
             rule="a loop is differentiated by the ops of its body, which do not tell where gradients stop",
             try_="x.detach() in place of torch.no_grad; or grad inside of the function",
         )
@@ -142,12 +142,12 @@ def with_tangents(
         inputs = list(primals)
         for i, x in zip(moved, chosen, strict=True):
             inputs[i] = x
-        made = function(*inputs)
-        return tuple(made[i] for i in tangents), tuple(made[i] for i in values)
+        outputs = function(*inputs)
+        return tuple(outputs[i] for i in tangents), tuple(outputs[i] for i in values)
 
     jvp: Any = torch.func.jvp
-    _, pushed, made = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
-    return [*made, *pushed]
+    _, pushed, aux = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
+    return [*aux, *pushed]
 
 
 def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
@@ -161,5 +161,5 @@ def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
     outer = inliner.builder
     builder = Builder(outer.devices, outer.axes, where=outer.where)
     inputs = [Value(builder.input(meta)) for meta in types_of(traced.inputs)]
-    made = [x.number for x in evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)]
-    return builder.finish([agreed(builder, made[0])] if agrees else made)
+    numbers = [x.number for x in evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)]
+    return builder.finish([agreed(builder, numbers[0])] if agrees else numbers)

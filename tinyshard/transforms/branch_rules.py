@@ -38,7 +38,7 @@ def apply_branches(branches: Branches, operands: Sequence[torch.Tensor]) -> tupl
     return BRANCHES.bind(branches, *operands)
 
 
-def chosen(index: torch.Tensor, made: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+def chosen(index: torch.Tensor, results: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
     """Of what all branches have made the results of one; of an index for each example, that of each."""
 
     def one(*several: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ def chosen(index: torch.Tensor, made: Sequence[Sequence[torch.Tensor]]) -> list[
             x = torch.where((index <= number).reshape([*index.shape, *[1] * (other.dim() - index.dim())]), other, x)
         return x
 
-    return [one(*several) for several in zip(*made, strict=True)]
+    return [one(*several) for several in zip(*results, strict=True)]
 
 
 def _continuous(metas: Sequence[ShapedType]) -> list[int]:
@@ -78,13 +78,13 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         graphs = self.graphs(self.params(args))
         check_same("cond or switch", given[0], graphs)
-        made = [evaluate(graph, Varying(), given[1:]) for graph in graphs]
-        return [given[0].union(*several) for several in zip(*made, strict=True)]
+        results = [evaluate(graph, Varying(), given[1:]) for graph in graphs]
+        return [given[0].union(*several) for several in zip(*results, strict=True)]
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
         inputs = [f"{x!r} of the graph around it" for x in args[0][1:]]
         nested = [printer.nested(branch, inputs, "") for branch in self.params(args).branches]
-        first = f"{made} cond({', '.join(map(repr, args[0]))}), {len(nested)} branches:"
+        first = f"{result} cond({', '.join(map(repr, args[0]))}), {len(nested)} branches:"
         return [first, *(line for lines in nested for line in lines)]
 
     # ---- derivatives --------------------------------------------------------------------------------------------
@@ -107,8 +107,8 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
             return lambda *given: gradients(function, given[:count], numbers, flowing, given[count:])
 
         metas = [*taken, *(params.outputs[i] for i in flowing)]
-        made = bodies.derived(params.made, ("gradient", wanted), lambda: _each(params, of, metas))
-        return apply_branches(made, [*xs, *cotangents])
+        branches = bodies.derived(params.derived, ("gradient", wanted), lambda: _each(params, of, metas))
+        return apply_branches(branches, [*xs, *cotangents])
 
     def tangent(
         self, params: Branches, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
@@ -120,8 +120,8 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
             return lambda *given: replay.tangents(function, given[:count], numbers, flowing, given[count:])
 
         metas = [*taken, *(taken[i - 1] for i in moved)]
-        made = bodies.derived(params.made, ("tangent", moved), lambda: _each(params, of, metas))
-        return apply_branches(made, [*xs, *tangents])
+        branches = bodies.derived(params.derived, ("tangent", moved), lambda: _each(params, of, metas))
+        return apply_branches(branches, [*xs, *tangents])
 
     def batch(
         self, params: Branches, size: int, dims: Sequence[int | None], *xs: torch.Tensor
@@ -135,13 +135,15 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
             return vmap(function, in_axes, axis_name=name, axis_size=size)
 
         if dims[0] is not None:
-            made: Sequence[torch.Tensor] = chosen(index, [of(replayed(b))(*fronted) for b in params.branches])
+            outputs: Sequence[torch.Tensor] = chosen(index, [of(replayed(b))(*fronted) for b in params.branches])
         else:
             taken = zip(types_of(params.branches[0].inputs), in_axes, strict=True)
             metas = [m if d is None else replace(m, shape=(size, *m.shape)) for m, d in taken]
             key = ("vmap", in_axes, size, name)
-            made = apply_branches(bodies.derived(params.made, key, lambda: _each(params, of, metas)), [index, *fronted])
-        return made, [0] * len(made)
+            outputs = apply_branches(
+                bodies.derived(params.derived, key, lambda: _each(params, of, metas)), [index, *fronted]
+            )
+        return outputs, [0] * len(outputs)
 
     # ---- programs -----------------------------------------------------------------------------------------------
 
@@ -160,8 +162,8 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
                 index = Value(agreed(builder, index.number))
             return [Value(n) for n in builder.emit("cond", ([index], others), {}, params.outputs, programs)]
 
-        made: list[Value] = builder.once(("cond", args[1], tuple(values_in(args[0]))), emit)
-        return made
+        results: list[Value] = builder.once(("cond", args[1], tuple(values_in(args[0]))), emit)
+        return results
 
 
 BRANCHES = BranchesPrimitive()
@@ -169,5 +171,7 @@ BRANCHES = BranchesPrimitive()
 
 def _each(params: Branches, of: Callable[[bodies.Function], bodies.Function], metas: Sequence[ShapedType]) -> Branches:
     """What is made of each branch."""
-    made = (bodies.traced_body(of(replayed(b)), metas, own_rule=b.own_rule) for b in params.branches)
-    return Branches(tuple(made))
+    bodies_of_branches = (
+        bodies.traced_body(of(replayed(b)), metas, custom_derivative=b.custom_derivative) for b in params.branches
+    )
+    return Branches(tuple(bodies_of_branches))

@@ -11,10 +11,10 @@ import torch
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
-from tinyshard.compile.intercept import one_transform
-from tinyshard.core.absent import check_others
+from tinyshard.compile.intercept import transform_scope
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import as_int
+from tinyshard.core.jax_hints import check_others
 from tinyshard.transforms.autodiff import (
     Function,
     by_chosen,
@@ -76,19 +76,19 @@ def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool, chunk_size: i
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
-        with one_transform():
+        with transform_scope():
             found: Any = torch.func.vjp(of, *of.leaves, has_aux=has_aux)
         results = found[0]
         _check_real(what, results)
-        with one_transform():
+        with transform_scope():
             rows = torch.func.vmap(found[1], chunk_size=chunk_size)(_basis(results)) if results else ()
         # of each argument the rows for all elements of all results -> for each result the tree of the arguments
         sizes = [x.numel() for x in results]
-        apart = [
+        by_output = [
             [row.reshape((*x.shape, *row.shape[1:])) for x, row in zip(results, column.split(sizes), strict=True)]
             for column in rows
         ]
-        blocks = of.results([chosen_of(of.arguments(block), numbers) for block in zip(*apart, strict=True)])
+        blocks = of.results([chosen_of(of.arguments(block), numbers) for block in zip(*by_output, strict=True)])
         return (blocks, of.aux(found[2])) if has_aux else blocks
 
     return jacobian
@@ -138,7 +138,7 @@ def _jacfwd(what: str, fun: Function, argnums: Any, has_aux: bool) -> Function:
             return torch.func.jvp(of, tuple(of.leaves), tangents, has_aux=has_aux)[1:]
 
         out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
-        with one_transform():
+        with transform_scope():
             out = torch.func.vmap(push, out_dims=out_dims)(*_basis(of.leaves))
         blocks = of.results([chosen_of(_apart(of, columns.movedim(0, -1)), numbers) for columns in out[0]])
         return (blocks, of.aux(out[1])) if has_aux else blocks

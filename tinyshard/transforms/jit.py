@@ -14,8 +14,8 @@ from typing import Any
 
 from tinyshard.compile.signature import checked_numbers, static_both_ways
 from tinyshard.compile.text import GraphText
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.transforms.jitted import Jitted
 
 

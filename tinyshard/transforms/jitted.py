@@ -32,13 +32,13 @@ from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
 from tinyshard.sharding.prefix import map_with, spread, spread_over_arguments
-from tinyshard.transforms import applied
+from tinyshard.transforms import jit_autodiff
 
 
-def _derived(entry: TraceCacheEntry) -> applied.Derived:
+def _derived(entry: TraceCacheEntry) -> jit_autodiff.Derived:
     if entry.derived is None:
         jit = functools.partial(Jitted, is_of_constants=True)
-        entry.derived = applied.Derived(entry.traced, jit)
+        entry.derived = jit_autodiff.Derived(entry.traced, jit)
     return entry.derived
 
 
@@ -108,7 +108,7 @@ class Jitted:
                 rule="it stands for an array in lower(), and has no values",
                 try_=f"ts.{self.what}({self._name}).lower(...), or a call with Arrays",
             )
-        entry, everything = self._everything(bound, self._in_place(bound))
+        entry, everything = self._trace_and_inputs(bound, self._apply_in_shardings(bound))
         if _is_watched(everything):
             return self._applied(bound, entry, everything)
         executable, assignment = self._executable(bound, entry, everything)
@@ -134,7 +134,9 @@ class Jitted:
                 rule="within a dual_level no other tangents can be taken, as a program for them is made",
                 try_=f"ts.jvp({self._name}, (x,), (t,)); or {self._name} without jit",
             )
-        if entry.traced.own_rule is not None:  # its graph does not tell its derivative: the function itself does
+        if (
+            entry.traced.custom_derivative is not None
+        ):  # its graph does not tell its derivative: the function itself does
             operands = everything[: len(bound.operands)]
             return self._laid_out(bound.call([array(x) for x in operands]))
 
@@ -142,13 +144,13 @@ class Jitted:
             executable, assignment = self._executable(bound, entry, inputs)
             return call(executable, inputs, assignment)
 
-        return assembled(entry.traced, applied.apply(_derived(entry), run, everything))
+        return assembled(entry.traced, jit_autodiff.apply(_derived(entry), run, everything))
 
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""
         bound = self._bind(args, kwargs)
         note_numbers(bound.operands, bound.signature.numbers)
-        return self._laid_out(bound.call(self._in_place(bound)))
+        return self._laid_out(bound.call(self._apply_in_shardings(bound)))
 
     @property
     def _misfit_of_results(self) -> str:
@@ -194,7 +196,7 @@ class Jitted:
         Communication: none; no process is started for abstract arguments.
         """
         bound = self._bind(args, kwargs)
-        entry, everything = self._everything(bound, self._in_place(bound, described=True))
+        entry, everything = self._trace_and_inputs(bound, self._apply_in_shardings(bound, described=True))
 
         def compiled() -> Compiled:
             assignment = self._assignment(entry, everything, bound.names)
@@ -231,7 +233,7 @@ class Jitted:
         """Which arguments of this call are static."""
         return self._static_argnums
 
-    def _everything(self, bound: Bound, operands: list[Any]) -> tuple[TraceCacheEntry, list[Any]]:
+    def _trace_and_inputs(self, bound: Bound, operands: list[Any]) -> tuple[TraceCacheEntry, list[Any]]:
         """The trace that fits, and all its inputs: operands, then what it closes over."""
         roots = (self._function, *bound.statics)
         entries = self._entries_for(bound.signature)
@@ -242,10 +244,10 @@ class Jitted:
             if closed is not None:
                 return entry, [*operands, *closed]
         if config.read("explain_cache_misses"):
-            before = [s for s, made in self._entries.items() if made]
+            before = [s for s, traced in self._entries.items() if traced]
             changed = entries[-1].changes(roots) if entries else []
-            told = explanation(self._name, bound.names(), bound.signature, before, users_line(), changed)
-            print(told, file=sys.stderr)
+            reasons = explanation(self._name, bound.names(), bound.signature, before, users_line(), changed)
+            print(reasons, file=sys.stderr)
         entry = self._traced(bound, roots)
         closed = [c.value for c in entry.traced.closed]
         same = next((e for e in entries if e.is_same_as(entry)), None) if entry.hides_tensors else None
@@ -262,7 +264,7 @@ class Jitted:
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
-    def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
+    def _apply_in_shardings(self, bound: Bound, *, described: bool = False) -> list[Any]:
         """The operands where in_shardings wants them; only described, if nothing is to be moved."""
         if self._in_shardings is None:
             return bound.operands

@@ -19,7 +19,7 @@ import torch
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile import replay
-from tinyshard.compile.executable import Elsewhere
+from tinyshard.compile.executable import UnalignedVar
 from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
@@ -75,7 +75,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
     """A manual region on whole tensors: its inputs, and then what it closes over."""
 
     name = "mapped"
-    insists = True
+    fixes_axes = True
 
     def handle(self, params: ManualRegion) -> Handle[ManualRegion]:
         return _kept(params, "handle", lambda: self._handles.own(params))
@@ -87,10 +87,10 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         return entry_of(params).call(xs, "a mapped function")
 
     def check_differentiable(self, params: ManualRegion) -> None:
-        if params.traced.own_rule is not None:
+        if params.traced.custom_derivative is not None:
             raise DtypeError(
                 "a mapped function with a derivative of its own cannot be differentiated from outside",
-                got=params.traced.own_rule,
+                got=params.traced.custom_derivative,
                 rule="pmap and shard_map differentiate the ops of the function, which do not tell where gradients stop",
                 try_="x.detach() in place of torch.no_grad; or grad inside of the mapped function",
             )
@@ -113,9 +113,9 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
             found = gradients(function, given[: len(metas)], wanted, floating, shares)
             return [_summed(g, params.unmentioned(ins[i])) for i, g in zip(wanted, found, strict=True)]
 
-        taken, at = [*metas, *(outs[i] for i in floating)], [*ins, *(params.outs[i] for i in floating)]
-        made = _derived(params, ("gradient", wanted), pull, taken, at, [ins[i] for i in wanted])
-        return apply_region(made, [*xs, *cotangents])
+        taken, layouts = [*metas, *(outs[i] for i in floating)], [*ins, *(params.outs[i] for i in floating)]
+        region = _derived(params, ("gradient", wanted), pull, taken, layouts, [ins[i] for i in wanted])
+        return apply_region(region, [*xs, *cotangents])
 
     def tangent(
         self, params: ManualRegion, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
@@ -126,9 +126,9 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
             return replay.tangents(function, given[: len(metas)], moved, floating, given[len(metas) :])
 
-        taken, at = [*metas, *(metas[i] for i in moved)], [*ins, *(ins[i] for i in moved)]
-        made = _derived(params, ("tangent", moved), push, taken, at, [params.outs[i] for i in floating])
-        return apply_region(made, [*xs, *tangents])
+        taken, layouts = [*metas, *(metas[i] for i in moved)], [*ins, *(ins[i] for i in moved)]
+        region = _derived(params, ("tangent", moved), push, taken, layouts, [params.outs[i] for i in floating])
+        return apply_region(region, [*xs, *tangents])
 
     def batch(
         self, params: ManualRegion, size: int, dims: Sequence[int | None], *xs: torch.Tensor
@@ -138,13 +138,13 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         name = here.name if here is not None and here.name not in params.mesh.axis_names else None
         in_axes = tuple(None if d is None else 0 for d in dims)
 
-        def with_examples(at: Layout) -> Layout:
-            return replace(at, dims=((), *at.dims))
+        def with_examples(layout: Layout) -> Layout:
+            return replace(layout, dims=((), *layout.dims))
 
         function = vmap(replayed(params.traced), in_axes=in_axes, axis_name=name, axis_size=size)
         given = list(zip(_metas(params.traced.inputs), params.all_ins, in_axes, strict=True))
         metas = [m if d is None else ShapedType((size, *m.shape), m.dtype) for m, _, d in given]
-        ins = [at if d is None else with_examples(at) for _, at, d in given]
+        ins = [layout if d is None else with_examples(layout) for _, layout, d in given]
         outs = list(map(with_examples, params.outs))
         batched = _derived(params, ("vmap", in_axes, size, name), function, metas, ins, outs)
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
@@ -168,35 +168,37 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         if written is None:
             return self._elsewhere(partitioner, region, args[0])
 
-        def dims(at: Layout) -> Any:
-            return tuple(tuple(a for number in cut for a in written.dims[number]) for cut in at.dims)
+        def dims(layout: Layout) -> Any:
+            return tuple(tuple(a for number in cut for a in written.dims[number]) for cut in layout.dims)
 
         given = zip(args[0], map(dims, region.all_ins), strict=True)
         axes = Axes(region.mesh.shape, dict(zip(region.mesh.axis_names, written.dims, strict=True)))
-        made = inline(partitioner.builder, region, axes, [partitioner.at(x, at).number for x, at in given])
+        numbers = inline(
+            partitioner.builder, region, axes, [partitioner.reshard_to(x, layout).number for x, layout in given]
+        )
         return [
-            ShardedVar(partitioner.apart(number, at), meta.shape, meta.dtype, at)
-            for number, meta, at in zip(made, region.outputs, map(dims, region.outs), strict=True)
+            ShardedVar(partitioner.copy_if_relaid(number, layout), meta.shape, meta.dtype, layout)
+            for number, meta, layout in zip(numbers, region.outputs, map(dims, region.outs), strict=True)
         ]
 
-    def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[Elsewhere]:
+    def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[UnalignedVar]:
         """On a mesh that the program's axes cannot say."""
         given = zip(operands, region.all_ins, strict=True)
-        numbers = [partitioner.elsewhere(partitioner.as_it_is(x), at).number for x, at in given]
-        made = inline(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
+        numbers = [partitioner.unaligned(partitioner.settled_layout(x), layout).number for x, layout in given]
+        results = inline(partitioner.builder, region, Axes(region.mesh.shape, None), numbers)
         return [
-            Elsewhere(number, meta.shape, meta.dtype, at)
-            for number, meta, at in zip(made, region.outputs, region.outs, strict=True)
+            UnalignedVar(number, meta.shape, meta.dtype, layout)
+            for number, meta, layout in zip(results, region.outputs, region.outs, strict=True)
         ]
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
         region = self.params(args)
 
-        def spelled(at: Layout) -> str:
-            return repr(spec_of(at.dims, region.mesh))
+        def spelled(layout: Layout) -> str:
+            return repr(spec_of(layout.dims, region.mesh))
 
-        inputs = [f"shard of {x!r}, {spelled(at)}" for x, at in zip(args[0], region.all_ins, strict=True)]
-        first = f"{made} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:"
+        inputs = [f"shard of {x!r}, {spelled(layout)}" for x, layout in zip(args[0], region.all_ins, strict=True)]
+        first = f"{result} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:"
         return [first, *printer.nested(region.traced, inputs, f" as {', '.join(map(spelled, region.outs))}")]
 
 
@@ -207,16 +209,16 @@ MANUAL_REGION = ManualRegionPrimitive()
 def _alone(region: ManualRegion) -> TraceCacheEntry:
     graph = torch.fx.Graph()
     inputs, results = [], []
-    for number, (node, at) in enumerate(zip(region.traced.inputs, region.all_ins, strict=True)):
+    for number, (node, layout) in enumerate(zip(region.traced.inputs, region.all_ins, strict=True)):
         value = node.meta["val"]
         inputs.append(graph.placeholder(f"x_{number}"))
-        inputs[-1].meta["val"] = torch.empty(at.global_shape(value.shape), dtype=value.dtype, device="meta")
+        inputs[-1].meta["val"] = torch.empty(layout.global_shape(value.shape), dtype=value.dtype, device="meta")
     handle = MANUAL_REGION.handle(region)
     if region.outs or region.has_effect:
-        made = graph.call_function(MANUAL_REGION.op, (inputs, handle.number))
-        made.meta["val"] = [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in region.outputs]
-        for number, value in enumerate(made.meta["val"]):
-            results.append(graph.call_function(operator.getitem, (made, number)))
+        call = graph.call_function(MANUAL_REGION.op, (inputs, handle.number))
+        call.meta["val"] = [torch.empty(m.shape, dtype=m.dtype, device="meta") for m in region.outputs]
+        for number, value in enumerate(call.meta["val"]):
+            results.append(graph.call_function(operator.getitem, (call, number)))
             results[-1].meta["val"] = value
     graph.output(tuple(results))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
@@ -243,10 +245,10 @@ def trace_region(mesh: Mesh, *args: Any) -> Traced:
 
 def _kept(region: ManualRegion, key: Any, make: Callable[[], T]) -> T:
     """What is made of a region, made once."""
-    if key not in region.made:
-        region.made[key] = make()
-    made: T = region.made[key]
-    return made
+    if key not in region.derived:
+        region.derived[key] = make()
+    value: T = region.derived[key]
+    return value
 
 
 def _derived(

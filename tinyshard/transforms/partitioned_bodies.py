@@ -51,15 +51,16 @@ def scan(partitioner: Any, params: Scan, operands: Sequence[Any]) -> list[Sharde
     is_free = [_lies_nowhere(partitioner.builder, x) for x in values]
     body = _settled(partitioner, params.body.graph, params.taken, ins, is_free, params.carried)
     placed = [
-        partitioner.at(x, ((), *dims) if row else dims) for x, row, dims in zip(values, is_row, body.ins, strict=True)
+        partitioner.reshard_to(x, ((), *dims) if row else dims)
+        for x, row, dims in zip(values, is_row, body.ins, strict=True)
     ]
     outs = [dims if i < params.carried else ((), *dims) for i, dims in enumerate(body.outs)]
-    made = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
+    results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
     builder = partitioner.builder
     args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
     named = {"length": params.length, "reverse": params.reverse}
-    numbers = builder.emit("scan", args, named, [x.local(builder.axes) for x in made], (body.program,))
-    return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
+    numbers = builder.emit("scan", args, named, [x.local(builder.axes) for x in results], (body.program,))
+    return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
 
 
 def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list[ShardedVar]:
@@ -78,11 +79,11 @@ def while_loop(partitioner: Any, params: While, operands: Sequence[Any]) -> list
     if body.program.communicates or test.program.communicates:
         test = _partitioned(*given, agrees=True)
     wanted = [*body.ins[:count], *test.ins[count:], *body.ins[count:]]
-    placed = [partitioner.at(x, dims) for x, dims in zip(values, wanted, strict=True)]
-    made = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, body.outs, strict=True)]
+    placed = [partitioner.reshard_to(x, dims) for x, dims in zip(values, wanted, strict=True)]
+    results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, body.outs, strict=True)]
     args = tuple([Value(x.number) for x in part] for part in params.parts(placed))
-    numbers = builder.emit("while", args, {}, [x.local(builder.axes) for x in made], (test.program, body.program))
-    return [replace(x, number=number) for x, number in zip(made, numbers, strict=True)]
+    numbers = builder.emit("while", args, {}, [x.local(builder.axes) for x in results], (test.program, body.program))
+    return [replace(x, number=number) for x, number in zip(results, numbers, strict=True)]
 
 
 def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> list[ShardedVar]:
@@ -92,15 +93,17 @@ def branches(partitioner: Any, params: Branches, operands: Sequence[Any]) -> lis
     ins, is_free = [_dims(x) for x in values], [_lies_nowhere(builder, x) for x in values]
     taken = types_of(params.branches[0].inputs)
     first, *others = (branch.graph for branch in params.branches)
-    made = [_partitioned(partitioner, first, taken, ins, is_free, 0)]
-    ins, is_free = list(made[0].ins), [False] * len(ins)
-    made += [_partitioned(partitioner, graph, taken, ins, is_free, 0) for graph in others]
-    outs = [max(several, key=partial(_parts, builder.axes)) for several in zip(*(b.outs for b in made), strict=True)]
+    programs = [_partitioned(partitioner, first, taken, ins, is_free, 0)]
+    ins, is_free = list(programs[0].ins), [False] * len(ins)
+    programs += [_partitioned(partitioner, graph, taken, ins, is_free, 0) for graph in others]
+    outs = [
+        max(several, key=partial(_parts, builder.axes)) for several in zip(*(b.outs for b in programs), strict=True)
+    ]
     each = [_partitioned(partitioner, graph, taken, ins, is_free, 0, outs=outs) for graph in (first, *others)]
-    number = partitioner.at(index, ()).number
+    number = partitioner.reshard_to(index, ()).number
     if any(body.program.communicates for body in each):
         number = agreed(builder, number)
-    placed = [Value(partitioner.at(x, dims).number) for x, dims in zip(values, ins, strict=True)]
+    placed = [Value(partitioner.reshard_to(x, dims).number) for x, dims in zip(values, ins, strict=True)]
     results = [ShardedVar(0, m.shape, m.dtype, dims) for m, dims in zip(params.outputs, outs, strict=True)]
     types = [x.local(builder.axes) for x in results]
     numbers = builder.emit("cond", ([Value(number)], placed), {}, types, tuple(body.program for body in each))
@@ -156,17 +159,17 @@ def _partitioned(
         inputs.append(replace(x, number=builder.input(x.local(builder.axes))))
         if free:
             builder.free.add(inputs[-1].number)
-    results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.made)]
+    results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.values)]
     starts = [builder.wanted.get(x.number, x.dims) for x in inputs]
     carry = [
         start if isinstance(x, Deferred) or x.partial else x.dims
         for x, start in zip(results[:carried], starts, strict=False)
     ]
-    done = [walk.at(x, dims) for x, dims in zip(results[:carried], starts, strict=False)]
+    done = [walk.reshard_to(x, dims) for x, dims in zip(results[:carried], starts, strict=False)]
     if outs is None:
-        done += [reduce_partial(builder, walk.placed(walk.as_it_is(x))) for x in results[carried:]]
+        done += [reduce_partial(builder, walk.placed(walk.settled_layout(x))) for x in results[carried:]]
     else:
-        done += [walk.at(x, dims) for x, dims in zip(results, outs, strict=True)]
+        done += [walk.reshard_to(x, dims) for x, dims in zip(results, outs, strict=True)]
     ends = tuple(builder.wanted.get(x.number, x.dims) for x in inputs)
-    numbers = [agreed(builder, walk.at(done[0], ()).number)] if agrees else [x.number for x in done]
+    numbers = [agreed(builder, walk.reshard_to(done[0], ()).number)] if agrees else [x.number for x in done]
     return Body(builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(carry))

@@ -13,15 +13,15 @@ from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import device_put
 from tinyshard.compile.executable import check_devices_live
 from tinyshard.compile.signature import Bound, checked_numbers
-from tinyshard.core.absent import check_others
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Layout
 from tinyshard.runtime import lifecycle
 from tinyshard.sharding.mesh import Mesh, layout_on
 from tinyshard.sharding.named import NamedSharding, spec_of
 from tinyshard.transforms.axes import checked_axis_size, mapped_dims, placed_dims
-from tinyshard.transforms.over_devices import OverDevices, Split
+from tinyshard.transforms.mapped_function import OverDevices, Split
 
 UNNAMED = "_pmap"  # the mesh axis of a pmap without axis_name
 _MOST_ADVISED = 64  # processes on one machine; `init` takes more
@@ -91,17 +91,17 @@ class Pmapped(OverDevices):
             found.append((_rows(mesh, 0 if x is None else x.dim() + (dim is not None), dim), dim))
         return found
 
-    def _in_place(self, bound: Bound, *, described: bool = False) -> list[Any]:
+    def _apply_in_shardings(self, bound: Bound, *, described: bool = False) -> list[Any]:
         """The operands, those that are committed to other devices put on those of the mesh."""
         mesh = bound.split.mesh
 
-        def moved(x: Any, at: Layout) -> Any:
+        def moved(x: Any, target: Layout) -> Any:
             there = innermost(x)  # of what a transformation wraps
             layout = getattr(there, "_layout", None)
-            is_elsewhere = layout is not None and there.committed and layout.devices != at.devices
-            return device_put(x, NamedSharding(mesh, spec_of(at.dims, mesh))) if is_elsewhere else x
+            is_elsewhere = layout is not None and there.committed and layout.devices != target.devices
+            return device_put(x, NamedSharding(mesh, spec_of(target.dims, mesh))) if is_elsewhere else x
 
-        return [moved(x, at) for x, at in zip(bound.operands, bound.split.ins, strict=True)]
+        return [moved(x, target) for x, target in zip(bound.operands, bound.split.ins, strict=True)]
 
 
 def _rows(mesh: Mesh, ndim: int, dim: int | None) -> Layout:

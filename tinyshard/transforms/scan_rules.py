@@ -46,12 +46,12 @@ def keeping(scan: Scan) -> Scan:
 
     def make() -> Scan:
         function = replayed(scan.body)
-        rule = scan.body.own_rule
-        body = bodies.traced_body(lambda *xs: (*function(*xs), *xs[: scan.carried]), scan.taken, own_rule=rule)
-        return replace(scan, body=body, keeps=True, made={})
+        rule = scan.body.custom_derivative
+        body = bodies.traced_body(lambda *xs: (*function(*xs), *xs[: scan.carried]), scan.taken, custom_derivative=rule)
+        return replace(scan, body=body, keeps=True, derived={})
 
-    made: Scan = scan if scan.keeps else bodies.derived(scan.made, "keeps", make)
-    return made
+    derived_scan: Scan = scan if scan.keeps else bodies.derived(scan.derived, "keeps", make)
+    return derived_scan
 
 
 def _is_continuous(meta: ShapedType) -> bool:
@@ -81,20 +81,20 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         scan, operands = self.params(args), list(given)
         while True:
-            made = evaluate(scan.body.graph, Varying(), operands)
-            carry = [a | b for a, b in zip(operands, made[: scan.carried], strict=False)]
+            outputs = evaluate(scan.body.graph, Varying(), operands)
+            carry = [a | b for a, b in zip(operands, outputs[: scan.carried], strict=False)]
             if carry == operands[: scan.carried]:
-                return [*carry, *made[scan.carried :]]
+                return [*carry, *outputs[scan.carried :]]
             operands[: scan.carried] = carry
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
         scan = self.params(args)
         carry, rows, closed = scan.parts(args[0])
         inputs = (
             [f"carry, at first {x!r}" for x in carry] + [f"row of {x!r}" for x in rows] + [f"{x!r}" for x in closed]
         )
         direction = ", from the last" if scan.reverse else ""
-        first = f"{made} scan({', '.join(map(repr, args[0]))}) {scan.length} times{direction}:"
+        first = f"{result} scan({', '.join(map(repr, args[0]))}) {scan.length} times{direction}:"
         return [first, *printer.nested(scan.body, inputs, "")]
 
     # ---- derivatives --------------------------------------------------------------------------------------------
@@ -102,30 +102,30 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
     def check_differentiable(self, params: Scan) -> None:
         bodies.check_differentiable("scan", params.body)
 
-    def save(self, ctx: Any, params: Scan, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def save(self, ctx: Any, params: Scan, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         ctx.set_materialize_grads(False)  # only a second gradient has those of the carries that are kept
-        kept = made[len(made) - params.carried :] if params.keeps else ()
-        ctx.save_for_backward(*xs, *kept)
-        ctx.save_for_forward(*xs, *kept)
+        carries = outputs[len(outputs) - params.carried :] if params.keeps else ()
+        ctx.save_for_backward(*xs, *carries)
+        ctx.save_for_forward(*xs, *carries)
 
     def transpose(self, ctx: Any, *gradients: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
         self.check_differentiable(ctx.params)
         scan, count = ctx.params, len(ctx.params.taken)
-        xs, kept = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        xs, carries = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
         wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
         if not scan.keeps:
-            kept = SCAN.bind(keeping(scan), *xs)[len(scan.outputs) :]
+            carries = SCAN.bind(keeping(scan), *xs)[len(scan.outputs) :]
         flowing = {i: g for i, g in enumerate(gradients) if g is not None and i in ctx.flowing}
-        made = iter(_backwards(scan, wanted, xs, kept, flowing))
-        return [next(made) if i in wanted else None for i in range(count)]
+        gradients_in = iter(_backwards(scan, wanted, xs, carries, flowing))
+        return [next(gradients_in) if i in wanted else None for i in range(count)]
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
         self.check_differentiable(ctx.params)
         scan, count = ctx.params, len(ctx.params.taken)
         xs = ctx.saved_tensors[:count]
         moved = {i: t for i, t in enumerate(tangents) if t is not None}
-        made = iter(_along(scan, xs, moved))
-        return [next(made) if i in ctx.flowing else None for i in range(ctx.count)]
+        pushed = iter(_along(scan, xs, moved))
+        return [next(pushed) if i in ctx.flowing else None for i in range(ctx.count)]
 
     def batch(
         self, params: Scan, size: int, dims: Sequence[int | None], *xs: torch.Tensor
@@ -134,8 +134,8 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
         name = None if here is None else here.name
         mapped, count = [d is not None for d in dims], params.carried
         while True:
-            made = bodies.depends(params.body.graph, mapped, name)
-            carry = [a or b for a, b in zip(mapped, made[:count], strict=False)]
+            is_batched = bodies.depends(params.body.graph, mapped, name)
+            carry = [a or b for a, b in zip(mapped, is_batched[:count], strict=False)]
             if carry == mapped[:count]:
                 break
             mapped[:count] = carry
@@ -145,10 +145,10 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
             out_axes = (*in_axes[:count], *(0 for _ in params.given[count:]))
             function = vmap(replayed(params.body), in_axes, out_axes, axis_name=name, axis_size=size)
             metas = [replace(m, shape=(size, *m.shape)) if d else m for m, d in zip(params.taken, mapped, strict=True)]
-            body = bodies.traced_body(function, metas, own_rule=params.body.own_rule)
-            return replace(params, body=body, made={})
+            body = bodies.traced_body(function, metas, custom_derivative=params.body.custom_derivative)
+            return replace(params, body=body, derived={})
 
-        batched = bodies.derived(params.made, ("vmap", tuple(mapped), size, name), make)
+        batched = bodies.derived(params.derived, ("vmap", tuple(mapped), size, name), make)
         operands = []
         for i, (x, d) in enumerate(zip(xs, dims, strict=True)):
             place = 1 if count <= i < count + params.rows else 0
@@ -176,8 +176,8 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
             parts = tuple(list(part) for part in scan.parts(args[0]))
             return [Value(n) for n in builder.emit("scan", parts, named, scan.outputs, (body,))]
 
-        made: list[Value] = builder.once(("scan", args[1], tuple(values_in(args[0]))), emit)
-        return made
+        results: list[Value] = builder.once(("scan", args[1], tuple(values_in(args[0]))), emit)
+        return results
 
 
 SCAN = ScanPrimitive()
@@ -187,7 +187,7 @@ def _backwards(
     scan: Scan,
     wanted: tuple[int, ...],
     xs: Sequence[torch.Tensor],
-    kept: Sequence[torch.Tensor],
+    carries: Sequence[torch.Tensor],
     flowing: dict[int, torch.Tensor],
 ) -> list[torch.Tensor]:
     """The gradients of the wanted operands: a scan from the last round to the first.
@@ -223,12 +223,12 @@ def _backwards(
         return Scan(body, second, end + len(stacks), scan.length, not scan.reverse)
 
     key = ("gradient", tuple(rows), tuple(closed), tuple(stacks))
-    backwards: Scan = bodies.derived(scan.made, key, make)
+    backwards: Scan = bodies.derived(scan.derived, key, make)
     seeds = [flowing[i] if i in flowing else torch.zeros_like(xs[i]) for i in carried]
     sums = [torch.zeros_like(xs[i]) for i in closed]
-    operands = [*seeds, *sums, *kept, *xs[count:end], *(flowing[i] for i in stacks), *xs[end:]]
-    made = apply_scan(backwards, operands)
-    found = dict(zip((*carried, *closed, *rows), made, strict=True))
+    operands = [*seeds, *sums, *carries, *xs[count:end], *(flowing[i] for i in stacks), *xs[end:]]
+    outputs = apply_scan(backwards, operands)
+    found = dict(zip((*carried, *closed, *rows), outputs, strict=True))
     return [found[i] for i in wanted]
 
 
@@ -256,7 +256,7 @@ def _along(scan: Scan, xs: Sequence[torch.Tensor], moved: dict[int, torch.Tensor
         return Scan(bodies.traced_body(push, metas), first, scan.rows + len(rows), scan.length, scan.reverse)
 
     key = ("tangent", tuple(rows), tuple(closed))
-    along: Scan = bodies.derived(scan.made, key, make)
+    along: Scan = bodies.derived(scan.derived, key, make)
     starts = [moved[i] if i in moved else torch.zeros_like(xs[i]) for i in carried]
     operands = [*xs[:count], *starts, *xs[count:end], *(moved[i] for i in rows), *xs[end:], *(moved[i] for i in closed)]
     return list(apply_scan(along, operands)[count:])

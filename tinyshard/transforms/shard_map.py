@@ -11,8 +11,8 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.compile.signature import Bound, argument_names
 from tinyshard.compile.trace_cache import TraceCacheEntry
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MeshError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.layout import Layout
 from tinyshard.core.leaves import shapes_of
 from tinyshard.primitives.manual_region import ManualRegion
@@ -20,7 +20,7 @@ from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.prefix import check_entries, spread, spread_over_arguments
-from tinyshard.transforms.over_devices import OverDevices, Split, region_of
+from tinyshard.transforms.mapped_function import OverDevices, Split, region_of
 
 
 class ShardMapped(OverDevices):

@@ -19,7 +19,7 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.signature import starred
 from tinyshard.core import tree as trees
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.leaves import is_whole, named_leaves, without_none
+from tinyshard.core.leaves import is_opaque_leaf, named_leaves, without_none
 
 _NUMBERS = (bool, int, float, complex)
 
@@ -79,8 +79,8 @@ class OfLeaves:
         """Anything else that the function has returned, put together again."""
         assert self._aux is not None
         given = iter(tensors)
-        kept, form = self._aux
-        return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in kept], form)
+        values, form = self._aux
+        return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in values], form)
 
 
 def as_tensors(tree: Any) -> Any:
@@ -101,7 +101,7 @@ def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False)
         DtypeError: an integer, or no number at all.
     """
     tree = as_tensors(tree)
-    for path, leaf in named_leaves(without_none(tree), is_whole):
+    for path, leaf in named_leaves(without_none(tree), is_opaque_leaf):
         is_tensor = isinstance(leaf, torch.Tensor)
         is_complex = is_tensor and leaf.dtype.is_complex
         if not is_tensor or not (leaf.dtype.is_floating_point or (is_complex and not real)):

@@ -12,10 +12,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.capture import capture_arguments
-from tinyshard.compile.intercept import distributions_unchecked, one_transform
+from tinyshard.compile.intercept import distributions_unchecked, transform_scope
 from tinyshard.core import axis_names
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError, MappingError, StatefulRandomError, TinyshardError, TracedValueError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.primitives.collective import is_mapped
 from tinyshard.runtime.controller.lineage import users_line, users_line_of
 from tinyshard.transforms.axes import checked_axis_size, mapped_dims, placed_dims
@@ -109,13 +109,13 @@ def _run(
 
     if not size:  # torch's rules fail for no example: so they get one of zeros, whose results are cut away
         leaves = [x if d is None else _one_example(x, d) for x, d in zip(leaves, dims, strict=True)]
-    with one_transform(), _as_own_errors(), distributions_unchecked():
+    with transform_scope(), _as_own_errors(), distributions_unchecked():
         index = torch.arange(size or 1, dtype=torch.int32)
         mapped = torch.func.vmap(flat, in_dims=(0, *dims), out_dims=0)(index, *leaves)
     results, out_form, axes = found
-    made = iter(mapped)
+    outputs = iter(mapped)
     whole = [
-        x if x is None or axis is None else next(made)[:size].movedim(0, axis)
+        x if x is None or axis is None else next(outputs)[:size].movedim(0, axis)
         for x, axis in zip(results, axes, strict=True)
     ]
     return tree_unflatten(whole, out_form)

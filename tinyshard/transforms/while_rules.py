@@ -68,15 +68,15 @@ class WhilePrimitive(FunctionPrimitive[While]):
                 return list(carry)
             names |= asked
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
         loop = self.params(args)
         carry, of_test, of_body = loop.parts(args[0])
         first = [f"carry, at first {x!r}" for x in carry]
-        told = [[f"{x!r} of the graph around it" for x in part] for part in (of_test, of_body)]
+        shown = [[f"{x!r} of the graph around it" for x in part] for part in (of_test, of_body)]
         return [
-            f"{made} while({', '.join(map(repr, args[0]))}), a test and a body:",
-            *printer.nested(loop.test, [*first, *told[0]], ""),
-            *printer.nested(loop.body, [*first, *told[1]], ""),
+            f"{result} while({', '.join(map(repr, args[0]))}), a test and a body:",
+            *printer.nested(loop.test, [*first, *shown[0]], ""),
+            *printer.nested(loop.body, [*first, *shown[1]], ""),
         ]
 
     # ---- derivatives --------------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class WhilePrimitive(FunctionPrimitive[While]):
             body = bodies.traced_body(push, [*metas, *taken[count:], *(taken[i - end + count] for i in closed)])
             return While(bodies.traced_body(asked, [*metas, *types_of(params.test.inputs)[count:]]), body, first)
 
-        along: While = bodies.derived(params.made, ("tangent", tuple(closed)), make)
+        along: While = bodies.derived(params.derived, ("tangent", tuple(closed)), make)
         given = dict(zip(moved, tangents, strict=True))
         starts = [given[i] if i in given else torch.zeros_like(xs[i]) for i in carried]
         return apply_while(along, [*xs[:count], *starts, *xs[count:], *(given[i] for i in closed)])[count:]
@@ -129,8 +129,8 @@ class WhilePrimitive(FunctionPrimitive[While]):
         mapped = [d is not None for d in dims]
         while True:
             of_test = bodies.depends(params.test.graph, mapped[:end], name)[0]
-            made = bodies.depends(params.body.graph, [*mapped[:count], *mapped[end:]], name)
-            carry = [a or b or of_test for a, b in zip(mapped[:count], made, strict=True)]
+            is_batched = bodies.depends(params.body.graph, [*mapped[:count], *mapped[end:]], name)
+            carry = [a or b or of_test for a, b in zip(mapped[:count], is_batched, strict=True)]
             if carry == mapped[:count]:
                 break
             mapped[:count] = carry
@@ -160,14 +160,14 @@ class WhilePrimitive(FunctionPrimitive[While]):
 
             metas = with_dim(types_of(params.test.inputs), in_test)
             closed = with_dim(types_of(params.body.inputs), in_body)[count:]
-            rule = params.body.own_rule
+            rule = params.body.custom_derivative
             if of_test:
-                traced = bodies.traced_body(where_asked, [*metas, *closed], own_rule=rule)
+                traced = bodies.traced_body(where_asked, [*metas, *closed], custom_derivative=rule)
             else:
-                traced = bodies.traced_body(body, [*metas[:count], *closed], own_rule=rule)
+                traced = bodies.traced_body(body, [*metas[:count], *closed], custom_derivative=rule)
             return While(bodies.traced_body(asked, metas), traced, count)
 
-        batched: While = bodies.derived(params.made, ("vmap", tuple(mapped), of_test, size, name), make)
+        batched: While = bodies.derived(params.derived, ("vmap", tuple(mapped), of_test, size, name), make)
         operands = [
             x.movedim(d, 0) if d is not None else x.unsqueeze(0).expand(size, *x.shape) if is_mapped else x
             for x, d, is_mapped in zip(xs, dims, mapped, strict=True)
@@ -194,8 +194,8 @@ class WhilePrimitive(FunctionPrimitive[While]):
             parts = tuple(list(part) for part in loop.parts(args[0]))
             return [Value(n) for n in builder.emit("while", parts, {}, loop.outputs, (test, body))]
 
-        made: list[Value] = builder.once(("while", args[1], tuple(values_in(args[0]))), emit)
-        return made
+        results: list[Value] = builder.once(("while", args[1], tuple(values_in(args[0]))), emit)
+        return results
 
 
 WHILE = WhilePrimitive()

@@ -26,8 +26,8 @@ _MODES = ("tinyshard.compile.intercept", "tinyshard.compile.traced_views", "torc
 def note_own_rule(what: str) -> None:
     """In a trace: note what makes the function's derivative another one than its graph's."""
     recorder = current_recorder()
-    if recorder is not None and recorder.own_rule is None:
-        recorder.own_rule = f"{what} in {users_line()}"
+    if recorder is not None and recorder.custom_derivative is None:
+        recorder.custom_derivative = f"{what} in {users_line()}"
 
 
 def detach(input: torch.Tensor) -> torch.Tensor:

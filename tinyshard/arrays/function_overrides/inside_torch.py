@@ -24,7 +24,7 @@ from torch.testing._comparison import TensorLikePair
 from torch.utils._device import DeviceContext
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.array import Array, one_call
+from tinyshard.arrays.array import Array, op_scope
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.levels import innermost
 
@@ -42,7 +42,7 @@ def _as_one_call(basis: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[
     def called(*args: Any, **kwargs: Any) -> Iterator[Any]:
         chunks = basis(*args, **kwargs)
         while True:
-            with one_call(), torch._C.DisableTorchFunctionSubclass():
+            with op_scope(), torch._C.DisableTorchFunctionSubclass():
                 chunk = next(chunks, None)
             if chunk is None:
                 return

@@ -104,8 +104,8 @@ def deepcopy_traced(x: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     """`copy.deepcopy` in a trace."""
     if id(x) not in memo:
         memo[id(x)] = x.clone() if is_traced(x) else x.__deepcopy__(memo)
-    made: torch.Tensor = memo[id(x)]
-    return made
+    copy: torch.Tensor = memo[id(x)]
+    return copy
 
 
 def untyped_storage(x: torch.Tensor) -> Any:

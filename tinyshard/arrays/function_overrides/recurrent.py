@@ -64,5 +64,5 @@ def padded(x: torch.Tensor, sizes: torch.Tensor, *rest: Any) -> tuple[torch.Tens
     batch_first, padding, length = rest
     numbers = torch.arange(len(x)).reshape(-1, *[1] * (x.dim() - 1))
     taken, lengths = _pad(numbers, sizes._gather() if isinstance(sizes, Immutable) else sizes, batch_first, -1, length)
-    made = x.index_select(0, taken.flatten().clamp(min=0)).unflatten(0, taken.shape[:2])
-    return made.masked_fill(taken < 0, padding), lengths
+    rows = x.index_select(0, taken.flatten().clamp(min=0)).unflatten(0, taken.shape[:2])
+    return rows.masked_fill(taken < 0, padding), lengths

@@ -128,7 +128,7 @@ def become(x: torch.Tensor, value: Immutable) -> None:
             rule="x itself becomes the Array; what shares its memory or listens to it would keep what was there before",
             try_="x = array; for a parameter module.weight = torch.nn.Parameter(array); for a gradient p.grad = array",
         )
-    new: Any = value._another()
+    new: Any = value._new_handle()
     if isinstance(x, torch.nn.Parameter):
         new._is_param = True
     if isinstance(x, torch.nn.Buffer):

@@ -106,5 +106,5 @@ def values(name: str, x: torch.Tensor, **kwargs: Any) -> Any:
 
 def tolist_transformed(x: torch.Tensor) -> Any:
     """`tolist` inside of a transformation: asked of what `grad` wraps."""
-    inner = next(at for at in levels(x) if not torch._C._functorch.is_gradtrackingtensor(at))
+    inner = next(level for level in levels(x) if not torch._C._functorch.is_gradtrackingtensor(level))
     return inner.tolist() if isinstance(inner, Immutable) else torch.Tensor.tolist(inner)

@@ -81,8 +81,8 @@ def setitem(x: torch.Tensor, index: Any, value: Any) -> None:
         if isinstance(value, torch.Tensor) and value.dtype != x.dtype:
             what = f"got {x.dtype} for the destination and {value.dtype} for the source"
             raise RuntimeError(f"Index put requires the source and destination dtypes match, {what}.")  # torch's words
-    part, dims, at = _part(x, entries)
-    _put_at(part, dims, at, value)
+    part, dims, indices = _part(x, entries)
+    _put_at(part, dims, indices, value)
 
 
 def _masks_as_indices(x: torch.Tensor, entries: Sequence[Any]) -> Sequence[Any]:
@@ -119,35 +119,35 @@ def _known_mask(entry: Any) -> np.ndarray | None:
 
 def _part(x: torch.Tensor, entries: Sequence[Any]) -> tuple[torch.Tensor, list[int], list[torch.Tensor]]:
     """What the numbers and slices of an index leave of x, and which dims of that its tensors are for."""
-    at: list[torch.Tensor] = []
+    index_tensors: list[torch.Tensor] = []
     dims: list[int] = []
     static: list[Any] = []
-    made = 0  # dims of x[static] that the entries so far make
+    dims_before = 0  # dims of x[static] that the entries so far make
     for entry in entries:
         if isinstance(entry, torch.Tensor):
             is_mask = entry.dtype in _MASKS
             for indices in entry.nonzero().unbind(1) if is_mask else (entry,):
-                dims.append(made)
-                at.append(indices)
+                dims.append(dims_before)
+                index_tensors.append(indices)
                 static.append(slice(None))
-                made += 1
+                dims_before += 1
             continue
         if entry is Ellipsis:
-            made += x.dim() - sum(map(dims_taken, entries))
+            dims_before += x.dim() - sum(map(dims_taken, entries))
         elif entry is None or isinstance(entry, slice):
-            made += 1
+            dims_before += 1
         static.append(entry)
-    if len({i.dim() == 0 for i in at}) > 1 or any(isinstance(e, bool) for e in entries):
+    if len({i.dim() == 0 for i in index_tensors}) > 1 or any(isinstance(e, bool) for e in entries):
         raise TracedValueError(
             "a traced number stands beside a list, a mask or a tensor of indices",
             got=f"y[...] = v in {users_line()}",
             rule="beside traced numbers an index has numbers, slices, None and ...",
             try_="y.index_put_((i, j), v) with a tensor of indices for each of the first dims",
         )
-    return x[tuple(static)], dims, at
+    return x[tuple(static)], dims, index_tensors
 
 
-def _put_at(part: torch.Tensor, dims: Sequence[int], at: Sequence[torch.Tensor], value: Any) -> None:
+def _put_at(part: torch.Tensor, dims: Sequence[int], indices: Sequence[torch.Tensor], value: Any) -> None:
     """Write to `part` at indices along some of its dims, which are put first: torch.func's rule for `index_put_` takes
     other orders for the same, and writes to other places.
 
@@ -155,7 +155,7 @@ def _put_at(part: torch.Tensor, dims: Sequence[int], at: Sequence[torch.Tensor],
     their place; if there are other dims between them it comes first.
     """
     others = [n for d, n in enumerate(part.shape) if d not in dims]
-    of_at = torch.broadcast_shapes(*(i.shape for i in at))
+    of_at = torch.broadcast_shapes(*(i.shape for i in indices))
     beside = list(dims) == list(range(dims[0], dims[0] + len(dims)))
     first = dims[0] if beside else 0
     shape = (*others[:first], *of_at, *others[first:])
@@ -164,13 +164,13 @@ def _put_at(part: torch.Tensor, dims: Sequence[int], at: Sequence[torch.Tensor],
         value = value.squeeze(0)
     ends = list(range(len(of_at)))
     value = value.expand(shape).movedim([first + d for d in ends], ends)
-    places: list[Any] = [_from_front(i, part.shape[d]) for i, d in zip(at, dims, strict=True)]
+    places: list[Any] = [_from_front(i, part.shape[d]) for i, d in zip(indices, dims, strict=True)]
     part.movedim(list(dims), list(range(len(dims)))).index_put_(places, value)
 
 
 def is_of_examples(x: Any) -> bool:
     """Whether it is a tensor that differs between the examples of a vmap."""
-    return isinstance(x, torch.Tensor) and any(torch._C._functorch.is_batchedtensor(at) for at in levels(x))
+    return isinstance(x, torch.Tensor) and any(torch._C._functorch.is_batchedtensor(level) for level in levels(x))
 
 
 def _fits_every_mask(x: torch.Tensor, mask: Any, value: Any) -> bool:

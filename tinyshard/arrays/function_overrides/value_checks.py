@@ -84,8 +84,8 @@ def cov(
         total = weights.sum()
         mean = (x * weights).sum(1, keepdim=True) / total
         count = total - correction * (1 if aweights is None else (weights * aweights).sum() / total)
-    apart = x - mean
-    product = (apart if weights is None else apart * weights) @ apart.mH
+    deviation = x - mean
+    product = (deviation if weights is None else deviation * weights) @ deviation.mH
     return (product / (count.clamp(min=0) if isinstance(count, torch.Tensor) else max(count, 0.0))).squeeze()
 
 
@@ -102,8 +102,8 @@ def _check_cov(input: torch.Tensor, fweights: torch.Tensor | None, aweights: tor
         elif (weights.is_floating_point() or weights.is_complex()) != (name == "aweights"):
             rule = f"{name} is of {'floating point' if name == 'aweights' else 'an integral dtype'}, as in torch"
     if rule:
-        told = [f"{ShapedType(tuple(x.shape), x.dtype)}" for x in (input, fweights, aweights) if x is not None]
-        raise DtypeError("an argument of cov has a wrong shape or dtype", got=", ".join(told), rule=rule)
+        types = [f"{ShapedType(tuple(x.shape), x.dtype)}" for x in (input, fweights, aweights) if x is not None]
+        raise DtypeError("an argument of cov has a wrong shape or dtype", got=", ".join(types), rule=rule)
 
 
 def corrcoef(input: torch.Tensor) -> torch.Tensor:

@@ -56,14 +56,14 @@ def _places(call: Call) -> tuple[list[str], list[Dim], list[list[Dim]], list[str
     if has_mask(call["indices"]):
         return None
     given = [i for i in call["indices"] if i is not None]
-    at = [d for d, i in enumerate(call["indices"]) if i is not None]
+    positions = [d for d, i in enumerate(call["indices"]) if i is not None]
     names = letters(len(call.shape))
     shared = singles([f"n{k}" for k in range(max(len(i.shape) for i in given))])
-    is_one_block = at == list(range(at[0], at[-1] + 1))
-    first = at[0] if is_one_block else 0  # torch puts the dims of apart indices first
-    rest = [(d, (f,)) for d, f in enumerate(names) if d not in at]
+    is_one_block = positions == list(range(positions[0], positions[-1] + 1))
+    first = positions[0] if is_one_block else 0  # torch puts the dims of apart indices first
+    rest = [(d, (f,)) for d, f in enumerate(names) if d not in positions]
     result: list[Dim] = [*(f for d, f in rest if d < first), *shared, *(f for d, f in rest if d >= first)]
-    return names, result, [tail(shared, len(i.shape)) for i in given], [names[d] for d in at]
+    return names, result, [tail(shared, len(i.shape)) for i in given], [names[d] for d in positions]
 
 
 def indexed(call: Call) -> Rule | None:

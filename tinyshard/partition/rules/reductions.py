@@ -24,8 +24,8 @@ def reduced(*hows: str, argument: str = "dim", passes: Passes = "") -> Family:
     def family(call: Call) -> Rule:
         names = letters(len(call.shape))
         gone = [names[d] for d in sorted(call.dims(argument))]
-        kept = [() if f in gone else (f,) for f in names]
-        result = kept if call.get("keepdim") else [(f,) for f in names if f not in gone]
+        left = [() if f in gone else (f,) for f in names]
+        result = left if call.get("keepdim") else [(f,) for f in names if f not in gone]
         combined = []
         for r, how in zip(call.results, hows, strict=True):
             of = _OF_BOOLS.get(how, how) if r is not None and r.dtype == torch.bool else how

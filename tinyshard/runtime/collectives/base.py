@@ -67,7 +67,7 @@ class Request:
     named: tuple[int, ...]
     params: dict[str, Any]
     meta: ShapedType | None
-    made: ShapedType | None
+    result: ShapedType | None
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -99,14 +99,14 @@ class GlooCommunicator(Communicator):
         self._is_aborted = True
 
     def _ready_transfer(self, request: Request) -> Perform:
-        return lambda x, moment: self.transfer(x, request.devices, request.made, **request.params)
+        return lambda x, moment: self.transfer(x, request.devices, request.result, **request.params)
 
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
         perform: Callable[..., Tensor] = getattr(self, request.name)
         return lambda x, moment: perform(group, x, **params)
 
     def transfer(
-        self, x: Tensor | None, devices: tuple[int, ...], made: ShapedType | None, moves: Any
+        self, x: Tensor | None, devices: tuple[int, ...], result: ShapedType | None, moves: Any
     ) -> Tensor | None:
         """Move blocks between any devices of the program, as a `device_put` to other devices does.
 
@@ -117,8 +117,8 @@ class GlooCommunicator(Communicator):
         """
         here = devices.index(self._device)
         out: Any = None
-        if made is not None and any(target == here for _, target, _, _ in moves):
-            out = torch.empty(made.shape, dtype=made.dtype, device=self._place)
+        if result is not None and any(target == here for _, target, _, _ in moves):
+            out = torch.empty(result.shape, dtype=result.dtype, device=self._place)
         sends: list[Message] = []
         receives: list[Message] = []
         parts = []

@@ -55,7 +55,7 @@ class SharedMemoryCommunicator(Communicator):
 
     def _ready_transfer(self, request: Request) -> Perform:
         group = group_of(request.devices, self._device)
-        return lambda x, moment: self.transfer(group, x, moment, request.meta, request.made, **request.params)
+        return lambda x, moment: self.transfer(group, x, moment, request.meta, request.result, **request.params)
 
     def _ready_collective(self, request: Request, group: Group, meta: ShapedType, params: dict[str, Any]) -> Perform:
         if meta.nbytes <= EAGER_NBYTES:
@@ -64,7 +64,7 @@ class SharedMemoryCommunicator(Communicator):
         return lambda x, moment: large(group, x, moment, **params)
 
     def transfer(
-        self, group: Group, x: Tensor | None, at: Moment, meta: ShapedType | None, made: Any, moves: Any
+        self, group: Group, x: Tensor | None, moment: Moment, meta: ShapedType | None, result: Any, moves: Any
     ) -> Tensor | None:
         """Move blocks between any devices of the group.
 
@@ -76,11 +76,11 @@ class SharedMemoryCommunicator(Communicator):
         here = group.place
         gives = any(m[0] == here for m in moves)
         gets = any(m[1] == here for m in moves)
-        with self._rendezvous(group, at, operand=x if gives else None) as (operands, _):
+        with self._rendezvous(group, moment, operand=x if gives else None) as (operands, _):
             if not gets:
                 return None
             assert meta is not None, "a transfer's operand has a known shape"
-            out = self._empty(made.shape, made.dtype)
+            out = self._empty(result.shape, result.dtype)
             for source, target, cut, place in moves:
                 if target == here:
                     out[place] = self._arena.view(operands[source], meta.shape, meta.dtype)[cut]
@@ -92,7 +92,7 @@ class SharedMemoryCommunicator(Communicator):
     def _rendezvous(
         self,
         group: Group,
-        at: Moment,
+        moment: Moment,
         *,
         operand: Tensor | None = None,
         result_nbytes: int = 0,
@@ -114,7 +114,7 @@ class SharedMemoryCommunicator(Communicator):
             MemoryError: a member has no memory. It arrives at both barriers all the same, and all members raise.
         """
         where, block, staged, error = self._prepare(group, operand, result_nbytes, lent)
-        self._barrier.wait(group, exchange_number(*at), (where, *block))
+        self._barrier.wait(group, exchange_number(*moment), (where, *block))
         published = self._barrier.messages(group)
         operands, blocks = [message[0] for message in published], [Block(*message[1:]) for message in published]
         has_result = bool(result_nbytes) and blocks[0] != _NOWHERE
@@ -124,12 +124,12 @@ class SharedMemoryCommunicator(Communicator):
                 raise error or MemoryError(f"device {member} had no room for its part")
             yield operands, blocks
         except BaseException:
-            self._barrier.wait(group, exchange_number(*at, 1))
+            self._barrier.wait(group, exchange_number(*moment, 1))
             if has_result:
                 self._arena.release(blocks[0])
             raise
         else:
-            self._barrier.wait(group, exchange_number(*at, 1))
+            self._barrier.wait(group, exchange_number(*moment, 1))
         finally:
             if staged is not None:
                 self._arena.release(staged)
@@ -170,9 +170,9 @@ class SharedMemoryCommunicator(Communicator):
             return torch.empty(tuple(shape), dtype=dtype)
         return self._arena.hold(self._arena.allocate(nbytes, [self._device]), shape, dtype)
 
-    def all_reduce(self, group: Group, x: Tensor, at: Moment, *, op: str) -> Tensor:
+    def all_reduce(self, group: Group, x: Tensor, moment: Moment, *, op: str) -> Tensor:
         """Each member reduces its part of all operands, into one result that all hold."""
-        with self._rendezvous(group, at, operand=x, result_nbytes=x.nbytes) as (operands, blocks):
+        with self._rendezvous(group, moment, operand=x, result_nbytes=x.nbytes) as (operands, blocks):
             unit = _ALIGNED_NBYTES // x.dtype.itemsize
             units = -(-x.numel() // unit)
             low, high = (min(x.numel(), units * k // group.count * unit) for k in (group.place, group.place + 1))
@@ -181,26 +181,26 @@ class SharedMemoryCommunicator(Communicator):
             combine(parts, op, view(blocks[0].offset + start, (high - low,), x.dtype))
         return self._arena.hold(blocks[0], x.shape, x.dtype)
 
-    def all_gather(self, group: Group, x: Tensor, at: Moment, *, dim: int) -> Tensor:
+    def all_gather(self, group: Group, x: Tensor, moment: Moment, *, dim: int) -> Tensor:
         """Each member copies its operand into one result that all hold."""
         shape = list(x.shape)
         shape[dim] *= group.count
-        with self._rendezvous(group, at, result_nbytes=x.nbytes * group.count) as (_, blocks):
+        with self._rendezvous(group, moment, result_nbytes=x.nbytes * group.count) as (_, blocks):
             whole = self._arena.view(blocks[0].offset, shape, x.dtype)
             local_slice(whole, group.place, group.count, dim=dim).copy_(x)
         return self._arena.hold(blocks[0], shape, x.dtype)
 
-    def reduce_scatter(self, group: Group, x: Tensor, at: Moment, *, dim: int, op: str) -> Tensor:
+    def reduce_scatter(self, group: Group, x: Tensor, moment: Moment, *, dim: int, op: str) -> Tensor:
         """Each member reduces its block of all operands."""
-        with self._rendezvous(group, at, operand=x) as (operands, _):
+        with self._rendezvous(group, moment, operand=x) as (operands, _):
             parts = [local_slice(shard, group.place, group.count, dim=dim) for shard in self._shards(operands, x)]
             out = self._empty(parts[0].shape, x.dtype)
             combine(parts, op, out)
         return out
 
-    def all_to_all(self, group: Group, x: Tensor, at: Moment, *, split: int, join: int) -> Tensor:
+    def all_to_all(self, group: Group, x: Tensor, moment: Moment, *, split: int, join: int) -> Tensor:
         """Each member concatenates its block of all operands."""
-        with self._rendezvous(group, at, operand=x) as (operands, _):
+        with self._rendezvous(group, moment, operand=x) as (operands, _):
             parts = [local_slice(shard, group.place, group.count, dim=split) for shard in self._shards(operands, x)]
             shape = list(parts[0].shape)
             shape[join] *= group.count
@@ -208,11 +208,11 @@ class SharedMemoryCommunicator(Communicator):
             torch.cat(parts, join, out=out)
         return out
 
-    def collective_permute(self, group: Group, x: Tensor, at: Moment, *, pairs: Any) -> Tensor:
+    def collective_permute(self, group: Group, x: Tensor, moment: Moment, *, pairs: Any) -> Tensor:
         """A target holds its source's block, without a copy: values never change, so two devices may hold one block."""
         sends = any(source == group.place for source, _ in pairs)
         source = next((s for s, t in pairs if t == group.place), None)
-        with self._rendezvous(group, at, lent=x if sends else None) as (_, blocks):
+        with self._rendezvous(group, moment, lent=x if sends else None) as (_, blocks):
             out = torch.zeros_like(x, memory_format=torch.contiguous_format) if source is None else x
             if source is not None and source != group.place:
                 out = self._arena.adopt(blocks[source], x.shape, x.dtype)

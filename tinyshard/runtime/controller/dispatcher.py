@@ -108,9 +108,9 @@ class Dispatcher:
         if self.calls.is_mine or not (self._posted or self._queue):
             return
         with self.calls.lock:
-            is_whole = self.send_queued()
+            is_all_sent = self.send_queued()
             is_due = self._log is not None and self._log.has_unrung and self._ring_or_defer()
-        if (is_due or not is_whole) and self.started.is_open:
+        if (is_due or not is_all_sent) and self.started.is_open:
             self.wake()
 
     def _ring_or_defer(self) -> bool:

@@ -144,22 +144,22 @@ def ancestry(run: Run, wanted: Iterable[int]) -> Ancestry:
     seen = {run}
     failures: dict[int, tuple[Failure, Where]] = {}
     while heap:
-        at = heapq.heappop(heap)[-1]
-        later = [check for check in list(at.checks) if check not in seen]  # another thread may change it
-        for other in later or at.parents:
+        current = heapq.heappop(heap)[-1]
+        later = [check for check in list(current.checks) if check not in seen]  # another thread may change it
+        for other in later or current.parents:
             if other not in seen:
                 seen.add(other)
                 heapq.heappush(heap, (-other.number, id(other), other))
         if later:  # a check is newer than the run it checks, and may add devices
-            heapq.heappush(heap, (-at.number, id(at), at))
+            heapq.heappush(heap, (-current.number, id(current), current))
             continue
-        if at.communicates and not needs.keys().isdisjoint(at.devices):
-            for device in at.devices:
+        if current.communicates and not needs.keys().isdisjoint(current.devices):
+            for device in current.devices:
                 needs.setdefault(device, 0)
-        for device in at.devices:
+        for device in current.devices:
             if device in needs:
-                needs[device] = max(needs[device], at.number)
-        failures = {d: f for d, f in at.failures.items() if d in needs} or failures
+                needs[device] = max(needs[device], current.number)
+        failures = {d: f for d, f in current.failures.items() if d in needs} or failures
     return Ancestry(needs, failures)
 
 

@@ -127,14 +127,14 @@ class ProcessPool:
         if program.foreign:
             self._refuse_unknown(program, where)
         run = Run(0, program.devices, program.communicates, where, input_runs(inputs))
-        made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
+        buffers = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         if guards:
             for buffer in inputs:
                 add_check(buffer.run, run)
-        dispatcher.post(Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made))))
+        dispatcher.post(Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, buffers))))
         if dispatcher.has_many_calls:
             self._waiting.throttle(run)
-        return made
+        return buffers
 
     def _refuse_unknown(self, program: Program, where: Where) -> None:
         """Raise RuntimeStateError for an op that the devices do not know. Blocks until one has said which these are."""

@@ -71,9 +71,11 @@ class Reading:
         for w in large:  # no requests: shared memory shows when a value is computed
             self.wait(w.buffer, list(w.places))
         lent = [self._lend(w) for w in large]
-        made = dict(zip(small, self.fetch([(w.buffer, list(w.places)) for w in small]), strict=True)) if small else {}
+        fetched = (
+            dict(zip(small, self.fetch([(w.buffer, list(w.places)) for w in small]), strict=True)) if small else {}
+        )
         self._waiting.wait([request for request, _, _ in lent])
-        whole: dict[Wanted, torch.Tensor] = {w: put_together(blocks, w) for w, blocks in made.items()}
+        whole: dict[Wanted, torch.Tensor] = {w: put_together(blocks, w) for w, blocks in fetched.items()}
         for w, (request, out, block) in zip(large, lent, strict=True):
             self._answered(request, w.buffer, is_received=False)
             assert arena is not None

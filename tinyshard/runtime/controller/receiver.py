@@ -91,7 +91,7 @@ class Receiver:
         """Send what is queued, write to sockets, then block until something is received, and handle it."""
         dispatcher = self._dispatcher
         with self._calls.lock:
-            is_whole = dispatcher.send_queued(is_receiver=True)
+            is_all_sent = dispatcher.send_queued(is_receiver=True)
             dispatcher.ring_if_due()
             dispatcher.look()
             dispatcher.interrupts.check_time()
@@ -100,7 +100,7 @@ class Receiver:
                     if stream.is_open and (stream.nbytes or stream.is_watched):
                         stream.write()
                         self._watch(stream, link)
-        is_watched = not is_whole or dispatcher.ring_by_s < float("inf") or dispatcher.interrupts.now is not None
+        is_watched = not is_all_sent or dispatcher.ring_by_s < float("inf") or dispatcher.interrupts.now is not None
         pause_s = TIDY_AT_REST_EVERY_S if time.monotonic() - self._busy_s > REST_AFTER_S else TIDY_EVERY_S
         events = self._selector.select(RETRY_EVERY_S if is_watched else pause_s)
         if events or is_watched:

@@ -88,8 +88,8 @@ def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buff
     full = next((device for device, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
     if full is None or type(error) is not RemoteError:
         return error
-    kept = [buffer for buffer in buffers.held_by(full) if full not in buffer.run.failures]
-    alive = alive_text(kept).replace("\n", "\n    ")
+    held = [buffer for buffer in buffers.held_by(full) if full not in buffer.run.failures]
+    alive = alive_text(held).replace("\n", "\n    ")
     return OutOfMemoryError(
         f"{error}\n  alive on {platform.upper()} {full}: {alive}\n"
         "  try:  del what you no longer need (ts.live_arrays() lists it), or cut the array over more devices"

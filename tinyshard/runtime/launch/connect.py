@@ -143,8 +143,8 @@ def read_secret(path: str | None = None, *, may_make: bool = False) -> bytes:
             with contextlib.suppress(FileExistsError):
                 if may_make:
                     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as made:
-                        made.write(secrets.token_hex(32) + "\n")
+                    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                        out.write(secrets.token_hex(32) + "\n")
             with file.open("rb") as opened:
                 mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
                 secret = opened.read().strip()

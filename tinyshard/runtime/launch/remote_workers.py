@@ -69,7 +69,7 @@ def _incomplete(hosts: Hosts, wanted: int, within_s: float) -> RuntimeStateError
     got = [f"{len(there)} of {wanted}" if wanted else "no worker has come"]
     got += [f"{place}: worker {ids_text(ranks)}" for place, ranks in sorted(by_place.items())]
     got += [f"missing: worker {ids_text(set(range(wanted)) - set(there))}"] if there else []
-    got += [f"refused: {told}" for told in dict.fromkeys(hosts.refused)]
+    got += [f"refused: {reason}" for reason in dict.fromkeys(hosts.refused)]
     return RuntimeStateError(
         f"the workers of other machines have not all come to {hosts.address} within {within_s:.0f} s",
         got="\n".join(got),

@@ -74,9 +74,9 @@ class Holders:
 
     def add(self, slot: int, members: Iterable[int]) -> None:
         """Give a block of the own region holders. They are sent the block afterwards."""
-        table, at = self._tables[self._member], slot * self._stride
+        table, position = self._tables[self._member], slot * self._stride
         for member in members:
-            table[at + member] = 1
+            table[position + member] = 1
 
     def take(self, block: Block) -> None:
         """Hold a block that another member holds, and does not drop before this returns."""

@@ -70,12 +70,12 @@ class CallLog:
         pieces: list[tuple[int, bytes]] = []
         for devices, record in records:
             whole = _SIZE.pack(len(record)) + _bits(tuple(devices), self._bits_nbytes) + record
-            at = end % LOG_NBYTES
-            if at + len(whole) > LOG_NBYTES:  # a record stands in one piece
-                pieces.append((at, _SIZE.pack(_NO_MORE)))
-                end += LOG_NBYTES - at
-                at = 0
-            pieces.append((at, whole))
+            position = end % LOG_NBYTES
+            if position + len(whole) > LOG_NBYTES:  # a record stands in one piece
+                pieces.append((position, _SIZE.pack(_NO_MORE)))
+                end += LOG_NBYTES - position
+                position = 0
+            pieces.append((position, whole))
             end += _padded(len(whole))
         if end > self._free_upto and not self._frees_upto(end):
             return None
@@ -101,8 +101,8 @@ class CallLog:
     def publish(self, placement: Placement) -> bool:
         """Write records and announce them to their devices; False as `announce`."""
         ring = self._ring
-        for at, piece in placement.pieces:
-            ring[at : at + len(piece)] = piece
+        for position, piece in placement.pieces:
+            ring[position : position + len(piece)] = piece
         self._untold |= placement.devices & self._there
         self._end = placement.end
         return self.announce()
@@ -112,17 +112,17 @@ class CallLog:
 
         A device that is awake reads them at once; one that sleeps after `ring`.
         """
-        announced, end, told = self._announced, self._end, []
+        announced, end, woken = self._announced, self._end, []
         for device in list(self._untold):
             monitor = self._monitors[device]
             try:
                 if monitor.acquire(_ACQUIRES_WITHIN_S):
                     announced[device] = end
-                    told.append(device)
+                    woken.append(device)
             finally:
                 monitor.release()
-        self._unrung.update(told)
-        self._untold.difference_update(told)
+        self._unrung.update(woken)
+        self._untold.difference_update(woken)
         return not self._untold
 
     @property
@@ -169,19 +169,19 @@ class LogReader:
 
     def _take(self) -> list[bytes]:
         ring, (byte, bit) = self._ring, divmod(self._device, 8)
-        taken, at, end = [], self._at, self._announced[self._device]
-        while at < end:
-            start = at % LOG_NBYTES
+        taken, position, end = [], self._at, self._announced[self._device]
+        while position < end:
+            start = position % LOG_NBYTES
             (nbytes,) = _SIZE.unpack_from(ring, start)
             if nbytes == _NO_MORE:
-                at += LOG_NBYTES - start
+                position += LOG_NBYTES - start
                 continue
             bits = start + _SIZE.size
             record = bits + self._bits_nbytes
             if ring[bits + byte] >> bit & 1:
                 taken.append(ring[record : record + nbytes].tobytes())
-            at += _padded(record + nbytes - start)
-        self._at = self._all_taken[self._device] = at
+            position += _padded(record + nbytes - start)
+        self._at = self._all_taken[self._device] = position
         return taken
 
 

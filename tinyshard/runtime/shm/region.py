@@ -145,12 +145,12 @@ class Region:
             run = runs[offset + self._sizes[slot]] = runs.pop(offset, [])
             run.append(slot)
         for end, run in runs.items():
-            kept = 0 if end == self._start else 1
-            if len(run) > kept:
+            first = 0 if end == self._start else 1
+            if len(run) > first:
                 start, nbytes = self._offsets[run[0]], sum(map(self._take_out, run))
-                self._given[run[kept:]] = False
-                self._unused += run[kept:]
-                if kept:
+                self._given[run[first:]] = False
+                self._unused += run[first:]
+                if first:
                     self._put_back(run[0], nbytes)
                 else:
                     self._start = start

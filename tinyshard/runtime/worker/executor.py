@@ -111,8 +111,8 @@ def _ready_step(
         operand = step.args[0].number
         params = {k: v for k, v in step.kwargs.items() if k != "axes"}
         axes = tuple(step.kwargs.get("axes", ()))
-        meta, made = program.metas[operand], program.metas[step.results[0]]
-        request = Request(step.op, program.devices, program.axes, axes, params, meta, made)
+        meta, result = program.metas[operand], program.metas[step.results[0]]
+        request = Request(step.op, program.devices, program.axes, axes, params, meta, result)
         perform = communicator.ready(request) if communicator is not None else None
         return ReadyStep(None, step, request, operand, perform, step.results, dead)
     if step.op in FLOWS:

@@ -68,7 +68,7 @@ class Scan:
         self,
         step: Eqn,
         bodies: Sequence[Body],
-        made: Sequence[ShapedType | None],
+        results: Sequence[ShapedType | None],
         place: torch.device | None,
         values: list[Any],
     ) -> None:
@@ -78,7 +78,7 @@ class Scan:
         (self._body,) = bodies
         self._length, self._reverse = step.kwargs["length"], step.kwargs["reverse"]
         self._count = len(carry)
-        self._stacked = made[len(carry) :]
+        self._stacked = results[len(carry) :]
         self._stacks: list[torch.Tensor] = []
         self._place = place
         self._done = 0
@@ -89,8 +89,8 @@ class Scan:
             return None
         inputs: list[Any] = []
         if not failed:
-            at = self._at(self._done)
-            inputs = [*self._carry, *(x[at] for x in self._rows), *self._constants]
+            i = self._at(self._done)
+            inputs = [*self._carry, *(x[i] for x in self._rows), *self._constants]
             self._carry = ()  # the body frees each part after its last use
         self._done += 1
         return self._body, _values(self._body, inputs)
@@ -102,11 +102,11 @@ class Scan:
         """The carry of the next round; results are put in their stacks."""
         if failed:
             return
-        made = [values[number] for number in self._body.program.outputs]
-        self._carry = made[: self._count]
-        at = self._at(self._done - 1)
-        for stack, y in zip(self._room(), made[self._count :], strict=True):
-            stack[at].copy_(y)
+        outputs = [values[number] for number in self._body.program.outputs]
+        self._carry = outputs[: self._count]
+        i = self._at(self._done - 1)
+        for stack, y in zip(self._room(), outputs[self._count :], strict=True):
+            stack[i].copy_(y)
 
     def _room(self) -> list[torch.Tensor]:
         if not self._stacks:
@@ -128,7 +128,7 @@ class While:
         self,
         step: Eqn,
         bodies: Sequence[Body],
-        made: Sequence[ShapedType | None],
+        results: Sequence[ShapedType | None],
         place: torch.device | None,
         values: list[Any],
     ) -> None:
@@ -168,7 +168,7 @@ class Branches:
         self,
         step: Eqn,
         bodies: Sequence[Body],
-        made: Sequence[ShapedType | None],
+        results: Sequence[ShapedType | None],
         place: torch.device | None,
         values: list[Any],
     ) -> None:

@@ -83,10 +83,10 @@ def attention_backward(
     """`aten._scaled_dot_product_flash_attention_for_cpu_backward`: the gradients of query, key and value."""
     heads = query.size(1) // key.size(1)
     wide = _widened(grad_out, query, key.repeat_interleave(heads, 1), value.repeat_interleave(heads, 1), out)
-    g, q, k, v, made = wide
+    g, q, k, v, forward = wide
     factor = query.size(-1) ** -0.5 if scale is None else scale
     weights = (_scores(q, k, is_causal, attn_mask, factor) - logsumexp[..., None]).exp()
-    of_scores = weights * (g @ v.mT - (g * made).sum(-1, keepdim=True)) * factor
+    of_scores = weights * (g @ v.mT - (g * forward).sum(-1, keepdim=True)) * factor
 
     def shared(x: Tensor) -> Tensor:
         return x.unflatten(1, (-1, heads)).sum(2)

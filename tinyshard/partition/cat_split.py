@@ -65,9 +65,9 @@ def _split(builder: Builder, x: ShardedVar, sizes: Sequence[int], dim: int) -> l
         return None
     number = _moved(builder, x.number, x.local(builder.axes), cut, dim, sizes, to_whole=False)
     pieces = [replace(x, shape=(*x.shape[:dim], n, *x.shape[dim + 1 :])) for n in sizes]
-    made = [p.local(builder.axes) for p in pieces]
+    shapes = [p.local(builder.axes) for p in pieces]
     local_sizes = [n // parts for n in sizes]
-    numbers = builder.emit("aten.split_with_sizes.default", (Value(number), local_sizes, dim), {}, made)
+    numbers = builder.emit("aten.split_with_sizes.default", (Value(number), local_sizes, dim), {}, shapes)
     return [replace(p, number=n) for p, n in zip(pieces, numbers, strict=True)]
 
 

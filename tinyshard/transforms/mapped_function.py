@@ -95,22 +95,22 @@ class OverDevices(Jitted):
     def _inlined(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         bound = self._bind(args, kwargs)
         bound = bound if bound.operands else _with_an_operand(bound)
-        return self._applied(bound, *self._everything(bound, bound.operands))
+        return self._applied(bound, *self._trace_and_inputs(bound, bound.operands))
 
     def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
         """Bind the region: within a trace it is recorded as one op, within a transformation it has its rules."""
         if not bound.operands:  # transformations find an op by what it takes
             bound = _with_an_operand(bound)
-            entry, everything = self._everything(bound, bound.operands)
+            entry, everything = self._trace_and_inputs(bound, bound.operands)
         note_modes(entry.traced.modes)
         region, inputs = region_of(entry), [capture_outer(x) for x in everything]
         if region is None:
-            made: Sequence[torch.Tensor] = ()
+            outputs: Sequence[torch.Tensor] = ()
         elif region.outs:
-            made = apply_region(region, inputs)
+            outputs = apply_region(region, inputs)
         else:  # it has an effect, and nothing to transform
-            made = MANUAL_REGION.record(region, inputs) if is_tracing() else MANUAL_REGION.run(region, *inputs)
-        return assembled(entry.traced, made)
+            outputs = MANUAL_REGION.record(region, inputs) if is_tracing() else MANUAL_REGION.run(region, *inputs)
+        return assembled(entry.traced, outputs)
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
         """The region alone, as a graph of one node."""
@@ -124,14 +124,14 @@ class OverDevices(Jitted):
             leaves, form = tree_flatten(out)
             leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
             found = self._outs(split.mesh, tree_unflatten(leaves, form))
-            outs[:] = [at for x, (at, _) in zip(leaves, found, strict=True) if x is not None]
+            outs[:] = [layout for x, (layout, _) in zip(leaves, found, strict=True) if x is not None]
             put_in = [
                 x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, found, strict=True)
             ]
             return tree_unflatten(put_in, form)
 
         metas = bound.signature.metas
-        shards = [replace(m, shape=at.shard_shape(m.shape)) for m, at in zip(metas, split.ins, strict=True)]
+        shards = [replace(m, shape=cut.shard_shape(m.shape)) for m, cut in zip(metas, split.ins, strict=True)]
         traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers)
         region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
         if region.asks:

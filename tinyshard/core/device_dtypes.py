@@ -91,16 +91,16 @@ def check_makes_holdable(op: Any) -> None:
             rule="an op of a program makes tensors, or one list of them",
             try_=_IN_PLACE_OF_FUSED if is_fused else "an op for the list, and one for the rest",
         )
-    for beginnings, made in _MAKES.items():
+    for beginnings, kind in _MAKES.items():
         if name.startswith(beginnings):
-            raise _cannot_be_made(op, made)
+            raise _cannot_be_made(op, kind)
 
 
 @cache
 def _makes_lists_and_more(op: Any) -> bool:
     written = [a for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     results = op._schema.returns, written
-    return any(len(made) > 1 and any("List" in str(x.type) for x in made) for made in results)
+    return any(len(returned) > 1 and any("List" in str(x.type) for x in returned) for returned in results)
 
 
 def check_result(op: Any, x: torch.Tensor) -> None:
@@ -113,10 +113,10 @@ def check_result(op: Any, x: torch.Tensor) -> None:
         raise _cannot_be_made(op, f"{x.layout}, {x.dtype}")
 
 
-def _cannot_be_made(op: Any, made: str) -> DtypeError:
+def _cannot_be_made(op: Any, kind: str) -> DtypeError:
     return DtypeError(
         "an op on an Array makes a value that no device can hold",
-        got=f"{op}, which makes {made}",
+        got=f"{op}, which makes {kind}",
         rule=_RULE,
         try_="the op on ts.device_get(x), on the host",
     )

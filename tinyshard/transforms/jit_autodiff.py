@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.array import one_call
+from tinyshard.arrays.array import op_scope
 from tinyshard.compile import replay
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.replay import Function, gradients, replayed
@@ -40,7 +40,7 @@ class Derived:
 
     traced: Traced
     jit: Callable[[Function], Function]
-    made: dict[Any, Function] = field(default_factory=dict)
+    derived: dict[Any, Function] = field(default_factory=dict)
 
     @cached_property
     def function(self) -> Function:
@@ -54,11 +54,11 @@ class Derived:
             i for i, x in enumerate(evaluate(self.traced.graph, _Flow(), map(_flow, self.traced.inputs))) if x is FLOWS
         )
 
-    def kept(self, key: Any, function: Function) -> Function:
+    def derive(self, key: Any, function: Function) -> Function:
         """A function that is derived from it, compiled; made once."""
-        if key not in self.made:
-            self.made[key] = self.jit(function)
-        return self.made[key]
+        if key not in self.derived:
+            self.derived[key] = self.jit(function)
+        return self.derived[key]
 
 
 FLOWS = object()  # stands for a value that a gradient may flow through
@@ -73,11 +73,11 @@ class _Flow(Interpreter):
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         passes = node.target is not torch.ops.aten.detach.default and not has_effect(node.target)
         passes = passes and any(x is FLOWS for x in tree_leaves((args, kwargs)))
-        made = node.meta.get("val")  # None for an op that is called for what it does
+        value = node.meta.get("val")  # None for an op that is called for what it does
         flows = [
-            FLOWS if passes and _is_continuous(x) else None for x in tree_leaves(made, is_leaf=lambda x: x is None)
+            FLOWS if passes and _is_continuous(x) else None for x in tree_leaves(value, is_leaf=lambda x: x is None)
         ]
-        return flows if isinstance(made, list | tuple) else flows[0]
+        return flows if isinstance(value, list | tuple) else flows[0]
 
 
 def _flow(node: torch.fx.Node) -> Any:
@@ -96,7 +96,7 @@ def apply(derived: Derived, run: Function, inputs: Sequence[torch.Tensor]) -> tu
         run: runs its program on tensors that none wraps.
         inputs: its operands, and what it closes over.
     """
-    with one_call():
+    with op_scope():
         return JITTED.bind((derived, run), *inputs) if inputs else tuple(run())
 
 
@@ -108,7 +108,7 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
     def run(self, params: tuple[Derived, Function], *xs: torch.Tensor) -> Sequence[torch.Tensor]:
         return params[1](*xs)
 
-    def differentiable(self, params: tuple[Derived, Function], made: Sequence[torch.Tensor]) -> Sequence[int]:
+    def differentiable(self, params: tuple[Derived, Function], outputs: Sequence[torch.Tensor]) -> Sequence[int]:
         return params[0].differentiable
 
     def gradient(
@@ -119,7 +119,7 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
         def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
             return gradients(derived.function, given[:count], wanted, derived.differentiable, given[count:])
 
-        return derived.kept(("gradient", wanted), pull)(*xs, *cotangents)
+        return derived.derive(("gradient", wanted), pull)(*xs, *cotangents)
 
     def tangent(
         self, params: Any, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
@@ -129,7 +129,7 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
         def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
             return replay.tangents(derived.function, given[:count], moved, derived.differentiable, given[count:])
 
-        return derived.kept(("tangent", moved), push)(*xs, *tangents)
+        return derived.derive(("tangent", moved), push)(*xs, *tangents)
 
     def batch(
         self, params: Any, size: int, dims: Sequence[int | None], *xs: torch.Tensor
@@ -137,8 +137,8 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
         in_axes = tuple(None if d is None else 0 for d in dims)
         function = vmap(params[0].function, in_axes=in_axes, axis_size=size)
-        made = params[0].kept(("vmap", in_axes, size), function)(*fronted)
-        return made, [0] * len(made)
+        batched = params[0].derive(("vmap", in_axes, size), function)(*fronted)
+        return batched, [0] * len(batched)
 
 
 JITTED = JittedPrimitive()

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.primitive import define
-from tinyshard.primitives.random_bits import drawn_from_alone, inner, made_of, width
+from tinyshard.primitives.random_bits import inner, made_of, register_per_key, width
 from tinyshard.primitives.threefry import words
 
 MOST_WORDS = 2**32 - 1  # a counter is one word here
@@ -48,23 +48,23 @@ def hashed_pairs(key: Tensor, count: int, first: int, last: int) -> tuple[Tensor
     return tuple(w.reshape(*key.shape[:-1], last - first) for w in pair)  # type: ignore[return-value]
 
 
-def of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
+def of_words(words: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
     """Elements made of words.
 
     Args:
         made: int32[..., n]; words beyond those that are needed are left over.
         shape: of the elements, for each leading index of `made`.
     """
-    batch, size, bits = made.shape[:-1], math.prod(shape), width(kind, dtype)
-    made = made[..., : word_count(shape, kind, dtype)]
+    batch, size, bits = words.shape[:-1], math.prod(shape), width(kind, dtype)
+    words = words[..., : word_count(shape, kind, dtype)]
     if kind == "words":
-        return made.reshape(*batch, *shape, 2)
+        return words.reshape(*batch, *shape, 2)
     if bits == 64:
-        raw = (made[..., :size].long() << 32) | (made[..., size:].long() & 0xFFFFFFFF)
+        raw = (words[..., :size].long() << 32) | (words[..., size:].long() & 0xFFFFFFFF)
     elif bits == 32:
-        raw = made
+        raw = words
     else:
-        packed = made.clone(memory_format=torch.contiguous_format)
+        packed = words.clone(memory_format=torch.contiguous_format)
         narrow = packed.view(torch.int16 if bits == 16 else torch.int8)  # lowest bits first
         raw = narrow[..., :size].to(torch.int32)
     return made_of(raw.reshape([*batch, *shape]), kind, dtype, low, high)
@@ -89,25 +89,25 @@ def pairs_each(count: int, parts: int) -> int:
     return -(-half // parts)
 
 
-def _pair_words(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Tensor:
+def _pair_words(key: Tensor, count: int, parts: int, coordinates: Sequence[Tensor]) -> Tensor:
     """Each device's share of the pairs, int32[..., 2, share]."""
     share = pairs_each(count, parts)
-    place = int(at[0]) if at else 0
+    place = int(coordinates[0]) if coordinates else 0
     return torch.stack(hashed_pairs(key, count, place * share, (place + 1) * share), -2)
 
 
-def _pair_words_on_meta(key: Tensor, count: int, parts: int, at: Sequence[Tensor]) -> Tensor:
+def _pair_words_on_meta(key: Tensor, count: int, parts: int, coordinates: Sequence[Tensor]) -> Tensor:
     return key.new_empty([*key.shape[:-1], 2, pairs_each(count, parts)])
 
 
-def _of_words(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
+def _of_words(words: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, low: float, high: float) -> Tensor:
     """The whole tensor, of the gathered pairs int32[..., 2, n]."""
     half = -(-word_count(shape, kind, dtype) // 2)
-    return of_words(made[..., :half].flatten(-2), shape, kind, dtype, low, high)
+    return of_words(words[..., :half].flatten(-2), shape, kind, dtype, low, high)
 
 
-def _of_words_on_meta(made: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, *_: float) -> Tensor:
-    return made.new_empty([*made.shape[:-2], *shape, *inner(kind)], dtype=dtype)
+def _of_words_on_meta(words: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype, *_: float) -> Tensor:
+    return words.new_empty([*words.shape[:-2], *shape, *inner(kind)], dtype=dtype)
 
 
 # ---- on many devices: rows of an even number of elements, on an even number of devices ------------------------------
@@ -127,11 +127,11 @@ def _half_of_block(count: int, parts: int) -> int:
 
 
 def _draw_pairs(
-    key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
+    key: Tensor, count: int, parts: int, coordinates: Tensor, kind: str, dtype: torch.dtype, low: float, high: float
 ) -> tuple[Tensor, Tensor]:
     """What this device keeps, and what it sends to its partner."""
     block, share = count // parts, _half_of_block(count, parts)
-    upper, place = divmod(int(at), parts // 2)
+    upper, place = divmod(int(coordinates), parts // 2)
     first = place * block + upper * share
     pair = hashed_pairs(key, count, first, first + share)
     own, sent = (made_of(w, kind, dtype, low, high) for w in (pair[upper], pair[1 - upper]))
@@ -139,19 +139,19 @@ def _draw_pairs(
 
 
 def _draw_pairs_on_meta(
-    key: Tensor, count: int, parts: int, at: Tensor, kind: str, dtype: torch.dtype, *_: float
+    key: Tensor, count: int, parts: int, coordinates: Tensor, kind: str, dtype: torch.dtype, *_: float
 ) -> tuple[Tensor, Tensor]:
-    made = key.new_empty([_half_of_block(count, parts)], dtype=dtype)
-    return made, made.clone()
+    pairs = key.new_empty([_half_of_block(count, parts)], dtype=dtype)
+    return pairs, pairs.clone()
 
 
-def _join_pairs(own: Tensor, got: Tensor, parts: int, at: Tensor, shape: Sequence[int]) -> Tensor:
-    upper = int(at) >= parts // 2
+def _join_pairs(own: Tensor, got: Tensor, parts: int, coordinates: Tensor, shape: Sequence[int]) -> Tensor:
+    upper = int(coordinates) >= parts // 2
     both = torch.cat((got, own) if upper else (own, got))
     return both[: math.prod(shape)].reshape(shape).clone()
 
 
-def _join_pairs_on_meta(own: Tensor, got: Tensor, parts: int, at: Tensor, shape: Sequence[int]) -> Tensor:
+def _join_pairs_on_meta(own: Tensor, got: Tensor, parts: int, coordinates: Tensor, shape: Sequence[int]) -> Tensor:
     return own.new_empty(shape)
 
 
@@ -177,4 +177,4 @@ DRAW_PAIRS = define(
 JOIN_PAIRS = define(
     "join_pairs(Tensor own, Tensor got, int parts, Tensor at, int[] shape) -> Tensor", _join_pairs, _join_pairs_on_meta
 )
-drawn_from_alone(DRAW_ORIGINAL)
+register_per_key(DRAW_ORIGINAL)

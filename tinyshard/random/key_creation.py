@@ -11,11 +11,11 @@ from torch import Tensor
 
 import tinyshard.primitives.sharded_draws  # noqa: F401  the rules of the ops that draw
 from tinyshard.core import config
-from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
+from tinyshard.core.jax_hints import check_others
 from tinyshard.core.primitive import define
-from tinyshard.primitives.original_counting import DRAW_ORIGINAL
-from tinyshard.primitives.random_bits import DRAW, drawn_from_alone
+from tinyshard.primitives.legacy_threefry import DRAW_ORIGINAL
+from tinyshard.primitives.random_bits import DRAW, register_per_key
 from tinyshard.primitives.threefry import words
 from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape, new_key
 
@@ -193,7 +193,7 @@ def _fold_in(key: Tensor, number: Tensor) -> Tensor:
 
 
 FOLD = define("fold_in(Tensor key, Tensor number) -> Tensor", _fold_in, lambda key, number: torch.empty_like(key))
-drawn_from_alone(FOLD)
+register_per_key(FOLD)
 
 
 def draw_op(

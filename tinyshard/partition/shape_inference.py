@@ -9,8 +9,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
+from tinyshard.core.device_dtypes import check_makes_holdable, check_result
 from tinyshard.core.errors import DtypeError
-from tinyshard.core.holdable import check_makes_holdable, check_result
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.op_table import (
     AS_RESHAPE,
