@@ -92,7 +92,7 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Se
     Args:
         op: the op; None for an alias.
         args, kwargs: its arguments.
-        made: its results.
+        results: its results.
     """
     source: Any = args[0]
     if not results or not isinstance(source, Array):

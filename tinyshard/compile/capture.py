@@ -55,7 +55,7 @@ class Recorder:
     """The trace in progress: what has been captured to an input so far.
 
     Attributes:
-        own_rule: what makes the function's derivative another one than its graph's, if something does.
+        custom_derivative: what makes the function's derivative another one than its graph's, if something does.
     """
 
     def __init__(self, fake: Any) -> None:

@@ -37,7 +37,7 @@ class LookAhead:
 
     Args:
         axes: sizes of the program's axes.
-        made: what each node became so far.
+        values: what each node became so far.
     """
 
     def __init__(self, axes: Axes, values: Mapping[Node, Any]) -> None:

@@ -94,7 +94,7 @@ class Partitioner(Interpreter):
     Attributes:
         builder: the program.
         goals: for each node of a primitive the layout that it asked for.
-        made: what each node became.
+        values: what each node became.
     """
 
     def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal]) -> None:

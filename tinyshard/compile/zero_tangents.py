@@ -26,7 +26,7 @@ def propagate_zeros(known: WeakIdKeyDictionary, op: Any, args: Any, result: Any)
     Args:
         known: the stand-ins of the trace that are such tensors, their views, and their products with others.
         op, args: the op, as torch asked for it.
-        made: what it gave.
+        result: what it gave.
     """
     zero = [isinstance(x, torch.Tensor) and x in known for x in args]
     if (op is aten.mul.Tensor and any(zero)) or (op is aten.div.Tensor and zero[0]):

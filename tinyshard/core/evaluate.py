@@ -51,7 +51,7 @@ def evaluate(
         module: the graph.
         interpreter: what its nodes become.
         inputs: what the placeholders become.
-        made: an empty dict that keeps what each node became, for an interpreter that looks at other nodes too.
+        values: an empty dict that keeps what each node became, for an interpreter that looks at other nodes too.
 
     Returns:
         What the graph's output becomes: the tree of its nodes, each replaced.

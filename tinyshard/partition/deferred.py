@@ -44,7 +44,7 @@ class Deferred:
 
     Attributes:
         shape, dtype: of the whole tensor.
-        make: emits it, cut as is said.
+        emit: emits it, cut as is said.
     """
 
     shape: tuple[int, ...]

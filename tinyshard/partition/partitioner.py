@@ -82,7 +82,7 @@ def emitted(
     """Emit an op on shards.
 
     Args:
-        made: for each result its type; None for one that is None.
+        results: for each result its type; None for one that is None.
 
     Returns:
         The numbers of the results, -1 for one that is None.

@@ -35,7 +35,7 @@ class While:
         test: whether there is another round; its placeholders are the carry, and what it closes over.
         body: a round; its placeholders likewise.
         carried: how many parts the carry has.
-        made: what was made of it: its derivatives.
+        derived: what was made of it: its derivatives.
     """
 
     test: Traced
@@ -60,7 +60,7 @@ class Branches:
 
     Attributes:
         branches: their graphs; the placeholders of each are the operands, and what any of them closes over.
-        made: what was made of it: its derivatives.
+        derived: what was made of it: its derivatives.
     """
 
     branches: tuple[Traced, ...]

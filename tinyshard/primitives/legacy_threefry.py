@@ -52,7 +52,7 @@ def of_words(words: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype,
     """Elements made of words.
 
     Args:
-        made: int32[..., n]; words beyond those that are needed are left over.
+        words: int32[..., n]; words beyond those that are needed are left over.
         shape: of the elements, for each leading index of `made`.
     """
     batch, size, bits = words.shape[:-1], math.prod(shape), width(kind, dtype)

@@ -28,7 +28,7 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         ins: the layout of each input, on the mesh's axes; what it closes over is whole.
         outs: the layout of each result.
-        made: what was made of it: its handle, its entry of the trace cache, its derivatives.
+        derived: what was made of it: its handle, its entry of the trace cache, its derivatives.
     """
 
     traced: Traced

@@ -64,7 +64,7 @@ def counters_of(shape: Sequence[int], parts: Sequence[int], coordinates: Sequenc
     Args:
         shape: of the whole tensor.
         parts: how many blocks along each dim.
-        at: which of them, along each dim.
+        coordinates: which of them, along each dim.
 
     Example:
         >>> counters_of((4, 6), (2, 3), (1, 0)).between(0, 4)

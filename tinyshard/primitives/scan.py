@@ -28,7 +28,7 @@ class Scan:
         length: how many rounds.
         reverse: whether the last row comes first.
         keeps: whether the last results are the carries that the rounds were given, for a gradient.
-        made: what was made of it: its derivatives.
+        derived: what was made of it: its derivatives.
     """
 
     body: Traced

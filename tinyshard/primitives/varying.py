@@ -90,7 +90,7 @@ def compare_copies(builder: Builder, region: ManualRegion, along: Along, numbers
         builder: the program, to which the comparison is added.
         region: the region.
         along: the program's axes for names of the region's mesh, none for axes of size 1, and the groups along them.
-        made: the numbers of its results, on their shards.
+        numbers: the numbers of its results, on their shards.
 
     Communication: two all_reduces of each result whose spec leaves an axis out.
     """

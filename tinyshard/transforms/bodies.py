@@ -37,7 +37,7 @@ def traced_body(
     Args:
         function: of tensors of these `metas`; it returns tensors.
         names: what the user calls its arguments, for errors.
-        own_rule: of the body that it replays, if it does.
+        custom_derivative: of the body that it replays, if it does.
     """
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
     with axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it

@@ -35,7 +35,7 @@ class Derived:
     Attributes:
         traced: the graph.
         jit: compiles a function of tensors.
-        made: what is derived from it, by what it is.
+        derived: what is derived from it, by what it is.
     """
 
     traced: Traced

@@ -58,7 +58,7 @@ class Request:
         named: the axes along which it communicates.
         params: its other parameters.
         meta: shape and dtype of the operand, on devices that have one.
-        made: shape and dtype of the result.
+        result: shape and dtype of the result.
     """
 
     name: str

@@ -112,7 +112,7 @@ class GlooCommunicator(Communicator):
 
         Args:
             x: this device's shard; None if it has none.
-            made: shape and dtype of the result, on a device that gets one.
+            result: shape and dtype of the result, on a device that gets one.
             moves: (source position, target position, slices of the source, slices of the target).
         """
         here = devices.index(self._device)

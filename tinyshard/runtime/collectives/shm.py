@@ -104,7 +104,7 @@ class SharedMemoryCommunicator(Communicator):
         first member the result's block.
 
         Args:
-            at: which exchange.
+            moment: which exchange.
             operand: values that the other members read.
             result_nbytes: size of the block, allocated by the first member, of which each member writes a part and
                 which all hold afterwards; 0 for none.

@@ -59,7 +59,7 @@ class Scan:
     Args:
         step: the step.
         bodies: its body.
-        made: shape and dtype of each result.
+        results: shape and dtype of each result.
         place: the GPU on which results are made; None for the CPU.
         values: of the program around it.
     """
