@@ -9,7 +9,7 @@ has a view which is not remembered, or is one, is marked (`_viewed`), and is not
 A handle takes itself for contiguous, since it does not know the strides of its shards. So `reshape` asks for a view
 where torch would copy: whether the view would be one is seen on a tensor without values. `contiguous` asks for nothing:
 what it gives is the handle itself, also where torch would copy. Where a user's function runs inside a call, as under
-`grad`, what it has so treated is not changed any more (`one_transform`).
+`grad`, what it has so treated is not changed any more (`transform_scope`).
 """
 
 from __future__ import annotations

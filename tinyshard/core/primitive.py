@@ -16,7 +16,7 @@ package's interpreters of a graph ask for.
     inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
-    goal        the axes of its program: a layout that these must say if it `insists`, else if they can
+    goal        the axes of its program: a layout that these must say if `fixes_axes`, else if they can
     graphs      who looks for primitives: the graphs that it holds              it holds none
     text        `compile.text`: a line of a graph's text                        as an op of torch
 
@@ -147,7 +147,7 @@ class Rules:
         return frozenset().union(*given)
 
     def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str] | None:
-        """The lines of a graph's text, `made` being "%3: f32[8] ="; None for a line as an op of torch has."""
+        """The lines of a graph's text, `result` being "%3: f32[8] ="; None for a line as an op of torch has."""
         return None
 
 
@@ -157,7 +157,7 @@ class Primitive(Rules, Generic[P]):
     Attributes:
         name: of the op.
         several: whether it takes and returns a list of tensors; else it takes and returns one.
-        insists: whether the axes of a program are chosen by its goal before the layouts of the operands.
+        fixes_axes: whether the axes of a program are chosen by its goal before the layouts of the operands.
         asks: whether the devices ask for a value, on which it depends what they run.
     """
 

@@ -49,7 +49,7 @@ def _four(x, y, a, b, c, d):  # type: ignore[no-untyped-def]
 
 @_compiled
 def _raw(key0, key1, starts, run, row, position, size, high, low, out):  # type: ignore[no-untyped-def]
-    """The random words of the next `size` counters, from place `at` of run number `row` on."""
+    """The random words of the next `size` counters, from place `position` of run number `row` on."""
     done = 0
     while done < size:
         take = min(run - position, size - done)

@@ -53,7 +53,7 @@ def of_words(words: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype,
 
     Args:
         words: int32[..., n]; words beyond those that are needed are left over.
-        shape: of the elements, for each leading index of `made`.
+        shape: of the elements, for each leading index of `words`.
     """
     batch, size, bits = words.shape[:-1], math.prod(shape), width(kind, dtype)
     words = words[..., : word_count(shape, kind, dtype)]
