@@ -323,13 +323,6 @@ SHARDING = (
 
 PARTITION = (
     Fault(
-        "all_reduce forgotten after an op over a cut dim",
-        "tinyshard/partition/partitioner.py",
-        "return [None if x is None else reduce_partial(builder, x) for x in results]",
-        "return list(results)",
-        ("tests/unit/test_partition.py::test_an_op_exchanges_what_it_must",),
-    ),
-    Fault(
         "rows become columns by an all_to_all with its dims exchanged",
         "tinyshard/partition/reshard.py",
         '(("split", other), ("join", d))',
@@ -447,8 +440,8 @@ COMPILE = (
     Fault(
         "all_reduce forgotten in a jitted function after a product over a cut dim",
         "tinyshard/compile/spmd.py",
-        "done.append(x if isinstance(x, UnalignedVar) else reduce_partial(builder, walk.placed(x)))",
-        "done.append(x if isinstance(x, UnalignedVar) else walk.placed(x))",
+        "done.append(x if isinstance(x, UnalignedVar | Value) else reduce_partial(builder, walk.placed(x)))",
+        "done.append(x if isinstance(x, UnalignedVar | Value) else walk.placed(x))",
         ("tests/unit/test_lowering.py::test_a_contraction_over_a_sharded_dim_has_exactly_one_reduction",),
     ),
     Fault(

@@ -26,7 +26,7 @@ from tinyshard.core.layout import Layout
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner
-from tinyshard.partition.reshard import ShardedVar
+from tinyshard.partition.reshard import ShardedVar, reduce_partial
 from tinyshard.runtime.controller.refs import Wanted
 
 AXES = ((5, 2), (2, 5), (2, 2), (2, 2, 2))
@@ -190,7 +190,8 @@ def hold(op: Any, call: Call, seed: str) -> Outcome | None:
     args, kwargs = tree_unflatten(whole, form)
     expected = op(*args, **kwargs)
     args, kwargs = tree_unflatten(operands, form)
-    results = partitioner.finish(builder, partitioner.apply(builder, op, tuple(args), kwargs))
+    applied = partitioner.apply(builder, op, tuple(args), kwargs)
+    results = [None if x is None else reduce_partial(builder, x) for x in applied]
     made = [x for x in results if x is not None]
     program = builder.finish([x.number for x in made])
     outputs = runtime.run(program, buffers, None)

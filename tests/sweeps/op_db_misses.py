@@ -59,7 +59,6 @@ MISSES: dict[str, Refusal] = {
     **_rows("written", ("eager", "jit"), "_batch_norm_with_update"),
     **_rows("refused", ("jit",), "allclose equal item"),  # a Python value is asked for
     **_rows("refused", ("jit",), "istft"),  # torch reads a value to check it
-    **_rows("refused", ("gradient",), "nn.functional.linear_cross_entropy.chunked_none"),  # out= of its own tensors
 }
 # one op of torch under several names
 ONE_OP = {

@@ -21,7 +21,7 @@ from tinyshard.core.collectives import COLLECTIVES, group_positions, local_slice
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Builder, Program
 from tinyshard.partition import partitioner
-from tinyshard.partition.reshard import ShardedVar, reshard
+from tinyshard.partition.reshard import ShardedVar, reduce_partial, reshard
 from tinyshard.runtime.controller.refs import Wanted
 
 F32 = torch.float32
@@ -299,7 +299,8 @@ def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(l
         whole.append(x)
         operands.append(value)
         buffers.append(runtime.put(blocks, None))
-    (made,) = partitioner.finish(builder, partitioner.apply(builder, torch.ops.aten.cat.default, (operands,), {}))
+    (joined,) = partitioner.apply(builder, torch.ops.aten.cat.default, (operands,), {})
+    made = reduce_partial(builder, joined)
     (buffer,) = runtime.run(builder.finish([made.number]), buffers, None)
     layout = Layout(tuple(range(8)), (2, 2, 2), made.dims)
     expected = torch.cat(whole)

@@ -1,4 +1,4 @@
-"""A Program together with what the controller must know to call it: where its inputs must lie and how its results do.
+"""An executable: a program with its input and output layouts.
 
 One op on Arrays and a whole jitted function are made and called in the same way:
 
@@ -23,7 +23,7 @@ from tinyshard.compile.explain import explain_gathers
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
-from tinyshard.core.program import Builder, Program
+from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
 from tinyshard.runtime import lifecycle
@@ -216,27 +216,27 @@ def close_program(
     builder: Builder,
     assignment: DeviceAssignment,
     inputs: Sequence[ShardedVar],
-    results: Sequence[ShardedVar | UnalignedVar | None],
-    numbers: Sequence[int],
+    results: Sequence[ShardedVar | UnalignedVar | Value],
 ) -> Executable:
     """End a program.
 
     Args:
         inputs: as `open_program` gave them.
-        results: how each result lies; None where only running tells.
-        numbers: the number of each result.
+        results: each result, as a bare number where only running tells its shape.
     """
 
     def layout(dims: Any) -> Layout:
         return coarsest(Layout(assignment.devices, builder.axes, dims, assignment.platform))
 
-    def result_of(x: ShardedVar | UnalignedVar) -> tuple[Layout, ShapedType]:
+    def result_of(x: ShardedVar | UnalignedVar | Value) -> tuple[Layout, ShapedType] | None:
+        if isinstance(x, Value):
+            return None
         return coarsest(x.layout) if isinstance(x, UnalignedVar) else layout(x.dims), ShapedType(x.shape, x.dtype)
 
     return Executable(
-        builder.finish(numbers),
+        builder.finish([x.number for x in results]),
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
-        tuple(None if r is None else result_of(r) for r in results),
+        tuple(map(result_of, results)),
     )
 
 

@@ -24,7 +24,6 @@ from tinyshard.compile.executable import (
     open_program,
 )
 from tinyshard.compile.look_ahead import LookAhead
-from tinyshard.compile.tracing import Traced
 from tinyshard.core import collector
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, coarsest
@@ -44,40 +43,45 @@ Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's a
 
 @in_trace_thread(collector.paused)
 def compile_graph(
-    traced: Traced, inputs: Sequence[InputSpec], assignment: DeviceAssignment, outputs: Sequence[Layout | None]
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[InputSpec],
+    assignment: DeviceAssignment,
+    outputs: Sequence[Layout | None] | None = None,
 ) -> Executable:
-    """Partition a traced function.
+    """Partition a graph on whole tensors: that of a traced function, or of one op.
 
     Args:
-        traced: the function.
-        inputs: its tensor arguments, then what it closes over.
+        graph: what to compute. Its output is one node, or a list of nodes.
+        inputs: the tensors that it takes.
         assignment: where it will run.
         outputs: the layout that each tensor output is to have; None where the partitioner chooses.
 
     Returns:
         The executable; its inputs are `inputs`.
     """
-    bound = [
-        (node, primitive, primitive.goal(params, _rank(node))) for node, primitive, params in bound_in(traced.graph)
-    ]
+    bound = [(node, primitive, primitive.goal(params, _rank(node))) for node, primitive, params in bound_in(graph)]
     required = [(node, goal) for node, primitive, goal in bound if goal is not None and primitive.fixes_axes]
     targets = [(node, goal) for node, primitive, goal in bound if goal is not None and not primitive.fixes_axes]
-    wanted = [layout for layout in outputs if layout is not None]
+    wanted = [layout for layout in outputs or () if layout is not None]
     builder, variables, written, musts = open_program(
         assignment, inputs, [*(layout for _, layout in targets), *wanted], [layout for _, layout in required]
     )
     asked = zip([*required, *targets], [*musts, *written[: len(targets)]], strict=True)
     walk = Partitioner(builder, {node: (layout, on_axes) for (node, layout), on_axes in asked})
-    results = evaluate(traced.graph, walk, variables, walk.values)
+    results = evaluate(graph, walk, variables, walk.values)
+    results = results if isinstance(results, list | tuple) else [results]
     finals = iter(zip(wanted, written[len(targets) :], strict=True))
-    outputs_placed = [
-        x if asked is None else walk.constrained_to(x, *next(finals)) for x, asked in zip(results, outputs, strict=True)
+    placed = [
+        x if asked is None else walk.constrained_to(x, *next(finals))
+        for x, asked in zip(results, outputs or [None] * len(results), strict=True)
     ]
     done = []
-    for x in outputs_placed:  # after all of them: then it is known where each input is put
+    for x in placed:  # after all of them: then it is known where each input is put
         x = walk.settled_layout(x)
-        done.append(x if isinstance(x, UnalignedVar) else reduce_partial(builder, walk.placed(x)))
-    return close_program(builder, assignment, variables, done, [x.number for x in done])
+        if x is not None:
+            done.append(x if isinstance(x, UnalignedVar | Value) else reduce_partial(builder, walk.placed(x)))
+    gaps = tuple(i for i, x in enumerate(placed) if x is None)
+    return replace(close_program(builder, assignment, variables, done), gaps=gaps)
 
 
 def _rank(node: torch.fx.Node) -> int:
@@ -119,8 +123,7 @@ class Partitioner(Interpreter):
         if result is not NotImplemented:
             return result
         args, kwargs = tree_map_only((ShardedVar, UnalignedVar), self.value, (args, kwargs))
-        kwargs = partitioner.on_cpu(kwargs)
-        if len(op._schema.returns) == 1 and isinstance(node.meta["val"], torch.Tensor):
+        if len(op._schema.returns) == 1 and isinstance(node.meta.get("val"), torch.Tensor):
             later = deferred.deferred(op, args, kwargs, self.type_of(node))
             if later is not None:
                 return later
@@ -138,9 +141,11 @@ class Partitioner(Interpreter):
         op: Any = node.target
         self.builder.where = node.meta.get("custom", {}).get("where")
         try:
-            outputs = partitioner.apply(self.builder, op, args, kwargs)
+            outputs: Sequence[Any] = partitioner.apply(self.builder, op, args, kwargs)
         except partitioner.UnknownShape as error:
-            raise unknown_shape_error(op, self.builder.where) from error
+            if "val" in node.meta:
+                raise unknown_shape_error(op, self.builder.where) from error
+            outputs = partitioner.apply_unknown(self.builder, op, args, kwargs)  # alone in its graph: nothing follows
         returns = op._schema.returns
         single = len(returns) == 1 and "List" not in str(returns[0].type)
         return outputs[0] if single else outputs

@@ -221,7 +221,7 @@ def _compiled(
     shapes = [tuple(node.meta["val"].shape) for node in traced.results]
     layouts = [s if s is None else s.checked_layout(shape) for s, shape in zip(named, shapes, strict=True)]
     with default_dtype(traced.default_dtype):
-        executable = compile_graph(traced, specs, assignment, layouts)
+        executable = compile_graph(traced.graph, specs, assignment, layouts)
     if not any(named):
         return executable
     fits = [

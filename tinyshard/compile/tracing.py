@@ -90,7 +90,7 @@ class Traced:
         outputs: for each output leaf (True, its position among the graph's outputs) or (False, a Python value).
         out_tree: how the output leaves are put together.
         kept: objects that the numbers of its ops stand for.
-        custom_derivative: what gives it another derivative than its graph has, as torch.no_grad does, and where; or None.
+        custom_derivative: what gives it another derivative than its graph's, as torch.no_grad does; or None.
         modes: of the modules that it uses; with others the graph may be another one.
         default_dtype: torch's, when it was traced.
     """

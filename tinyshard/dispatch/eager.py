@@ -1,13 +1,13 @@
-"""One torch op on Arrays: found in the cache or partitioned, then called on the devices.
+"""One torch op on Arrays: a graph of one node, compiled as a jitted function is, then called on the devices.
 
-What an op needs is decided once for its operands' shapes, dtypes and layouts, and its other arguments; the resulting
-Program is kept. Calling it again costs one message.
+It is compiled once for its operands' shapes, dtypes and layouts, and its other arguments. Calling it again costs one
+message.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,22 +19,14 @@ from tinyshard.arrays.function_overrides.memory import is_part
 from tinyshard.arrays.placement import device_get
 from tinyshard.arrays.views import remember
 from tinyshard.compile.capture import written
-from tinyshard.compile.executable import (
-    DeviceAssignment,
-    Executable,
-    assignment_of,
-    call,
-    close_program,
-    open_program,
-    spec_of,
-)
-from tinyshard.core import collector
+from tinyshard.compile.executable import DeviceAssignment, Executable, assignment_of, call, spec_of
+from tinyshard.compile.spmd import compile_graph
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
-from tinyshard.core.trace_thread import in_trace_thread
+from tinyshard.core.evaluate import forget_source
+from tinyshard.core.primitive import primitive_of
 from tinyshard.dispatch.inplace import rebind
-from tinyshard.partition import partitioner
 from tinyshard.partition.op_table import is_random, op_traits
 from tinyshard.runtime.cache import Recent
 
@@ -132,7 +124,8 @@ def _executable(
     key = (op, assignment.platform, assignment.devices, *cache_key)
     executable = _executables.get(key)
     if executable is None:
-        executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
+        specs = [spec_of(x, assignment) for x in operands]
+        executable = _executables.put(key, compile_graph(_graph(op, args, kwargs), specs, assignment))
     return executable
 
 
@@ -173,23 +166,23 @@ def _key(tree: Any, assignment: DeviceAssignment) -> Any:
     return (type(tree), repr(tree) if isinstance(tree, _FLOATING) else tree)  # 1, 1.0, True, -0.0 and nan differ
 
 
-@in_trace_thread(collector.paused)
-def _partition(
-    op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
-) -> Executable:
-    """Build the program for an op on operands of these shapes and layouts."""
-    builder, placed, _, _ = open_program(assignment, [spec_of(x, assignment) for x in operands])
-    following = iter(placed)
-    new_args, new_kwargs = tree_map_only(torch.Tensor, lambda x: next(following), (args, kwargs))
-    try:
-        results = partitioner.finish(builder, partitioner.apply(builder, op, new_args, new_kwargs))
-    except partitioner.UnknownShape:
-        count = len(args[1]) if op is torch.ops.aten._histogramdd_bin_edges.default else op_traits(op).returns
-        numbers = partitioner.apply_unknown(builder, op, new_args, new_kwargs, count)
-        return close_program(builder, assignment, placed, [None] * len(numbers), numbers)
-    present = [r for r in results if r is not None]
-    gaps = tuple(i for i, r in enumerate(results) if r is None)
-    return replace(close_program(builder, assignment, placed, present, [r.number for r in present]), gaps=gaps)
+def _graph(op: Any, args: Any, kwargs: Any) -> torch.fx.GraphModule:
+    """The graph of one op: an input for each tensor among its arguments, and what it returns."""
+    graph, names = torch.fx.Graph(), map("x{}".format, itertools.count())
+
+    def placeholder(x: torch.Tensor) -> torch.fx.Node:
+        node = graph.placeholder(next(names))
+        node.meta["val"] = torch.empty(x.shape, dtype=x.dtype, device="meta")
+        return node
+
+    node_args, node_kwargs = tree_map_only(torch.Tensor, placeholder, (args, kwargs))
+    node = graph.call_function(op, node_args, node_kwargs)
+    if primitive_of(op) is not None:  # its own rules ask for the type of its result
+        node.meta["val"] = op(*tree_map_only(torch.fx.Node, lambda x: x.meta["val"], node_args), **kwargs)
+    graph.output(node)
+    module = torch.fx.GraphModule(torch.nn.Module(), graph)
+    forget_source(module)
+    return module
 
 
 Array._dispatch = staticmethod(dispatch)

@@ -180,7 +180,7 @@ def _call(key: Any, function: Any, operands: Sequence[torch.Tensor]) -> list[Arr
     if executable is None:
         with torch.no_grad():
             traced = trace((), function, [spec.meta for spec in specs], lambda: ["a value of torch's own"] * len(specs))
-        executable = _writes.put(key, compile_graph(traced, specs, assignment, [None] * len(traced.outputs)))
+        executable = _writes.put(key, compile_graph(traced.graph, specs, assignment, [None] * len(traced.outputs)))
     return call(executable, operands, assignment)
 
 

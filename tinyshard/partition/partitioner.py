@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -20,12 +20,12 @@ from tinyshard.partition.cat_split import joined
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.plan import as_replicated, local_types, plan
-from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
+from tinyshard.partition.reshard import Dims, ShardedVar, reshard
 from tinyshard.partition.rules.call import is_tensor
 from tinyshard.partition.shape_inference import UnknownShape, check_takes
 from tinyshard.partition.strides import needs_contiguous
 
-__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "finish", "on_cpu", "place", "plan"]
+__all__ = ["UnknownShape", "apply", "apply_unknown", "bring", "place", "plan"]
 
 aten = torch.ops.aten
 
@@ -88,6 +88,8 @@ def emitted(
         The numbers of the results, -1 for one that is None.
     """
     types = [m for m in results if m is not None]
+    if kwargs.get("device") is not None:  # a trace may have named another, as meta; devices compute where they are
+        kwargs = {**kwargs, "device": torch.device("cpu")}
     if op in AS_RESHAPE:
         op, args = aten.reshape.default, (args[0], list(types[0].shape))
     numbers = iter(builder.emit(str(op), args, kwargs, types))
@@ -137,7 +139,7 @@ class _Decomposed(Interpreter):
         self._builder = builder
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        outputs = apply(self._builder, node.target, args, on_cpu(kwargs))
+        outputs = apply(self._builder, node.target, args, kwargs)
         return outputs if isinstance(node.meta["val"], list | tuple) else outputs[0]
 
 
@@ -165,14 +167,6 @@ def _graph(
     return graph
 
 
-def on_cpu(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """What was traced on meta tensors, as torch.func's own rules may be: devices compute where they are."""
-    device = kwargs.get("device")
-    if device is not None and torch.device(device).type == "meta":
-        return {**kwargs, "device": torch.device("cpu")}
-    return dict(kwargs)
-
-
 def place(builder: Builder, have: ShardedVar, dims: Dims) -> ShardedVar:
     """Emit what brings a value to `dims`, partial parts combined; an input that lies nowhere yet is put there."""
     have = _settled(builder, have, replace(have, dims=dims))
@@ -196,22 +190,16 @@ def bring(builder: Builder, have: ShardedVar, want: ShardedVar, op: Any) -> Valu
     return Value(x.number)
 
 
-def apply_unknown(
-    builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
-) -> tuple[int, ...]:
+def apply_unknown(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Value]:
     """Emit an op whose result only running can tell the shape of: every device runs it on whole operands.
 
     Returns:
-        The numbers of its `count` results.
+        The numbers of its results.
     """
+    count = len(args[1]) if op is aten._histogramdd_bin_edges.default else len(op._schema.returns)
 
     def whole(x: ShardedVar) -> Value:
         return _brought(builder, x, as_replicated(x), op, "the shape of its result depends on values")
 
     new_args, new_kwargs = tree_map_only(ShardedVar, whole, (args, kwargs))
-    return builder.emit(str(op), new_args, new_kwargs, [None] * count)
-
-
-def finish(builder: Builder, results: Sequence[ShardedVar | None]) -> list[ShardedVar | None]:
-    """Combine what is still partial: only final values leave a program."""
-    return [None if x is None else reduce_partial(builder, x) for x in results]
+    return [Value(number) for number in builder.emit(str(op), new_args, new_kwargs, [None] * count)]

@@ -105,8 +105,6 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
     builder.where = node.meta.get("custom", {}).get("where")
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
-    if "device" in kwargs and kwargs["device"] is not None:
-        kwargs = {**kwargs, "device": torch.device("cpu")}  # torch.func's own rules may be traced on meta tensors
     # an op that is called for what it does makes none: `_linalg_check_errors` raises where a matrix is singular
     several = value if isinstance(value, list | tuple) else [] if value is None else [value]
     types = [shaped_type_of(x) if isinstance(x, torch.Tensor) else None for x in several]

@@ -1,8 +1,8 @@
 """The op that draws: a key and a shape go in, each element is made of its own counter alone.
 
 Element number i of the whole tensor, in row-major order, is the hash of counter i. So a device that holds a block makes
-just that block: `parts` says in how many blocks each dim is cut, `coordinates` which of them this device has, and the numbers
-are those that one device would have drawn.
+just that block: `parts` says in how many blocks each dim is cut, `coordinates` which of them this device has, and the
+numbers are those that one device would have drawn.
 
     draw(key, [24], [1], [], "uniform", float32)     24 numbers
     draw(key, [24], [8], [2], "uniform", float32)    numbers 6, 7 and 8 of them
