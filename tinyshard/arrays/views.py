@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -113,17 +113,6 @@ def remember(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: Se
         root._views.append(weakref.ref(x))
         if x._origin[2]:
             remembered.setdefault(x._origin[2], []).append(root._views[-1])
-
-
-def frozen(tree: Any) -> Any:
-    """What a tree of arguments is known by: it can be hashed, and tells 1, 1.0 and True apart, -0.0 and 0.0 too."""
-    if isinstance(tree, list | tuple):
-        return (type(tree), *map(frozen, tree))
-    if isinstance(tree, dict):
-        return tuple((name, frozen(value)) for name, value in tree.items())
-    if is_dataclass(tree):
-        return (type(tree), *(frozen(getattr(tree, field.name)) for field in fields(tree)))
-    return (type(tree), repr(tree) if isinstance(tree, float | complex) else tree)
 
 
 def _gives_view(meta: ShapedType, chain: Sequence[Link], shape: Sequence[int]) -> bool:

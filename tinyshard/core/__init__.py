@@ -19,6 +19,7 @@ primitive    an op of tinyshard's own with all its rules: the base of `tinyshard
 evaluate     the one walk over a traced graph, and what interprets it
 leaves       where trees differ from torch's: a key is a leaf, and None an empty tree
 ints         ints as users write them
+keys         keys of caches: what the arguments of an op are known by
 tree         `ts.tree`: torch's pytrees under JAX's names
 device_dtypes which tensors a device can hold
 jax_hints    what to use in place of a name that JAX has and tinyshard has not

@@ -25,13 +25,14 @@ from tinyshard.core.current_trace import this_thread
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
 from tinyshard.core.evaluate import forget_source
+from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.primitive import primitive_of
 from tinyshard.dispatch.inplace import rebind
 from tinyshard.partition.op_table import is_random, op_traits
 from tinyshard.runtime.cache import Recent
 
 MAX_EXECUTABLES = 4096
-_SEVERAL, _FLOATING = (list, tuple), (float, complex)  # every op passes here: `list | tuple` would be made each time
+_SEVERAL = (list, tuple)  # every op passes here: `list | tuple` would be made each time
 
 _executables: Recent[Any, Executable] = Recent(MAX_EXECUTABLES)
 
@@ -163,7 +164,7 @@ def _key(tree: Any, assignment: DeviceAssignment) -> Any:
         return (type(tree), *[_key(item, assignment) for item in tree])
     if isinstance(tree, dict):
         return tuple([(k, _key(v, assignment)) for k, v in tree.items()])
-    return (type(tree), repr(tree) if isinstance(tree, _FLOATING) else tree)  # 1, 1.0, True, -0.0 and nan differ
+    return frozen_leaf(tree)
 
 
 def _graph(op: Any, args: Any, kwargs: Any) -> torch.fx.GraphModule:

@@ -25,11 +25,12 @@ from tinyshard.arrays.array import Array, is_own
 from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, runs_in_batch_norm, statistics_error
 from tinyshard.arrays.refusals import refuse, writes_for_a_module
 from tinyshard.arrays.transfer import move
-from tinyshard.arrays.views import Link, chain_of, follow, frozen, live_views, root_of
+from tinyshard.arrays.views import Link, chain_of, follow, live_views, root_of
 from tinyshard.compile.capture import custom_op_writes, written
 from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
 from tinyshard.compile.spmd import compile_graph
 from tinyshard.compile.tracing import trace
+from tinyshard.core.keys import frozen
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.cache import Recent
 

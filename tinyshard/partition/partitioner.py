@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
 from tinyshard.core.evaluate import Interpreter, evaluate, forget_source
+from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.program import Builder, Reason, Value
 from tinyshard.core.trace_thread import in_trace_thread, in_turn
 from tinyshard.core.types import ShapedType
@@ -53,7 +54,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     planned = plan(op, args, kwargs, builder.axes)
     given, _ = tree_flatten((args, kwargs))
     wanted, form = tree_flatten((planned.args, planned.kwargs))
-    numbers = {x.number: x for x in given if isinstance(x, ShardedVar)}
+    operands = [x for x in given if isinstance(x, ShardedVar)]
     if any(planned.why):
         function = where_cut(op)
         if function is not None:
@@ -65,7 +66,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     why = iter(planned.why)
     for leaf in wanted:
         if isinstance(leaf, ShardedVar):
-            leaf = _brought(builder, numbers[leaf.number], leaf, op, next(why))
+            leaf = _brought(builder, operands[leaf.number], leaf, op, next(why))
         leaves.append(leaf)
     local_args, local_kwargs = tree_unflatten(leaves, form)
     local = local_types(planned.results, builder.axes)
@@ -128,8 +129,7 @@ def graph_of(function: Function, args: Any, kwargs: Any) -> torch.fx.GraphModule
     """
     leaves, form = tree_flatten((tuple(args), dict(kwargs)))
     described = tuple(ShapedType(tuple(x.shape), x.dtype) if is_tensor(x) else x for x in leaves)
-    kinds = tuple(repr(x) if isinstance(x, float | complex) else type(x) for x in described)  # 1, 1.0 and True differ
-    return _graph(function, described, kinds, form, torch.get_default_dtype())
+    return _graph(function, described, tuple(map(frozen_leaf, described)), form, torch.get_default_dtype())
 
 
 class _Decomposed(Interpreter):
@@ -146,7 +146,7 @@ class _Decomposed(Interpreter):
 @lru_cache(maxsize=1024)
 @in_trace_thread(in_turn)
 def _graph(
-    function: Function, described: tuple[Any, ...], kinds: tuple[Any, ...], form: TreeSpec, default: torch.dtype
+    function: Function, described: tuple[Any, ...], key: Any, form: TreeSpec, default: torch.dtype
 ) -> torch.fx.GraphModule:
     """The graph of a function on tensors of these shapes; torch's default dtype is that of floats made of integers."""
     from torch.fx.experimental.proxy_tensor import make_fx

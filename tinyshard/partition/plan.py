@@ -15,9 +15,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from tinyshard.core import collector
+from tinyshard.core.keys import frozen_leaf
 from tinyshard.core.layout import Axes
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
@@ -37,13 +38,17 @@ aten = torch.ops.aten
 _GATHERED = {aten.embedding.default}
 
 
+MOST_PLANS = 4096
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What to do for one op.
 
     Attributes:
         op: the op to run on shards.
-        args, kwargs: its arguments with a ShardedVar for each operand, in the layout that it must have.
+        args, kwargs: its arguments with a ShardedVar for each operand, in the layout that it must have, its number
+            being its position among the operands.
         results: the layout of each flat result, number 0; None for a result that is None.
         why: for each operand why it is gathered, if it is.
     """
@@ -75,12 +80,24 @@ def plan(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], axes: Axes) -> 
         args, kwargs: its arguments, with a ShardedVar for each operand as it is.
         axes: sizes of the program's axes.
 
+    Returns:
+        The plan; the number of an operand in it is its position among the operands.
+
     Raises:
         UnknownShape: only running tells the shape of the result.
     """
+    leaves, form = tree_flatten((args, kwargs))
+    positions = itertools.count()
+    leaves = [replace(x, number=next(positions)) if isinstance(x, ShardedVar) else x for x in leaves]
+    return _plan(op, tuple(leaves), tuple(map(frozen_leaf, leaves)), form, axes, torch.get_default_dtype())
+
+
+@lru_cache(maxsize=MOST_PLANS)
+def _plan(op: Any, leaves: tuple[Any, ...], key: Any, form: TreeSpec, axes: Axes, default: torch.dtype) -> Plan:
+    """The plan: the same for each layer of a network. `key` tells leaves apart that are equal, as 1 and 1.0."""
+    args, kwargs = tree_unflatten(leaves, form)
     op = INSTEAD.get(op, op)
     whole = run_on_meta(op, args, kwargs)
-    leaves, form = tree_flatten((args, kwargs))
     operands = [x for x in leaves if isinstance(x, ShardedVar)]
     if all(x.is_whole for x in operands):
         return replicated_plan(op, args, kwargs, whole, "")
