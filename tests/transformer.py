@@ -74,7 +74,7 @@ def step(model: Transformer) -> Any:
 
 
 def adam(model: Transformer) -> Any:
-    """Adam, the gradients scaled to a norm of at most 1: it gives the loss, the parameters and both moments anew."""
+    """Adam, the gradients scaled to a norm of at most 1: it gives the loss, the parameters and both moments."""
 
     def train(params: Any, first: Any, second: Any, tokens: torch.Tensor) -> Any:
         value, gradients = ts.value_and_grad(loss_of(model))(params, tokens)

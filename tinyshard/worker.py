@@ -79,7 +79,7 @@ def _seconds(word: str) -> float:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:  # nan is neither more nor less: no time would ever be up
-        raise argparse.ArgumentTypeError(f"{word!r} is no number of seconds to wait")
+        raise argparse.ArgumentTypeError(f"{word!r} is not a number of seconds to wait")
     return seconds
 
 

@@ -63,7 +63,7 @@ def test_a_linear_recurrence_over_a_tree_and_its_gradient_are_the_loops():
     "call, kind, words",
     [
         (lambda: ts.lax.associative_scan(torch.add, None), ts.MappingError, "no elements"),
-        (lambda: ts.lax.associative_scan(torch.add, torch.ones(3), axis=1), ts.MappingError, "axis is no dim"),
+        (lambda: ts.lax.associative_scan(torch.add, torch.ones(3), axis=1), ts.MappingError, "axis is not a dim"),
         (
             lambda: ts.lax.associative_scan(torch.add, (torch.ones(3), torch.ones(4))),
             ts.MappingError,

@@ -238,4 +238,4 @@ def test_strangers_who_say_nothing_hold_nothing_up(hosts: Hosts, come: Callable[
 def test_what_is_no_number_of_seconds_is_refused_by_a_worker(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         worker.main(["--controller", "127.0.0.1:1", "--wait", word])
-    assert f"argument --wait: {word!r} is no number of seconds" in capsys.readouterr().err
+    assert f"argument --wait: {word!r} is not a number of seconds" in capsys.readouterr().err

@@ -323,7 +323,7 @@ REFUSED = {
     "several keys": (lambda: R.uniform(R.split(KEY), (3,)), ValueError, "takes one key.*vmap"),
     "several keys to split": (lambda: R.split(R.split(KEY)), ValueError, "takes one key"),
     "a negative size": (lambda: R.normal(KEY, (-1,)), ValueError, "negative size"),
-    "a size that is no int": (lambda: R.normal(KEY, (1.5,)), TypeError, "shape of normal is an int or a tuple"),
+    "a size that is not an int": (lambda: R.normal(KEY, (1.5,)), TypeError, "shape of normal is an int or a tuple"),
     "an int dtype of floats": (lambda: R.uniform(KEY, (3,), torch.int32), TypeError, "makes floats.*float32"),
     "a signed dtype of bits": (lambda: R.bits(KEY, (3,), torch.int32), TypeError, "unsigned"),
     "ints of 64 bits": (lambda: R.randint(KEY, (3,), 0, 9, torch.int64), TypeError, r"\.long\(\)"),

@@ -1,4 +1,4 @@
-"""From layout to layout: the values are those of the tensor cut anew, and the exchanges are the cheap ones."""
+"""From layout to layout: the values are those of the tensor cut again, and the exchanges are the cheap ones."""
 
 from __future__ import annotations
 

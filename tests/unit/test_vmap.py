@@ -339,7 +339,7 @@ WRONG = {
     "another axis_size": (lambda: ts.vmap(lambda v: v, axis_size=5)(X), ValueError, ["5 and 4"]),
     "a negative axis_size": (lambda: ts.vmap(lambda v: v, axis_size=-1), ValueError, ["-1"]),
     "a fraction of an axis_size": (lambda: ts.vmap(lambda v: v, axis_size=2.5), ValueError, ["2.5"]),
-    "a name that is no string": (lambda: ts.vmap(lambda v: v, axis_name=3), ValueError, ["3 (int)"]),
+    "a name that is not a string": (lambda: ts.vmap(lambda v: v, axis_name=3), ValueError, ["3 (int)"]),
     "no function": (lambda: ts.vmap(X), TypeError, ["vmap takes a function"]),
     "a branch on an example": (
         lambda: ts.vmap(lambda v: v if v.sum() > 0 else -v)(X),

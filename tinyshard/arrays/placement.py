@@ -247,7 +247,7 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
 
 
 def _of_python(value: Any, dtype: torch.dtype) -> torch.Tensor:
-    """Python numbers as a tensor of a dtype, rounded once: by way of the default dtype 0.1 is no double any more."""
+    """Python numbers as a tensor of a dtype, rounded once: by way of the default dtype 0.1 is not a double any more."""
     try:
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -269,7 +269,7 @@ def block_until_ready(tree: Any) -> Any:
     """Wait until every Array of a tree is computed.
 
     Args:
-        tree: any tree; leaves that are no Arrays are there already.
+        tree: any tree; leaves that are not Arrays are there already.
 
     Returns:
         The same tree.

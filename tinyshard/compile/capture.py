@@ -214,7 +214,9 @@ class Watch(TorchDispatchMode):
         if op in _DIVIDED_BY_SIZE and args[1].numel() == 0 and args[3] == _MEAN:
             args = (*args[:3], _SUM, *args[4:])
         try:
-            with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
+            with (
+                torch._C.DisableTorchFunction()
+            ):  # what torch calls in order to record an op is not a call of the user's
                 if _is_number_alone(op, args):
                     args = (torch.scalar_tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
                 result = python_numbers.called(recorder.numbers, op, args, kwargs)

@@ -42,7 +42,7 @@ def note_numbers(operands: Sequence[Any], numbers: Sequence[bool]) -> None:
 
 
 def called(numbers: Numbers, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Call an op of a trace, whose result has the dtype that it has where a number is no tensor.
+    """Call an op of a trace, whose result has the dtype that it has where a number is not a tensor.
 
     An arithmetic op computes in the number's own precision, and its result is rounded: `loss * 65536.0` of a 0-d
     float16 is finite where the product is. A comparison rounds the number first.

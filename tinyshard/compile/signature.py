@@ -99,7 +99,7 @@ def bind(
         what: the transformation, for errors.
 
     Raises:
-        DtypeError: an argument is no tensor, or one that no device can hold.
+        DtypeError: an argument is not a tensor, or one that no device can hold.
         StaticArgumentError: a static one cannot be hashed.
 
     Communication: none.
@@ -293,7 +293,7 @@ def as_operands(leaves: Sequence[Any], names: Callable[[], Sequence[str]], what:
     there eager ops do not round it either. A complex number likewise.
 
     Raises:
-        DtypeError: a leaf is no tensor, array or number.
+        DtypeError: a leaf is not a tensor, array or number.
     """
     given = [leaf for leaf in leaves if leaf is not None]
     operands = [_as_operand(leaf) for leaf in given]

@@ -82,7 +82,7 @@ def all_to_all(stack: Tensor, *, split: int, join: int) -> Tensor:
 
 
 def collective_permute(stack: Tensor, *, pairs: Sequence[tuple[int, int]]) -> Tensor:
-    """For each pair (source, target), target gets the shard of source; a device that is no target gets zeros."""
+    """For each pair (source, target), target gets the shard of source; a device that is not a target gets zeros."""
     source = {target: origin for origin, target in pairs}
     rows = [stack[source[i]] if i in source else torch.zeros_like(stack[0]) for i in range(stack.shape[0])]
     return torch.stack(rows)

@@ -24,7 +24,7 @@ def flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], TreeSpec]:
     """The leaves of a tree, and how they are put together.
 
     Args:
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
@@ -43,7 +43,7 @@ def leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
     """The leaves of a tree.
 
     Args:
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
@@ -66,7 +66,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = N
 
     Args:
         function: of a leaf of each tree.
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         rest: further trees with the containers of the first; a leaf of the first may stand for a whole subtree.
         is_leaf: of a part of the first tree: whether it is a leaf, though it is a container or None.
 
@@ -102,7 +102,7 @@ def structure(tree: Any, is_leaf: IsLeaf = None) -> TreeSpec:
     """How the leaves of a tree are put together.
 
     Args:
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
@@ -150,7 +150,7 @@ def flatten_with_path(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[tuple[Pat
     """The leaves of a tree with the path to each, and how they are put together.
 
     Args:
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
@@ -173,7 +173,7 @@ def leaves_with_path(tree: Any, is_leaf: IsLeaf = None) -> list[tuple[Path, Any]
     """The leaves of a tree, each with the path to it.
 
     Args:
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 
     Returns:
@@ -196,7 +196,7 @@ def map_with_path(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: 
 
     Args:
         function: of a path, as `flatten_with_path` has it, and of a leaf of each tree.
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         rest: further trees with the containers of the first; a leaf of the first may stand for a whole subtree.
         is_leaf: of a part of the first tree: whether it is a leaf, though it is a container or None.
 
@@ -227,7 +227,7 @@ def reduce(function: Callable[[Any, Any], Any], tree: Any, *initializer: Any, is
 
     Args:
         function: of what the leaves before have given, and of the next one.
-        tree: any value; what is no container is a leaf.
+        tree: any value; what is not a container is a leaf.
         initializer: what to begin with; without it the first leaf.
         is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
 

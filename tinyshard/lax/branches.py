@@ -75,7 +75,7 @@ def switch(index: Any, branches: Sequence[Branch], *operands: Any, **others: Any
         The result of one function.
 
     Raises:
-        DtypeError: no branches, index is no number without dims, or the results differ in tree, shape or dtype.
+        DtypeError: no branches, index is not a number without dims, or the results differ in tree, shape or dtype.
         ShardingError: inside pmap or shard_map, index may differ between devices, and a collective is inside.
 
     Communication: that of the branch; if any branch communicates, an all_reduce of 4 bytes, by which the devices agree.

@@ -22,7 +22,7 @@ def axis_index(axis_name: Any) -> torch.Tensor:
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a name that is no string, or stands twice.
+        MappingError: a name that is not a string, or stands twice.
 
     Communication: none.
 
@@ -53,7 +53,7 @@ def axis_size(axis_name: Any) -> int:
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a name that is no string, or stands twice.
+        MappingError: a name that is not a string, or stands twice.
 
     Communication: none.
 

@@ -38,7 +38,7 @@ def fori_loop(
         The last value; init_val if there is no number.
 
     Raises:
-        DtypeError: bounds that are no whole numbers, or a value that changes its tree, shape or dtype from round to
+        DtypeError: bounds that are not whole numbers, or a value that changes its tree, shape or dtype from round to
             round.
 
     Communication: that of the body, in each round.

@@ -20,7 +20,7 @@ def axes_of(axis_name: Any) -> tuple[str, ...]:
 
     Raises:
         AxisNameError: a name that is not bound.
-        MappingError: a name that appears twice, or something that is no name.
+        MappingError: a name that appears twice, or something that is not a name.
     """
     axes = tuple(axis_name) if isinstance(axis_name, list | tuple) else (axis_name,)
     for axis in axes:
@@ -79,7 +79,7 @@ def positions_of(rows: Any, what: str) -> Groups:
     except TinyshardError:  # a traced number
         raise
     except TypeError as error:
-        raise MappingError(f"{what}: these are no positions", got=repr(rows), rule="lists of whole numbers") from error
+        raise MappingError(f"{what}: these are not positions", got=repr(rows), rule="lists of whole numbers") from error
 
 
 def dim_of(dim: int, ndim: int, what: str) -> int:
@@ -93,7 +93,7 @@ def dim_of(dim: int, ndim: int, what: str) -> int:
     dim = operator.index(dim)
     if not -ndim <= dim < ndim:
         raise MappingError(
-            f"{what} is no dim of the operand", got=f"{what}={dim}, an operand of {ndim} dims for each of the axis"
+            f"{what} is not a dim of the operand", got=f"{what}={dim}, an operand of {ndim} dims for each of the axis"
         )
     return dim % ndim
 
@@ -107,7 +107,7 @@ def on_leaves(one: Callable[[torch.Tensor, int], Any], operand: Any, adds: str =
         adds: what the collective is called, if it computes with values: then keys are refused.
 
     Raises:
-        DtypeError: a leaf is no tensor, or keys where values are computed with.
+        DtypeError: a leaf is not a tensor, or keys where values are computed with.
     """
 
     def apply(leaf: Any) -> Any:

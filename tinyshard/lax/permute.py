@@ -24,11 +24,11 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
         perm: (source, target) pairs; none twice a source, none twice a target.
 
     Returns:
-        The tree; a position that is no target gets zeros. Its gradient is the ppermute back.
+        The tree; a position that is not a target gets zeros. Its gradient is the ppermute back.
 
     Raises:
         AxisNameError: the name is not bound.
-        MappingError: a source or target that appears twice, or is no position of the axis.
+        MappingError: a source or target that appears twice, or is not a position of the axis.
 
     Communication: over devices one collective_permute; over names of both kinds an all_gather for each such axis.
 
@@ -72,7 +72,7 @@ def _pairs(perm: Any, size: int) -> tuple[tuple[int, int], ...]:
             problem = f"{what} {', '.join(map(str, twice))} appears twice; sources and targets must be unique"
         beyond = sorted({i for i in ends if not 0 <= i < size})
         if beyond:
-            problem = f"{what} {', '.join(map(str, beyond))} is no position of an axis of size {size}"
+            problem = f"{what} {', '.join(map(str, beyond))} is not a position of an axis of size {size}"
     if problem:
         raise MappingError("ppermute's pairs do not fit", got=f"perm={list(pairs)}", rule=problem)
     return pairs
@@ -104,6 +104,6 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
     (sources,) = positions_of([perm], "pshuffle's perm")
     if sorted(sources) != list(range(size)):
         raise MappingError(
-            "perm is no permutation", got=repr(list(sources)), rule=f"it holds each of 0 .. {size - 1} once"
+            "perm is not a permutation", got=repr(list(sources)), rule=f"it holds each of 0 .. {size - 1} once"
         )
     return ppermute(x, axis_name, [(source, target) for target, source in enumerate(sources)])

@@ -29,7 +29,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Raises:
         AxisNameError: the name is not bound.
         MappingError: an axis name that stands twice, or groups that do not fit.
-        DtypeError: a leaf that is no tensor, or keys.
+        DtypeError: a leaf that is not a tensor, or keys.
 
     Communication: over devices one all_reduce; along several axes of which vmap binds some, one for each axis of
     devices; under vmap none. So for pmean, pmax and pmin.
@@ -56,7 +56,7 @@ def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Raises:
         AxisNameError: the name is not bound.
         MappingError: an axis name that stands twice, or groups that do not fit.
-        DtypeError: a leaf that is no tensor, or keys.
+        DtypeError: a leaf that is not a tensor, or keys.
 
     Communication: over devices one all_reduce; under vmap none.
 
@@ -83,7 +83,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Raises:
         AxisNameError: the name is not bound.
         MappingError: an axis name that stands twice, or groups that do not fit.
-        DtypeError: a leaf that is no tensor, keys or complex numbers.
+        DtypeError: a leaf that is not a tensor, keys or complex numbers.
 
     Communication: over devices one all_reduce; under vmap none.
 
@@ -111,7 +111,7 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     Raises:
         AxisNameError: the name is not bound.
         MappingError: an axis name that stands twice, or groups that do not fit.
-        DtypeError: a leaf that is no tensor, keys or complex numbers.
+        DtypeError: a leaf that is not a tensor, keys or complex numbers.
 
     Communication: over devices one all_reduce; under vmap none.
 

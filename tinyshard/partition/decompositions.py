@@ -230,7 +230,7 @@ def _picked(x: torch.Tensor, target: torch.Tensor, weight: Any, ignored: int) ->
     classes = torch.arange(x.shape[dim], device=x.device).reshape([-1, *[1] * (x.dim() - dim - 1)])
     rows = target.unsqueeze(dim)
     weights = x.new_ones(x.shape[dim]) if weight is None else weight
-    # taken by index, for a device refuses a target that is no class, where a comparison finds it nowhere
+    # taken by index, for a device refuses a target that is not a class, where a comparison finds it nowhere
     factors = torch.nn.functional.embedding(torch.where(rows == ignored, 0, rows).long(), weights.unsqueeze(-1))
     return (rows == classes) & (rows != ignored), torch.where(rows == ignored, 0, factors.squeeze(-1))
 

@@ -156,7 +156,7 @@ def _way(
                 least[step.result] = there
                 bound = there + greed * _missing(shape, step.result[0], want[0], axes) * dtype.itemsize
                 heapq.heappush(queue, (bound, length + 1, next(order), there, step.result, (*way, step)))
-    raise AssertionError("every layout can be gathered, and cut anew")
+    raise AssertionError("every layout can be gathered, and cut again")
 
 
 @lru_cache(maxsize=4096)

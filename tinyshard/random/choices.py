@@ -187,7 +187,7 @@ def categorical(
         int32 of that shape.
 
     Raises:
-        DtypeError, DrawError: no key, several keys, logits that are no floats, a shape that does not fit.
+        DtypeError, DrawError: no key, several keys, logits that are not floats, a shape that does not fit.
 
     Communication: as `bits`, and what the maximum along `axis` needs where that is cut.
 

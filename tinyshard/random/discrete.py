@@ -68,7 +68,7 @@ def randint(
         As `bits`. Where tensors of bounds have maxval <= minval it is minval.
 
     Raises:
-        DtypeError: no key, another dtype, bounds that are no ints.
+        DtypeError: no key, another dtype, bounds that are not ints.
         DrawError: several keys, a bad shape, an empty range.
 
     Communication: as `bits`.

@@ -22,7 +22,7 @@ from tinyshard.runtime.controller.lineage import users_line
 
 @dataclass(frozen=True, slots=True)
 class KeyDtype:
-    """The dtype of keys: no dtype of torch, as torch has none for what is no number."""
+    """The dtype of keys: no dtype of torch, as torch has none for what is not a number."""
 
     itemsize: int = 8
 
@@ -71,7 +71,7 @@ class Key:
 
     @property
     def dtype(self) -> KeyDtype:
-        """`key<fry>`, which is no dtype of torch: a key is no number."""
+        """`key<fry>`, which is not a dtype of torch: a key is not a number."""
         return KeyDtype()
 
     @property
@@ -134,7 +134,7 @@ class Key:
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
         raise DtypeError(
-            "keys are no numbers, and have no NumPy array",
+            "keys are not numbers, and have no NumPy array",
             got=f"keys of shape {self.shape}",
             try_="ts.random.key_data(key).numpy() for their words",
         )

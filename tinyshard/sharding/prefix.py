@@ -135,7 +135,7 @@ def paired(
 
 
 def is_container(x: Any) -> bool:
-    """Whether x, of a prefix, is no entry: a list, a tuple, a dict, or of a type that torch's trees know."""
+    """Whether x, of a prefix, is not an entry: a list, a tuple, a dict, or of a type that torch's trees know."""
     return not isinstance(x, PartitionSpec) and (isinstance(x, _BUILT_IN) or not tree_is_leaf(x))
 
 

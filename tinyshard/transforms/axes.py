@@ -64,7 +64,7 @@ def mapped_dims(
 
     Raises:
         MappingError: in_axes do not fit, or name a dim that is not there; sizes differ, or nothing says one.
-        DtypeError: an argument that is to be mapped is no tensor.
+        DtypeError: an argument that is to be mapped is not a tensor.
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
         by_name = f"; by name: {', '.join(kwargs)}" if kwargs else ""

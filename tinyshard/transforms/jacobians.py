@@ -51,7 +51,7 @@ def jacrev(
     Raises:
         DtypeError: an argument that is not real floating-point, an argnums that names one twice, a complex result, or
             a chunk_size below 1.
-        RuntimeError: a result that is no tensor, or one of integers.
+        RuntimeError: a result that is not a tensor, or one of integers.
 
     Communication: that of the function and its transpose.
 
@@ -110,7 +110,7 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
 
     Raises:
         DtypeError: an argument that is not real floating-point, or an argnums that names one twice.
-        RuntimeError: a result that is no tensor.
+        RuntimeError: a result that is not a tensor.
 
     Communication: that of the function.
 

@@ -66,7 +66,7 @@ def jit(
         TracedValueError: when called, if the function branches in Python on a traced value.
         ImmutableError: if it changes an argument or a closed-over tensor in place.
         ShardingError: if committed operands have different devices, or an argument contradicts in_shardings.
-        DtypeError: if an argument is no tensor, jit has no argument of that name, or the shape of a result depends on
+        DtypeError: an argument is not a tensor, jit has no argument of that name, or the shape of a result depends on
             values, as with `nonzero`, a mask as an index, and `torch.linalg.lstsq`.
         StaticArgumentError: if a static argument cannot be hashed, or the function has none of that place or name.
 

@@ -135,7 +135,7 @@ def fitted(what: str, kind: str, tree: Any, values: Any) -> Any:
     leaves, form = trees.flatten(tree)
     if form != wanted:
         got = f"{starred(form)} for {starred(wanted)}"
-        rule = f"a {kind} has the containers of its value: a list is no tuple"
+        rule = f"a {kind} has the containers of its value: a list is not a tuple"
         raise DtypeError(f"{what}'s {kind} is not put together as its value", got=got, rule=rule)
     pairs = zip(leaves, named, strict=True)
     return tree_unflatten([_fitted(what, kind, x, path, value) for x, (path, value) in pairs], form)

@@ -51,7 +51,7 @@ def vmap(
         MappingError: sizes that differ, a dim that is not there, or in_axes that do not fit the arguments.
         TracedValueError: `fun` asks for a value that differs between examples, as `if` does.
         StatefulRandomError: it draws from torch's own generator.
-        DtypeError: `fun` is no function, or a mapped argument no tensor.
+        DtypeError: `fun` is not a function, or a mapped argument is not a tensor.
 
     Communication: that of the batched ops; for plain tensors none.
 

@@ -170,7 +170,7 @@ class GlooCommunicator(Communicator):
         return reduced(self._exchanged(group, torch.stack(x.chunk(group.count, dim))), op)
 
     def collective_permute(self, group: Group, x: Tensor, *, pairs: Any) -> Tensor:
-        """A target gets the operand of its source; a member that is no target gets zeros."""
+        """A target gets the operand of its source; a member that is not a target gets zeros."""
         x = x.contiguous()
         members, place = group.members, group.place
         source = next((s for s, t in pairs if t == place), None)

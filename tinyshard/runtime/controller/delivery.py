@@ -168,7 +168,7 @@ class Deliveries:
         for devices, pieces in delivery.by_socket:  # none, where this is not the I/O thread
             for device in devices:
                 self._calls.links[device].queue(pieces)
-        # only now: what is prepared anew after an interrupt holds the program again
+        # only now: what is prepared again after an interrupt holds the program again
         if isinstance(item, Call) and delivery.is_called:
             self._programs.watch(item.program, item.program.number, item.run.devices)
         self._buffers.drop(delivery.released)

@@ -82,7 +82,7 @@ class Agent:
         return not self.lost
 
     def lose(self, error: OSError) -> None:
-        """Note that its connection has ended by this error, and end it here: an agent that lives connects anew."""
+        """Note that its connection has ended by this error, and end it here: an agent that lives connects again."""
         if self.lost:
             return
         if isinstance(error, ConnectionError):
@@ -246,7 +246,7 @@ class Hosts:
             before.close()
 
     def _refusal(self, role: str, there: Agent | None, facts: dict[str, Any]) -> ConnectionError | None:
-        """Why an agent or a worker's connection may not come in; one that is no RefusedError: it may try again."""
+        """Why an agent or a worker's connection may not come in; one that is not a RefusedError: it may try again."""
         if role != "agent":
             is_known = there is not None and role in connect.WORKER_LINES
             return None if is_known else connect.RefusedError("it belongs to no agent")

@@ -2,7 +2,7 @@
 
 The first touch of a fresh page costs more than most maths, a recycled one nothing. So a block keeps its size, and is
 given again once no member holds it; of those that wait, the pages of some are kept. Only where there is no room for a
-new block, as after hours with values of many sizes, are waiting blocks joined and cut anew.
+new block, as after hours with values of many sizes, are waiting blocks joined and cut again.
 """
 
 from __future__ import annotations
