@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.explicit import Types, type_of
 from tinyshard.arrays.function_overrides.implicit_mutation import (
     call_profiler,
     runs_in_batch_norm,
@@ -32,10 +33,11 @@ from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
+from tinyshard.compile.trace_errors import closed_over_changed, custom_op_writes, unknown_shape_error
 from tinyshard.compile.zero_tangents import propagate_zeros
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.device_dtypes import check_holdable, check_makes_holdable
-from tinyshard.core.errors import DtypeError, ImmutableError, StatefulRandomError
+from tinyshard.core.errors import StatefulRandomError
 from tinyshard.core.trace_thread import raise_interruption
 from tinyshard.partition.decompositions import always
 from tinyshard.partition.op_table import BATCH_NORMS, has_mask, is_random
@@ -58,8 +60,9 @@ class Recorder:
         custom_derivative: what makes the function's derivative another one than its graph's, if something does.
     """
 
-    def __init__(self, fake: Any) -> None:
+    def __init__(self, fake: Any, types: Types | None = None) -> None:
         self.fake = fake
+        self.types = types  # how values are cut along explicit axes
         self.custom_derivative: str | None = None
         self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
@@ -153,6 +156,8 @@ class Recorder:
                 track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
                 known = (x, FunctionalTensor.to_functional(stand_in))
             self.captured[id(x)] = known
+            if self.types is not None:
+                self.types.note(known[1], type_of(x))
         return known[1]
 
 
@@ -213,6 +218,7 @@ class Watch(TorchDispatchMode):
             raise unknown_shape_error(op, where)
         if op in _DIVIDED_BY_SIZE and args[1].numel() == 0 and args[3] == _MEAN:
             args = (*args[:3], _SUM, *args[4:])
+        cut = () if recorder.types is None else recorder.types.of_results(op, args, kwargs)
         try:
             with (
                 torch._C.DisableTorchFunction()
@@ -229,6 +235,8 @@ class Watch(TorchDispatchMode):
                     result = tuple(x.contiguous() for x in result)
                 recorder.note_detached(op, args, kwargs, result)
             recorder.note_made(result)
+            if cut:
+                recorder.types.note_results(result, cut)
             return result
         except DynamicOutputShapeException as error:
             raise unknown_shape_error(op, where) from error
@@ -249,36 +257,6 @@ def written(op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
     given = {a.name: x for a, x in zip(op._schema.arguments, args, strict=False)} | kwargs
     names = [a.name for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
     return tree_leaves([given.get(name) for name in names])
-
-
-def unknown_shape_error(op: Any, where: Where | None) -> DtypeError:
-    """The error for an op whose result has a shape that only running tells."""
-    return DtypeError(
-        "the shape of a result depends on values",
-        got=f"{op} in {where}" if where else str(op),
-        rule="a program has static shapes",
-        try_="torch.where(mask, x, 0), or call it outside of jit",
-    )
-
-
-def closed_over_changed(got: str) -> ImmutableError:
-    """The error for an in-place change of a tensor from outside."""
-    return ImmutableError(
-        "a traced function changes a tensor that it closes over",
-        got=got,
-        rule="a traced function runs once; what it does to outer tensors would happen only then",
-        try_="return the new value, and assign it outside; x.clone() first where you want to write into it",
-    )
-
-
-def custom_op_writes(op: Any, got: str) -> ImmutableError:
-    """The error for an op of a library's that changes its arguments."""
-    return ImmutableError(
-        "a custom op writes into its arguments in place",
-        got=got,
-        rule="Arrays and traced values are immutable, and what a custom op writes cannot be traced",
-        try_=f"a custom op {op._schema.name} with mutates_args=() that returns the new values",
-    )
 
 
 def has_effect(op: Any) -> bool:

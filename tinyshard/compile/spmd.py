@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.function_overrides.memory import check_traced
 from tinyshard.arrays.transfer import transfer
-from tinyshard.compile.capture import unknown_shape_error
 from tinyshard.compile.executable import (
     DeviceAssignment,
     Executable,
@@ -24,6 +23,7 @@ from tinyshard.compile.executable import (
     open_program,
 )
 from tinyshard.compile.look_ahead import LookAhead
+from tinyshard.compile.trace_errors import unknown_shape_error
 from tinyshard.core import collector
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, coarsest

@@ -26,9 +26,10 @@ from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error
 from tinyshard.arrays.refusals import refuse, writes_for_a_module
 from tinyshard.arrays.transfer import move
 from tinyshard.arrays.views import Link, chain_of, follow, live_views, root_of
-from tinyshard.compile.capture import custom_op_writes, written
+from tinyshard.compile.capture import written
 from tinyshard.compile.executable import Executable, assignment_of, call, spec_of
 from tinyshard.compile.spmd import compile_graph
+from tinyshard.compile.trace_errors import custom_op_writes
 from tinyshard.compile.tracing import trace
 from tinyshard.core.keys import frozen
 from tinyshard.core.types import ShapedType

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,11 +16,27 @@ from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.dispatch import eager
+from tinyshard.lax.constraint import reshard
 from tinyshard.primitives.floats import FLOATS, rounded
 from tinyshard.primitives.legacy_threefry import DRAW_ORIGINAL, MOST_WORDS, word_count
 from tinyshard.primitives.random_bits import DRAW
 from tinyshard.random.key_creation import draw_op
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
+
+
+def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A distribution that takes `out_sharding` too: where its numbers are to be, within jit made there."""
+
+    @functools.wraps(draw)
+    def drawn_there(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Tensor:
+        numbers = draw(*args, **kwargs)
+        return numbers if out_sharding is None else reshard(numbers, out_sharding)
+
+    known = inspect.signature(draw)
+    *own, others = known.parameters.values()
+    added = inspect.Parameter("out_sharding", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
+    drawn_there.__signature__ = known.replace(parameters=[*own, added, others])  # type: ignore[attr-defined]
+    return drawn_there
 
 
 def drawn(

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 
+from tinyshard.arrays.explicit import Types
 from tinyshard.compile.capture import capture_outer, has_effect, note_modes
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import DtypeError
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.core.primitive import Primitive, bound_in, primitive_of
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.trace_thread import in_trace_thread
@@ -21,6 +23,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.primitives.branching import agreed, types_of
 from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
 from tinyshard.primitives.inlining import Inliner
+from tinyshard.sharding.named import spec_for
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
@@ -31,6 +34,7 @@ def traced_body(
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]] | None = None,
     custom_derivative: str | None = None,
+    types: Types | None = None,
 ) -> Traced:
     """Trace a function of tensors, in whatever trace, transformation or mapped function it is called.
 
@@ -38,10 +42,11 @@ def traced_body(
         function: of tensors of these `metas`; it returns tensors.
         names: what the user calls its arguments, for errors.
         custom_derivative: of the body that it replays, if it does.
+        types: how its arguments are cut along explicit axes.
     """
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
     with axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
-        traced = trace((), lambda xs: tuple(function(*xs)), metas, names)
+        traced = trace((), lambda xs: tuple(function(*xs)), metas, names, types=types)
     return traced if custom_derivative is None else replace(traced, custom_derivative=custom_derivative)
 
 
@@ -51,6 +56,24 @@ def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
     note_modes(traced.modes)
     recorder.custom_derivative = recorder.custom_derivative or traced.custom_derivative
     return replace(traced, closed=()), [capture_outer(c.value) for c in traced.closed]
+
+
+def layouts_of_results(traced: Traced) -> list[Layout | None]:
+    """The layout of each result of a body along explicit axes; None for those that have no type."""
+    named = zip(traced.results, traced.shardings or [None] * len(traced.results), strict=True)
+    return [None if at is None else at.layout(node.meta["val"].dim()) for node, at in named]
+
+
+def check_carried(what: str, traced: Traced, given: Sequence[Layout]) -> None:
+    """Along explicit axes: raise ShardingError where a round gives its carry another sharding than it was given."""
+    for have, made in zip(given, traced.shardings, strict=False):
+        if made is not None and not is_same_placement(have, made.layout(have.ndim)):
+            raise ShardingError(
+                f"the carry of a {what} changes its sharding from round to round",
+                got=f"given {spec_for(have, made.mesh)!r}, returned {made.spec!r}",
+                rule="along Explicit axes how a value is cut is a part of its type, and a carry has one type",
+                try_="ts.reshard of the first carry, or of what a round returns",
+            )
 
 
 def derived(cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

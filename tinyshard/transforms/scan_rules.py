@@ -16,6 +16,7 @@ import torch
 
 from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.core import axis_names
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Value, values_in
@@ -77,6 +78,20 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_scan(self.params(args), args[0])
+
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        scan = self.params(args)
+        carry, rows, _ = scan.parts(given)
+        bodies.check_carried("scan", scan.body, carry)
+        if any(at.dims[0] for at in rows):
+            raise ShardingError(
+                "a scan goes along a dim that is sharded",
+                got=f"rows of {' and '.join(map(str, scan.taken[scan.carried : scan.carried + scan.rows]))}",
+                rule="each round has a row of dim 0, which is whole on every device",
+                try_="ts.reshard(xs, P(None, ...))",
+            )
+        derived = bodies.layouts_of_results(scan.body)[scan.carried :]
+        return [*carry, *(None if at is None else replace(at, dims=((), *at.dims)) for at in derived)]
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         scan, operands = self.params(args), list(given)

@@ -56,6 +56,12 @@ class WhilePrimitive(FunctionPrimitive[While]):
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_while(self.params(args), args[0])
 
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        loop = self.params(args)
+        carry, _, _ = loop.parts(given)
+        bodies.check_carried("while_loop", loop.body, carry)
+        return carry
+
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         loop = self.params(args)
         carry, of_test, of_body = loop.parts(given)
