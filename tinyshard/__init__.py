@@ -1,6 +1,7 @@
 """tinyshard: JAX's way of parallel computing for torch users, on eight devices that are processes of a laptop.
 
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
+    explicit axes       AxisType get_mesh get_abstract_mesh reshard · out_sharding= of lax.dot lax.einsum lax.reshape
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
@@ -84,7 +85,10 @@ from tinyshard.core.errors import (
 )
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
+from tinyshard.lax.constraint import reshard
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
+from tinyshard.sharding.axis_types import AxisType
+from tinyshard.sharding.current import get_abstract_mesh, get_mesh
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
@@ -115,6 +119,7 @@ __all__ = [
     "AbstractMesh",
     "Array",
     "AxisNameError",
+    "AxisType",
     "CancelledError",
     "CollectiveTimeoutError",
     "Device",
@@ -147,6 +152,8 @@ __all__ = [
     "device_get",
     "device_put",
     "devices",
+    "get_abstract_mesh",
+    "get_mesh",
     "grad",
     "hessian",
     "init",
@@ -163,6 +170,7 @@ __all__ = [
     "optim",
     "pmap",
     "random",
+    "reshard",
     "set_mesh",
     "shard_map",
     "sharding",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
+from tinyshard.arrays.levels import levels
 from tinyshard.arrays.placement import as_sharding
+from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.layout import Layout
 from tinyshard.core.types import ShapedType
@@ -97,10 +100,11 @@ def typeof(x: object) -> str:
     """What a value is: dtype, sizes, and how each dim is cut.
 
     Args:
-        x: an Array, a torch tensor, a ShapeDtypeStruct, or a number.
+        x: an Array, a torch tensor, a ShapeDtypeStruct, or a number; within jit also a traced value.
 
     Returns:
-        Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts.
+        Text as `f32[8@a, 4@b]`; a dim cut by position is written `8/4`, in 4 parts. Of a traced value it says how it is
+        cut along Explicit axes.
 
     Raises:
         DtypeError: no array.
@@ -116,4 +120,22 @@ def typeof(x: object) -> str:
             x = torch.as_tensor(x)
         except (TypeError, ValueError, RuntimeError) as error:
             raise DtypeError("only arrays have a type", got=f"{x!r} ({type(x).__name__})") from error
-    return described(tuple(x.shape), x.dtype, getattr(x, "sharding", None))
+    return described(tuple(x.shape), x.dtype, sharding_in_type(x))
+
+
+def sharding_in_type(x: Any) -> Sharding | None:
+    """That of an Array; of a value that is traced or mapped, how it is cut along explicit axes; None if unknown."""
+    wrapped = levels(x)
+    sharding, types = getattr(wrapped[-1], "sharding", None), getattr(current_recorder(), "types", None)
+    if sharding is None and types is not None and isinstance(x, torch.Tensor):
+        sharding = types.of(wrapped[-1])
+    if len(wrapped) == 1 or sharding is None:
+        return sharding
+    if not isinstance(sharding, NamedSharding) or not sharding.mesh.is_explicit:
+        return None
+    entries = [*sharding.spec, *[None] * (wrapped[-1].dim() - len(sharding.spec))]
+    functorch = torch._C._functorch
+    for each in reversed(wrapped[:-1]):
+        if functorch.is_batchedtensor(each):
+            del entries[functorch.maybe_get_bdim(each)]
+    return NamedSharding(sharding.mesh, PartitionSpec(*entries))

@@ -22,7 +22,7 @@ from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive
 from tinyshard.core.types import ShapedType
-from tinyshard.sharding import Sharding
+from tinyshard.sharding import NamedSharding, Sharding
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,10 @@ class Constraint(Primitive[Target]):
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return partitioner.brought(partitioner.as_it_is(args[0]), *partitioner.goals[node])
+
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        sharding = self.params(args).sharding
+        return [sharding.layout(len(given[0])).dims if isinstance(sharding, NamedSharding) else given[0]]
 
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
         return [f"{made} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]

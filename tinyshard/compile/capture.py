@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.explicit import Types, type_of
 from tinyshard.arrays.function_overrides.implicit_mutation import (
     call_profiler,
     runs_in_batch_norm,
@@ -58,8 +59,9 @@ class Recorder:
         own_rule: what makes the function's derivative another one than its graph's, if something does.
     """
 
-    def __init__(self, fake: Any) -> None:
+    def __init__(self, fake: Any, types: Types | None = None) -> None:
         self.fake = fake
+        self.types = types  # how values are cut along explicit axes
         self.own_rule: str | None = None
         self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
@@ -153,6 +155,8 @@ class Recorder:
                 track_tensor_tree(stand_in, proxy, constant=None, tracer=tracer)
                 known = (x, FunctionalTensor.to_functional(stand_in))
             self.captured[id(x)] = known
+            if self.types is not None:
+                self.types.note(known[1], type_of(x))
         return known[1]
 
 
@@ -213,6 +217,7 @@ class Watch(TorchDispatchMode):
             raise unknown_shape_error(op, where)
         if op in _DIVIDED_BY_SIZE and args[1].numel() == 0 and args[3] == _MEAN:
             args = (*args[:3], _SUM, *args[4:])
+        cut = () if recorder.types is None else recorder.types.of_results(op, args, kwargs)
         try:
             with torch._C.DisableTorchFunction():  # what torch calls in order to record an op is no call of the user's
                 if _is_number_alone(op, args):
@@ -223,6 +228,8 @@ class Watch(TorchDispatchMode):
                     made = tuple(x.contiguous() for x in made)
                 recorder.note_detached(op, args, kwargs, made)
             recorder.note_made(made)
+            if cut:
+                recorder.types.note_results(made, cut)
             return made
         except DynamicOutputShapeException as error:
             raise unknown_shape_error(op, where) from error

@@ -41,6 +41,7 @@ class Signature:
         numbers: which tensor leaves are Python numbers.
         flags: configuration that changes programs, and the mesh that is set.
         around: of what is mapped over devices, the mesh, and the names and sizes of mapped axes around it.
+        types: how the tensor leaves are cut along explicit axes; None without such axes.
     """
 
     tree: TreeSpec
@@ -50,6 +51,7 @@ class Signature:
     numbers: tuple[bool, ...]
     flags: tuple[Any, ...]
     around: tuple[Any, ...] = ()
+    types: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

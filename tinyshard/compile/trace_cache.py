@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 
+from tinyshard.arrays.abstract import described
 from tinyshard.arrays.array import Array, shaped_type_of
+from tinyshard.arrays.explicit import sharding_of
 from tinyshard.arrays.transfer import check_devices
 from tinyshard.compile.executable import (
     DeviceAssignment,
@@ -34,7 +36,7 @@ from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType, default_dtype
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.cache import Recent
-from tinyshard.sharding import Sharding
+from tinyshard.sharding import NamedSharding, Sharding
 from tinyshard.sharding.mesh import AbstractMesh, Mesh
 
 MOST_TRACES = 1024  # of a function, for different signatures
@@ -50,17 +52,17 @@ class TraceCacheEntry:
     Attributes:
         traced: the graph.
         executables: partitioned, by devices and layouts.
-        closed: shapes and dtypes of what it closes over; with others it does not fit.
+        closed: shapes, dtypes and explicit shardings of what it closes over; with others it does not fit.
         derived: its derivatives, once they have been asked for.
     """
 
     traced: Traced
     executables: Recent[Any, Executable] = field(default_factory=lambda: Recent(MOST_PROGRAMS))
-    closed: tuple[ShapedType, ...] = field(init=False)
+    closed: tuple[tuple[ShapedType, NamedSharding | None], ...] = field(init=False)
     derived: Any = None
 
     def __post_init__(self) -> None:
-        self.closed = tuple(c.type for c in self.traced.closed)
+        self.closed = tuple((c.type, c.sharding) for c in self.traced.closed)
 
     @property
     def hides_tensors(self) -> bool:
@@ -73,7 +75,7 @@ class TraceCacheEntry:
         plain = all(is_tensor for is_tensor, _ in (*mine.outputs, *theirs.outputs))
         literal = any(node.op == "get_attr" for node in mine.graph.graph.nodes)
         same = (mine.arguments, self.closed, mine.out_tree) == (theirs.arguments, other.closed, theirs.out_tree)
-        same = same and (mine.own_rule is None) == (theirs.own_rule is None)
+        same = same and (mine.own_rule is None) == (theirs.own_rule is None) and mine.shardings == theirs.shardings
         return plain and not literal and same and mine.graph.code == theirs.graph.code
 
     @functools.cached_property
@@ -147,7 +149,7 @@ class TraceCacheEntry:
             return None
         now = [c.look_up(roots) for c in self.traced.closed]
         found = [x for x in now if x is not None]
-        return found if len(found) == len(now) and tuple(map(shaped_type_of, found)) == self.closed else None
+        return found if len(found) == len(now) and tuple(map(_type_of, found)) == self.closed else None
 
     def changes(self, roots: Sequence[Any]) -> list[str]:
         """What has become of what it closes over, for the tensors that are not as they were."""
@@ -155,12 +157,17 @@ class TraceCacheEntry:
         for name, closed, before in zip(closed_names(self.traced), self.traced.closed, self.closed, strict=True):
             now = closed.look_up(roots)
             if not closed.paths:
-                said.append(f"{name}, a tensor of {before} which it closes over, cannot be found again")
+                said.append(f"{name}, a tensor of {before[0]} which it closes over, cannot be found again")
             elif now is None:
                 said.append(f"{name}, which it closes over, is gone or means something else")
-            elif shaped_type_of(now) != before:
-                said.append(f"{name}, which it closes over: {before}, now {shaped_type_of(now)}")
+            elif _type_of(now) != before:
+                was, is_now = (described(x.shape, x.dtype, sharding) for x, sharding in (before, _type_of(now)))
+                said.append(f"{name}, which it closes over: {was}, now {is_now}")
         return said
+
+
+def _type_of(x: torch.Tensor) -> tuple[ShapedType, NamedSharding | None]:
+    return shaped_type_of(x), sharding_of(x)
 
 
 def refuse_abstract(mesh: Mesh | None, name: str) -> None:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.explicit import Types, sharding_of
 from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, statistics_error
 from tinyshard.arrays.refusals import traced_value_error
 from tinyshard.compile.capture import Recorder, Watch, closed_over_changed, has_effect
@@ -39,6 +40,7 @@ from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interrup
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import PACKAGE, TORCH
 from tinyshard.runtime.controller.lineage import Where
+from tinyshard.sharding import NamedSharding
 
 
 class Closed:
@@ -48,13 +50,15 @@ class Closed:
         paths: the ways to it from the function and its static arguments; none if it was not found, then the tensor
             itself is used.
         type: shape and dtype.
+        sharding: how it is cut along explicit axes.
     """
 
-    __slots__ = ("_kept", "_seen", "paths", "type")
+    __slots__ = ("_kept", "_seen", "paths", "sharding", "type")
 
     def __init__(self, paths: tuple[tuple[PathStep, ...], ...], value: torch.Tensor) -> None:
         self.paths = paths
         self.type = shaped_type_of(value)
+        self.sharding = sharding_of(value)
         self._kept = None if paths else value
         self._seen = weakref.ref(value)
 
@@ -92,6 +96,7 @@ class Traced:
         kept: objects that the numbers of its ops stand for.
         own_rule: what makes its derivative another one than the graph's, as torch.no_grad does, and where; else None.
         modes: of the modules that it uses; with others the graph may be another one.
+        shardings: how each tensor output is cut along explicit axes, None where there are none; empty if not typed.
         default_dtype: torch's, when it was traced.
     """
 
@@ -103,6 +108,7 @@ class Traced:
     kept: tuple[Any, ...] = ()
     own_rule: str | None = None
     modes: tuple[Mode, ...] = ()
+    shardings: tuple[NamedSharding | None, ...] = ()
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     @property
@@ -134,6 +140,7 @@ def trace(
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]],
     numbers: Sequence[bool] = (),
+    types: Types | None = None,
 ) -> Traced:
     """Trace a function.
 
@@ -143,8 +150,10 @@ def trace(
         metas: shapes and dtypes of the tensor arguments.
         names: what a learner would call them, for errors.
         numbers: which of them are Python numbers; by default none.
+        types: how they are cut along explicit axes; None for a function whose values are not typed so.
 
     Raises:
+        ShardingError: along explicit axes, the operands of an op leave open how its result is cut.
         DtypeError: a result is an object of a class that torch's trees do not know, and holds traced values.
         TracedValueError: it branches in Python on a traced value, or asks torch's autograd for a gradient.
         ImmutableError: it changes an argument, or a tensor that it closes over.
@@ -162,13 +171,15 @@ def trace(
     from torch.fx.experimental.proxy_tensor import make_fx
 
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    recorder = Recorder(fake)
+    recorder = Recorder(fake, types)
     result: list[Any] = []
     name = getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
 
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
         recorder.numbers.update((x, None) for x, is_one in zip(stand_ins, numbers, strict=False) if is_one)
+        for x, sharding in zip(stand_ins, () if types is None else types.arguments, strict=False):
+            types.note(x, sharding)
         try:
             out = call(stand_ins)
         finally:  # here torch's tracer goes on, or ends
@@ -182,7 +193,7 @@ def trace(
                 if recorder.rescales_weights:
                     raise max_norm_error()
                 raise closed_over_changed(f"a tensor of shape {tuple(x.shape)}, {x.dtype}")
-        result.extend((leaves, tree))
+        result.extend((leaves, tree, () if types is None else tuple(map(types.of, tensors))))
         return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
 
     try:
@@ -221,13 +232,14 @@ def trace(
     # it may use one without calling it, as `model.forward` does; another one's tensors it would have met
     recorder.note_modes(mode_of(m) for m in modules if is_met(m, met))
     closed = tuple(Closed(tuple(paths.get(id(x), ())), x) for x, _ in recorder.captured.values())
-    leaves, tree = result
+    leaves, tree, shardings = result
     count = iter(range(len(leaves)))
     outputs = tuple((True, next(count)) if isinstance(x, torch.Tensor) else (False, x) for x in leaves)
     # as they are now, for one may have taken a hook away; those made inside are gone
     used = ((mode, mode.module()) for mode in recorder.modes.values())
     modes = tuple(mode_of(x) for mode, x in used if x is not None and x.training is mode.training)
-    return Traced(graph, tuple(metas), closed, outputs, tree, tuple(recorder.kept), recorder.own_rule, modes)
+    kept = tuple(recorder.kept)
+    return Traced(graph, tuple(metas), closed, outputs, tree, kept, recorder.own_rule, modes, shardings)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ package's interpreters of a graph ask for.
     replay      a graph that is run again, to be differentiated or vmapped      the op is called again
     partition   `compile.spmd`: on whole tensors, a part of a program           as an op of torch
     inline      `primitives.inlining`: on shards, inside of a manual region     as an op of torch
+    typed       `arrays.explicit`: how its results are cut                  as an op of torch
     varies      `primitives.varying`: along which axes the results differ       as the operands do
     shardings   the device assignment of a function with it
     goal        the axes of its program: a layout that these must say if it `insists`, else if they can
@@ -137,6 +138,10 @@ class Rules:
     def has_effect(self, args: Sequence[Any]) -> bool:
         """Whether the op stays in a graph though nothing uses its results."""
         return False
+
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        """Along explicit axes: how each result is cut, from how the operands are; NotImplemented as for `partition`."""
+        return NotImplemented
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> Any:
         """The axes along which the results differ between devices, from those along which each operand does.

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from tinyshard.arrays import explicit
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.function_overrides.implicit_mutation import with_new_statistics, writes_statistics
 from tinyshard.arrays.function_overrides.memory import is_part
@@ -129,9 +130,13 @@ def _executable(
 ) -> Executable:
     """The executable for operands of these shapes and layouts: kept, or made now."""
     made = (_key(args, assignment), _key(kwargs, assignment), torch.get_default_dtype())
-    key = (op, assignment.platform, assignment.devices, *made)
+    mesh = assignment.mesh
+    typed = mesh if mesh is not None and mesh.is_explicit and explicit.follows_operands() else None
+    key = (op, assignment.platform, assignment.devices, typed, *made)
     executable = _executables.get(key)
     if executable is None:
+        if typed is not None:
+            explicit.check_eager(typed, op, args, kwargs)
         executable = _executables.put(key, _partition(op, args, kwargs, operands, assignment))
     return executable
 

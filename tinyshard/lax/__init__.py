@@ -4,13 +4,14 @@ reduce      psum pmean pmax pmin
 gather      all_gather psum_scatter
 exchange    all_to_all pswapaxes
 permute     ppermute pshuffle
-index       axis_index axis_size
+index       axis_index axis_size pcast
 scan        scan
 loops       fori_loop map
 while_loop  while_loop
 branches    cond switch
 associative_scan  associative_scan
-constraint  with_sharding_constraint
+constraint  with_sharding_constraint; ts.reshard
+out_sharding  dot einsum reshape: ops of torch's that are told how their result is cut
 operands    what the collectives take: axis names, groups, dims, trees
 
 To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
@@ -22,8 +23,9 @@ from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter
-from tinyshard.lax.index import axis_index, axis_size
+from tinyshard.lax.index import axis_index, axis_size, pcast
 from tinyshard.lax.loops import fori_loop, map
+from tinyshard.lax.out_sharding import dot, einsum, reshape
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
 from tinyshard.lax.scan import scan
@@ -36,8 +38,11 @@ __all__ = [
     "axis_index",
     "axis_size",
     "cond",
+    "dot",
+    "einsum",
     "fori_loop",
     "map",
+    "pcast",
     "pmax",
     "pmean",
     "pmin",
@@ -46,6 +51,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "reshape",
     "scan",
     "switch",
     "while_loop",

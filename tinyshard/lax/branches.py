@@ -10,6 +10,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.explicit import types_within
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.absent import check_others
@@ -161,7 +162,7 @@ def _in_program(index: torch.Tensor, branches: tuple[Branch, ...], operands: tup
 
         return body
 
-    parts = [bodies.used_now(bodies.traced_body(of(branch), metas)) for branch in branches]
+    parts = [bodies.used_now(bodies.traced_body(of(branch), metas, types=types_within(values))) for branch in branches]
     of_made = _check_alike(kinds)
     each = _widened([traced for traced, _ in parts], len(values))
     closed = [x for _, some in parts for x in some]

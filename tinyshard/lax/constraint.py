@@ -1,4 +1,4 @@
-"""The constraint on where an intermediate value of a jitted function lives."""
+"""Where an intermediate value of a jitted function lives: constrained, or moved."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Any
 
 import torch
 
+from tinyshard.arrays.abstract import typeof
 from tinyshard.arrays.constraint import Target, placed_at
+from tinyshard.arrays.explicit import type_of
 from tinyshard.arrays.placement import as_sharding, as_tensor, refuse_on_a_shard
 from tinyshard.core.errors import ShardingError
+from tinyshard.core.layout import is_same_placement
+from tinyshard.sharding import NamedSharding, PartitionSpec
 from tinyshard.sharding.prefix import map_with
 
 
@@ -23,8 +27,10 @@ def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
         The same values, laid out so. Outside of jit it is `device_put`.
 
     Raises:
-        ShardingError: None for a sharding; wrong rank or uneven split; or inside pmap or shard_map, where each device
-            has its own value.
+        ShardingError: None for a sharding; wrong rank or uneven split; along Explicit axes another sharding than the
+            value has; or inside pmap or shard_map, where each device has its own value.
+
+    Along Explicit axes it checks that the value is cut so already, as in JAX: `ts.reshard` moves it.
 
     Communication: what the new layout needs.
 
@@ -52,5 +58,57 @@ def _constrained(x: Any, place: Any) -> Any:
             try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
         )
     x, sharding = x if isinstance(x, torch.Tensor) else as_tensor(x), as_sharding(place)
+    layout, have = sharding.checked_layout(x.shape), type_of(x)
+    if have is not None and not is_same_placement(have.layout(x.dim()), layout):
+        raise ShardingError(
+            "with_sharding_constraint on a value that is cut otherwise",
+            got=f"{typeof(x)}, and {sharding!r}",
+            rule="along Explicit axes it checks how a value is cut, and moves nothing",
+            try_="ts.reshard(x, P(...))",
+        )
+    return placed_at(x, Target(sharding, True))
+
+
+def reshard(tree: Any, out_shardings: Any) -> Any:
+    """Move values to another sharding: a step that an explicit program writes down.
+
+    Args:
+        tree: a tensor or a tree of tensors.
+        out_shardings: a PartitionSpec or a Sharding for every leaf, or a tree of them that is a prefix. A spec is for
+            the mesh that the value is cut over, else for the one that is set.
+
+    Returns:
+        The same values, laid out so; traced ones have the new type at once.
+
+    Raises:
+        ShardingError: None, a spec without a mesh, wrong rank or uneven split; or inside pmap or shard_map, where each
+            device has its own value.
+
+    It can be differentiated: the gradient has the sharding of the value that was given.
+
+    Communication: what the new layout needs.
+
+    In JAX: `jax.sharding.reshard`, for Explicit axes alone; here it moves values along Auto axes too.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=4, runtime="local")
+        >>> mesh = ts.make_mesh((4,), "x", axis_types=(ts.AxisType.Explicit,))
+        >>> x = ts.device_put(torch.zeros(4, 8), ts.NamedSharding(mesh, ts.P("x")))
+        >>> ts.typeof(reshard(x, ts.P(None, "x")))
+        'f32[4, 8@x]'
+    """
+    refuse_on_a_shard("reshard")
+    return map_with("reshard's shardings do not fit its values", _moved, tree, out_shardings)
+
+
+def _moved(x: Any, place: Any) -> Any:
+    x = x if isinstance(x, torch.Tensor) else as_tensor(x)
+    have = type_of(x)
+    if isinstance(place, PartitionSpec) and have is not None:
+        place = NamedSharding(have.mesh, place)
+    if place is None:
+        raise ShardingError("reshard got no sharding", got="None", try_="P() for a value that is whole on every device")
+    sharding = as_sharding(place)
     sharding.checked_layout(x.shape)
     return placed_at(x, Target(sharding, True))

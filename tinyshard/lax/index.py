@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from tinyshard.core import axis_names
+from tinyshard.core.errors import DtypeError
 from tinyshard.lax.operands import axes_of, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
 
@@ -63,3 +64,36 @@ def axis_size(axis_name: Any) -> int:
         tensor([0.2500, 0.2500, 0.2500, 0.2500])
     """
     return axis_total(axes_of(axis_name))
+
+
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """The same value: in JAX a mark that it may differ along an axis, which shard_map's types need there.
+
+    Args:
+        x: a tensor or a tree of tensors.
+        axis_name: a bound name, or a tuple of names.
+        to: "varying".
+
+    Returns:
+        `x`.
+
+    Raises:
+        AxisNameError: the name is not bound.
+        MappingError: a name that is no string, or stands twice.
+        DtypeError: another `to`.
+
+    Communication: none.
+
+    In JAX: with check_vma=True it changes the type, and its transpose is a psum. Here, as there with check_vma=False, a
+    value does not say along which axes it varies; to="reduced" and to="unreduced" are not there.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.vmap(lambda v: pcast(v, "i", to="varying"), axis_name="i")(torch.tensor([7, 8]))
+        tensor([7, 8])
+    """
+    for part in one_by_one(axes_of(axis_name)):
+        axis_names.find(part[0])
+    if to != "varying":
+        raise DtypeError("pcast marks a value as varying", got=f"to={to!r}", try_='to="varying"')
+    return x

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
+from tinyshard.arrays.explicit import types_within
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core.absent import check_others
@@ -177,7 +178,8 @@ def _recorded(f: Any, init: Any, xs: Any, rounds: int, reverse: bool) -> tuple[A
         return [*following, *made]
 
     metas = [*map(shaped_type_of, carry), *(_row_of(x) for x in rows)]
-    traced, closed = bodies.used_now(bodies.traced_body(body, metas, lambda: names))
+    types = types_within([*carry, *rows], len(rows))
+    traced, closed = bodies.used_now(bodies.traced_body(body, metas, lambda: names, types=types))
     made = apply_scan(Scan(traced, len(carry), len(rows), rounds, reverse), [*carry, *rows, *closed])
     return tree_unflatten(made[: len(carry)], form), tree_unflatten(made[len(carry) :], forms[0])
 

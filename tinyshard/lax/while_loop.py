@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.explicit import types_within
 from tinyshard.core.absent import check_others
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
@@ -81,8 +82,8 @@ def _in_program(cond_fun: Any, body_fun: Any, init_val: Any) -> Any:
         return _following(body_fun, values, form)
 
     metas = [shaped_type_of(x) for x in carry]
-    tested, of_test = bodies.used_now(bodies.traced_body(test, metas, lambda: names))
-    traced, of_body = bodies.used_now(bodies.traced_body(body, metas, lambda: names))
+    tested, of_test = bodies.used_now(bodies.traced_body(test, metas, lambda: names, types=types_within(carry)))
+    traced, of_body = bodies.used_now(bodies.traced_body(body, metas, lambda: names, types=types_within(carry)))
     made = apply_while(While(tested, traced, len(carry)), [*carry, *of_test, *of_body])
     return tree_unflatten(made, form)
 

@@ -4,6 +4,8 @@
     named        NamedSharding(mesh, P('a', 'b'))
     positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
     mesh         Mesh, AbstractMesh, make_mesh, set_mesh: devices in a grid whose axes have names
+    current      get_mesh, get_abstract_mesh: the mesh that set_mesh chose
+    axis_types   AxisType: whether values say how they are cut along an axis, or the partitioner
     of_module    `ts.shardings`: of the parameters of a module, by patterns of their names
     mesh_utils   `ts.mesh_utils`: create_device_mesh
     prefix       a tree of shardings that is a prefix of a tree of values
@@ -16,13 +18,16 @@ from __future__ import annotations
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.devices import Device
 from tinyshard.core.layout import Layout
+from tinyshard.sharding.axis_types import AxisType
 from tinyshard.sharding.base import Sharding, SingleDeviceSharding
-from tinyshard.sharding.mesh import AbstractMesh, Mesh
+from tinyshard.sharding.current import get_abstract_mesh, get_mesh
+from tinyshard.sharding.mesh import AbstractMesh, Mesh, set_mesh
 from tinyshard.sharding.named import NamedSharding, P, PartitionSpec, spec_for
 from tinyshard.sharding.positional import PositionalSharding
 
 __all__ = [
     "AbstractMesh",
+    "AxisType",
     "Mesh",
     "NamedSharding",
     "P",
@@ -30,6 +35,9 @@ __all__ = [
     "PositionalSharding",
     "Sharding",
     "SingleDeviceSharding",
+    "get_abstract_mesh",
+    "get_mesh",
+    "set_mesh",
 ]
 
 __getattr__ = _names_of(__name__, __all__)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from numbers import Integral
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from tinyshard.core.errors import MeshError
 from tinyshard.core.layout import Axes, Layout
 from tinyshard.draw.html import mesh_html
 from tinyshard.runtime import lifecycle
+from tinyshard.sharding.axis_types import AxisType, checked_types
+
+_entered: list[Any] = []  # the meshes that were current before each `with mesh:` that runs
 
 
 class Mesh:
@@ -25,13 +28,17 @@ class Mesh:
     Args:
         devices: an array (or nested list) of distinct `Device`s, one dim for each name.
         axis_names: a name for each axis, or one name for a 1-d mesh.
-        others: JAX's axis_types may be None.
+        axis_types: an `AxisType` for each axis, all the same; by default Auto.
+        others: none; an argument that a mesh does not have is refused.
 
     Raises:
-        MeshError: duplicate names, duplicate devices, or a name count that is not the array's rank.
+        MeshError: duplicate names, duplicate devices, a name count that is not the array's rank, or axis_types that are
+            not a type for each axis, or several.
         DtypeError: an argument that a mesh does not have.
 
     Communication: none.
+
+    `with mesh:` makes it the current one, as `with ts.set_mesh(mesh):` does.
 
     Example:
         >>> import tinyshard as ts
@@ -40,7 +47,9 @@ class Mesh:
         ({'a': 4, 'b': 2}, 8)
     """
 
-    def __init__(self, devices: Any, axis_names: str | Sequence[str], **others: Any) -> None:
+    _may_be_manual = False
+
+    def __init__(self, devices: Any, axis_names: str | Sequence[str], axis_types: Any = None, **others: Any) -> None:
         if others:
             check_others(Mesh, others)
         grid = np.array(devices, dtype=object)
@@ -60,8 +69,10 @@ class Mesh:
         grid.setflags(write=False)
         self.devices = grid
         self.axis_names = names
+        self.axis_types = checked_types(axis_types, names, may_be_manual=self._may_be_manual)
+        self.is_explicit = AxisType.Explicit in self.axis_types
         self._device_ids = tuple(d.id for d in grid.flat)
-        self._key = (type(self), self.axis_sizes, names, self._device_ids, self.platform)
+        self._key = (type(self), self.axis_sizes, names, self._device_ids, self.platform, self.axis_types)
 
     @property
     def shape(self) -> dict[str, int]:
@@ -88,16 +99,18 @@ class Mesh:
         """What the devices are: "cpu" or "gpu"."""
         return str(self.devices.flat[0].platform)
 
-    def __enter__(self) -> NoReturn:
-        raise MeshError(
-            "a mesh is not a context manager",
-            got="with mesh:",
-            rule="set_mesh makes it the current one, on which a PartitionSpec can stand for a sharding",
-            try_="with ts.set_mesh(mesh):",
-        )
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The same mesh without its devices."""
+        return AbstractMesh(self.axis_sizes, self.axis_names, axis_types=self.axis_types)
+
+    def __enter__(self) -> Mesh:
+        _entered.append(config.mesh[0])
+        config.mesh[0] = self
+        return self
 
     def __exit__(self, *error: object) -> None:
-        """Never called: `__enter__` raises."""
+        config.mesh[0] = _entered.pop()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mesh) and self._key == other._key
@@ -106,7 +119,9 @@ class Mesh:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{n!r}: {s}' for n, s in self.shape.items())})"
+        sizes = ", ".join(f"{n!r}: {s}" for n, s in self.shape.items())
+        types = "" if set(self.axis_types) == {AxisType.Auto} else f", axis_types={self.axis_types!r}"
+        return f"{type(self).__name__}({sizes}{types})"
 
     def _repr_html_(self) -> str:
         return mesh_html(self.axis_sizes, self.device_ids, self.axis_names, self.platform)
@@ -118,10 +133,11 @@ class AbstractMesh(Mesh):
     Args:
         axis_sizes: size of each axis.
         axis_names: a name for each axis.
-        others: JAX's axis_types may be None.
+        axis_types: an `AxisType` for each axis, all the same; by default Auto.
+        others: none; an argument that a mesh does not have is refused.
 
     Raises:
-        MeshError: a size that is no positive int, duplicate names, or not a name for each size.
+        MeshError: a size that is no positive int, duplicate names, not a name for each size, or axis_types as for Mesh.
         DtypeError: an argument that a mesh does not have.
 
     Communication: none; no process is started.
@@ -131,12 +147,16 @@ class AbstractMesh(Mesh):
         4096
     """
 
-    def __init__(self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str], **others: Any) -> None:
+    _may_be_manual = True  # as `get_abstract_mesh` gives it within shard_map
+
+    def __init__(
+        self, axis_sizes: int | Sequence[int], axis_names: str | Sequence[str], axis_types: Any = None, **others: Any
+    ) -> None:
         check_others(AbstractMesh, others)
         sizes = checked_sizes(axis_sizes, "axis sizes")
         grid = np.empty(math.prod(sizes), dtype=object)
         grid[:] = [Device(i) for i in range(grid.size)]
-        super().__init__(grid.reshape(sizes), axis_names)
+        super().__init__(grid.reshape(sizes), axis_names, axis_types)
 
 
 def _check_names(names: tuple[Any, ...], shape: tuple[int, ...]) -> None:
@@ -162,6 +182,8 @@ def make_mesh(
     axis_shapes: int | Sequence[int],
     axis_names: str | Sequence[str],
     devices: Sequence[Device] | None = None,
+    *,
+    axis_types: Any = None,
     **others: Any,
 ) -> Mesh:
     """Arrange devices in a grid with named axes.
@@ -170,18 +192,20 @@ def make_mesh(
         axis_shapes: size of each axis.
         axis_names: a name for each axis.
         devices: the devices to use, in order; by default the first of `ts.devices()` (this starts the pool).
-        others: JAX's axis_types may be None.
+        axis_types: an `AxisType` for each axis, all the same; by default Auto.
+        others: none; an argument that make_mesh does not have is refused.
 
     Returns:
         A Mesh, its devices in row-major order.
 
     Raises:
-        MeshError: more devices asked for than there are, or names that do not fit.
+        MeshError: more devices asked for than there are, names that do not fit, or axis_types as for Mesh.
         DtypeError: an argument that make_mesh does not have.
 
     Communication: none.
 
-    In JAX: the order follows the hardware's topology. Here it is that of `devices`.
+    In JAX: axes are Explicit where nothing is said; here they are Auto. The order follows the hardware's topology; here it
+    is that of `devices`.
 
     Example:
         >>> import tinyshard as ts
@@ -193,7 +217,7 @@ def make_mesh(
     sizes = checked_sizes(axis_shapes, "mesh shape")
     names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
     _check_names(names, sizes)
-    return Mesh(device_grid(sizes, devices), names)
+    return Mesh(device_grid(sizes, devices), names, axis_types)
 
 
 def checked_sizes(sizes: Any, what: str) -> tuple[int, ...]:

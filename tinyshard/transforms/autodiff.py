@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.explicit import cut_as
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import array
 from tinyshard.compile.capture import capture_arguments
@@ -103,6 +104,7 @@ def _with_gradient(what: str, fun: Function, argnums: int | Sequence[int], has_a
         alone, every = _scalar(what, fun, of.value, has_aux), tuple(range(len(of.leaves)))
         with one_transform():
             slopes, value = torch.func.grad_and_value(alone, argnums=every, has_aux=has_aux)(*of.leaves)
+        slopes = tuple(map(cut_as, slopes, of.leaves))
         return ((value[0], of.aux(value[1])) if has_aux else value), chosen_of(of.arguments(slopes), numbers)
 
     return both
@@ -140,7 +142,7 @@ def vjp(fun: Function, *primals: Any, has_aux: bool = False) -> Any:
 
     def pull(cotangent: Any) -> tuple[Any, ...]:
         cotangents = tuple(tree.leaves(fitted("vjp", "cotangent", capture_arguments(cotangent), value)))
-        return tuple(of.arguments(found[1](cotangents)))
+        return tuple(of.arguments(tuple(map(cut_as, found[1](cotangents), of.leaves))))
 
     return (value, pull, of.aux(found[2])) if has_aux else (value, pull)
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
+from tinyshard.arrays.explicit import Types
 from tinyshard.compile.capture import capture_outer, has_effect, note_modes
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import DtypeError
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import Primitive, bound_in, primitive_of
 from tinyshard.core.program import Builder, Program, Value
@@ -21,6 +22,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.primitives.branching import agreed, types_of
 from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
 from tinyshard.primitives.inlining import Inliner
+from tinyshard.sharding.named import spec_of
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
@@ -31,6 +33,7 @@ def traced_body(
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]] | None = None,
     own_rule: str | None = None,
+    types: Types | None = None,
 ) -> Traced:
     """Trace a function of tensors, in whatever trace, transformation or mapped function it is called.
 
@@ -38,10 +41,11 @@ def traced_body(
         function: of tensors of these `metas`; it returns tensors.
         names: what the user calls its arguments, for errors.
         own_rule: of the body that it replays, if it does.
+        types: how its arguments are cut along explicit axes.
     """
     names = names or (lambda: [f"input {i}" for i in range(len(metas))])
     with axis_names.mapped_to_devices({}):  # names that vmap has bound outside are free in it
-        traced = trace((), lambda xs: tuple(function(*xs)), metas, names)
+        traced = trace((), lambda xs: tuple(function(*xs)), metas, names, types=types)
     return traced if own_rule is None else replace(traced, own_rule=own_rule)
 
 
@@ -51,6 +55,18 @@ def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
     note_modes(traced.modes)
     recorder.own_rule = recorder.own_rule or traced.own_rule
     return replace(traced, closed=()), [capture_outer(c.value) for c in traced.closed]
+
+
+def check_carried(what: str, traced: Traced, given: Sequence[Any]) -> None:
+    """Along explicit axes: raise ShardingError where a round gives its carry another sharding than it was given."""
+    pairs = [(a, b) for a, b in zip(traced.shardings, given, strict=False) if a is not None]
+    if any(a.layout(len(dims)).dims != dims for a, dims in pairs):
+        raise ShardingError(
+            f"the carry of a {what} changes its sharding from round to round",
+            got=", ".join(f"given {spec_of(dims, a.mesh)!r}, returned {a.spec!r}" for a, dims in pairs),
+            rule="along Explicit axes how a value is cut is a part of its type, and a carry has one type",
+            try_="ts.reshard of the first carry, or of what a round returns",
+        )
 
 
 def derived(made: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

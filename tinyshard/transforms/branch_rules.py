@@ -16,6 +16,7 @@ import torch
 from tinyshard.compile import replay
 from tinyshard.compile.replay import gradients, replayed
 from tinyshard.core import axis_names
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Value, values_in
@@ -74,6 +75,19 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_branches(self.params(args), args[0])
+
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        outputs, (first, *others) = self.params(args).outputs, [b.shardings for b in self.params(args).branches]
+        if any(each != first for each in others):
+            raise ShardingError(
+                "the branches of a cond or switch give a result different shardings",
+                got=" and ".join(str([at and at.spec for at in each]) for each in (first, *others)),
+                rule="along Explicit axes how a value is cut is a part of its type, and all branches return one type",
+                try_="ts.reshard of what a branch returns",
+            )
+        ranks = [len(x.shape) for x in outputs]
+        named = zip(ranks, first or [None] * len(ranks), strict=True)
+        return [((),) * n if at is None else at.layout(n).dims for n, at in named]
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         graphs = self.graphs(self.params(args))

@@ -7,6 +7,7 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import has_tangent
+from tinyshard.arrays.explicit import Types, types_of
 from tinyshard.arrays.placement import array, as_sharding, device_put
 from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
@@ -108,7 +110,8 @@ class Jitted:
                 rule="it stands for an array in lower(), and has no values",
                 try_=f"ts.{self.what}({self._name}).lower(...), or a call with Arrays",
             )
-        entry, everything = self._everything(bound, self._in_place(bound))
+        bound, operands = self._typed(bound, self._in_place(bound))
+        entry, everything = self._everything(bound, operands)
         if _is_watched(everything):
             return self._applied(bound, entry, everything)
         executable, assignment = self._executable(bound, entry, everything)
@@ -194,7 +197,8 @@ class Jitted:
         Communication: none; no process is started for abstract arguments.
         """
         bound = self._bind(args, kwargs)
-        entry, everything = self._everything(bound, self._in_place(bound, described=True))
+        bound, operands = self._typed(bound, self._in_place(bound, described=True))
+        entry, everything = self._everything(bound, operands)
 
         def compiled() -> Compiled:
             assignment = self._assignment(entry, everything, bound.names)
@@ -258,7 +262,9 @@ class Jitted:
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
         numbers = bound.signature.numbers
         with progress.doing(f"tracing {self._name}"):
-            return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names, numbers))
+            # a derivative is made of a graph whose values were typed, and gradients are cut as they come
+            types = None if self._is_of_constants else Types(bound.signature.types or ())
+            return TraceCacheEntry(trace(roots, bound.call, bound.signature.metas, bound.names, numbers, types))
 
     # ---- where it runs ----------------------------------------------------------------------------------------
 
@@ -275,21 +281,29 @@ class Jitted:
             for x, place in zip(bound.operands, [*places, *by_name], strict=True)
         ]
 
+    def _typed(self, bound: Bound, operands: list[Any]) -> tuple[Bound, list[Any]]:
+        """The call, and how its operands are cut along explicit axes in its signature; and they."""
+        types = types_of(operands)
+        return (bound if types is None else replace(bound, signature=replace(bound.signature, types=types))), operands
+
     def _assignment(
         self, entry: TraceCacheEntry, operands: Sequence[Any], names: Callable[[], list[str]]
     ) -> DeviceAssignment:
         places = tree_leaves(self._out_shardings, is_leaf=lambda x: isinstance(x, PartitionSpec))
-        results = [as_sharding(p) for p in places if p is not None]
+        results = [*(as_sharding(p) for p in places if p is not None), *filter(None, entry.traced.shardings)]
         return entry.assignment(operands, names, results)
 
     def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
-        """The sharding that out_shardings names for each tensor result; None where the partitioner chooses."""
+        """The sharding that out_shardings or its type names for each tensor result; None where the partitioner chooses."""
+        typed = entry.traced.shardings
         if self._out_shardings is None:
-            return None
+            return typed if any(typed) else None
         asked = self._asked.get(entry)
         if asked is None:
             places = spread(self._misfit_of_results, self._out_shardings, entry.traced.tree_of_results)
-            asked = self._asked[entry] = [p if p is None else as_sharding(p) for p in places]
+            typed = typed or (None,) * len(places)
+            asked = [t if p is None else as_sharding(p) for p, t in zip(places, typed, strict=True)]
+            self._asked[entry] = asked
         return asked
 
 

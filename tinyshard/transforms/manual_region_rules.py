@@ -179,6 +179,9 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
             for number, meta, at in zip(made, region.outputs, map(dims, region.outs), strict=True)
         ]
 
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        return [at.dims for at in self.params(args).outs]
+
     def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[Elsewhere]:
         """On a mesh that the program's axes cannot say."""
         given = zip(operands, region.all_ins, strict=True)

@@ -89,7 +89,7 @@ class OverDevices(Jitted):
             )
         bound = super()._bind(args, kwargs)
         split = self._split(bound)
-        around = (split.mesh, *((n.name, n.size) for n in axis_names.in_scope()))
+        around = (split.mesh, split.ins, *((n.name, n.size) for n in axis_names.in_scope()))
         return replace(bound, signature=replace(bound.signature, around=around), split=split)
 
     def _inlined(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

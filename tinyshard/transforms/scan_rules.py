@@ -8,6 +8,7 @@ partition   one step, whose body is a program of its own: rows are whole along d
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 
 from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.core import axis_names
+from tinyshard.core.errors import ShardingError
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Value, values_in
@@ -77,6 +79,20 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_scan(self.params(args), args[0])
+
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        scan = self.params(args)
+        bodies.check_carried("scan", scan.body, given[: scan.carried])
+        if any(dims[0] for dims in given[scan.carried : scan.carried + scan.rows]):
+            raise ShardingError(
+                "a scan goes along a dim that is sharded",
+                got=f"rows of {' and '.join(map(str, scan.taken[scan.carried : scan.carried + scan.rows]))}",
+                rule="each round has a row of dim 0, which is whole on every device",
+                try_="ts.reshard(xs, P(None, ...))",
+            )
+        rows = zip(scan.given[scan.carried :], scan.body.shardings[scan.carried :] or itertools.repeat(None))
+        stacked = [((), *(((),) * len(x.shape) if at is None else at.layout(len(x.shape)).dims)) for x, at in rows]
+        return [*given[: scan.carried], *stacked]
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         scan, operands = self.params(args), list(given)

@@ -9,16 +9,19 @@ from typing import Any
 
 from torch.utils._pytree import tree_leaves
 
+from tinyshard.arrays.abstract import typeof
+from tinyshard.arrays.explicit import is_explicit, type_of
 from tinyshard.compile.signature import Bound, argument_names
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.core.absent import check_others
-from tinyshard.core.errors import DtypeError, MeshError
-from tinyshard.core.layout import Layout
+from tinyshard.core.errors import DtypeError, MeshError, ShardingError
+from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.core.leaves import shapes_of
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import check_specs
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
+from tinyshard.sharding.named import spec_of
 from tinyshard.sharding.prefix import check_entries, spread, spread_over_arguments
 from tinyshard.transforms.over_devices import OverDevices, Split, region_of
 
@@ -33,10 +36,10 @@ class ShardMapped(OverDevices):
     ) -> None:
         super().__init__(function, ())
         self._mesh = mesh
-        self._in_specs = in_specs if _is_spec(in_specs) else tuple(in_specs)
+        self._in_specs = in_specs if in_specs is None or _is_spec(in_specs) else tuple(in_specs)
         self._out_specs = out_specs
         self._check_vma = check_vma
-        passed = () if _is_spec(self._in_specs) else self._in_specs
+        passed = () if in_specs is None or _is_spec(in_specs) else self._in_specs
         self._static_argnums = tuple(i for i, spec in enumerate(passed) if spec is None)
 
     def _static_now(self, args: Sequence[Any]) -> Sequence[int]:
@@ -62,6 +65,14 @@ class ShardMapped(OverDevices):
                 rule="in_specs say how the positional arguments are cut",
             )
         specs = self._in_specs
+        shapes = [s for s, none in zip(shapes_of((args, kwargs)), bound.signature.nones, strict=True) if not none]
+        if specs is None:
+            types = [type_of(x) for x in bound.operands]
+            ins = [
+                _layout(mesh, P() if have is None else have.spec, shape, len(x.shape))
+                for have, shape, x in zip(types, shapes, bound.operands, strict=True)
+            ]
+            return Split(mesh, tuple(ins), (None,) * len(ins))
         if not _is_spec(specs):
             static = {number for number, _, _ in bound.signature.static}
             check_entries(
@@ -70,12 +81,25 @@ class ShardMapped(OverDevices):
             specs = tuple(spec for i, spec in enumerate(specs) if i not in static)
         names = self._argument_names(bound, len(args))
         asked = spread_over_arguments("shard_map's in_specs", self._name, specs, tuple(args), names)
-        shapes = [s for s, none in zip(shapes_of((args, kwargs)), bound.signature.nones, strict=True) if not none]
         ins = [
             _layout(mesh, P() if spec is None else spec, shape, len(x.shape))
             for spec, shape, x in zip(asked, shapes, bound.operands, strict=True)
         ]
+        if mesh.is_explicit:
+            self._check_places(mesh, bound, ins)
         return Split(mesh, tuple(ins), (None,) * len(ins))
+
+    def _check_places(self, mesh: Mesh, bound: Bound, ins: Sequence[Layout]) -> None:
+        """Along explicit axes an argument is cut as its spec says."""
+        for i, (x, at) in enumerate(zip(bound.operands, ins, strict=True)):
+            have = type_of(x)
+            if have is not None and not is_same_placement(have.layout(len(x.shape)), at):
+                raise ShardingError(
+                    "shard_map's in_specs are not how its argument is sharded",
+                    got=f"argument {bound.names()[i]!r} of {self._name}: {typeof(x)}, and {spec_of(at.dims, mesh)!r}",
+                    rule="along Explicit axes shard_map moves no argument",
+                    try_="ts.reshard(x, P(...)) before it, or no in_specs, which takes arguments as they are",
+                )
 
     def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
         specs = iter(spread(self._misfit_of_results, self._out_specs, out))
@@ -141,7 +165,8 @@ def shard_map(
             lowered.
         in_specs: a PartitionSpec for each argument, or a tree of them that is a prefix: which axes cut which dims.
             Along axes that it does not name, every device gets the same block. None for an argument passes a Python
-            value through as it is, and a tensor as a whole.
+            value through as it is, and a tensor as a whole. Without in_specs, on a mesh of Explicit axes, the arguments
+            are cut as they are.
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
             of one device stands for all.
         axis_names: all names of the mesh, or none, which means all.
@@ -154,7 +179,8 @@ def shard_map(
         A function of whole tensors that returns Arrays. It has `lower`.
 
     Raises:
-        ShardingError: specs that do not fit the arguments or the results, or with check_vma a result as above.
+        ShardingError: specs that do not fit the arguments or the results; along Explicit axes, other specs than the
+            arguments have; or with check_vma a result as above.
         DtypeError: no in_specs, or an argument that shard_map does not have.
         MeshError: no mesh; or axis_names are not those of the mesh.
 
@@ -162,7 +188,7 @@ def shard_map(
 
     In JAX: check_vma is True by default; it also types the values inside, and changes gradients: here psum transposes
     to psum, as there with check_vma=False. axis_names may be a part of the mesh's. Arguments laid out otherwise are
-    moved; in JAX they are moved along Auto axes, and are an error along Explicit ones, which jax.make_mesh makes.
+    moved along Auto axes, and are an error along Explicit ones, which jax.make_mesh makes.
 
     Example:
         >>> import torch
@@ -183,14 +209,14 @@ def shard_map(
         )
     if not callable(f):
         raise DtypeError("shard_map takes a function", got=f"{f!r} ({type(f).__name__})")
-    if in_specs is None:
+    whole = mesh or current_mesh()
+    if in_specs is None and not is_explicit(whole):
         raise DtypeError(
             "shard_map has no in_specs",
             got="in_specs=None",
-            rule="in_specs say how each argument is cut over the mesh",
+            rule="in_specs say how each argument is cut over the mesh; where its axes are Explicit, the arguments do",
             try_="in_specs=P('x'), or P() for arguments that every device gets as a whole",
         )
-    whole = mesh or current_mesh()
     if axis_names and whole is not None and set(axis_names) != set(whole.axis_names):
         raise MeshError(
             "shard_map maps over all axes of its mesh",

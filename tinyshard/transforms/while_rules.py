@@ -56,6 +56,11 @@ class WhilePrimitive(FunctionPrimitive[While]):
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_while(self.params(args), args[0])
 
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        loop = self.params(args)
+        bodies.check_carried("while_loop", loop.body, given[: loop.carried])
+        return given[: loop.carried]
+
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         loop = self.params(args)
         carry, of_test, of_body = loop.parts(given)

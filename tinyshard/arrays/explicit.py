@@ -1,0 +1,248 @@
+"""Explicit mode: how each value is cut is a part of its type, known as its op is traced, by the op's rule of factors.
+
+    x: f32[8@x, 4]   w: f32[4, 8]     x @ w    i k, k j -> i j +k     f32[8@x, 8]: the operands agree
+    x: f32[8, 4@x]   w: f32[4@x, 8]   x @ w    k is cut on both       an error: who should have the sum?
+    x: f32[8@x, 4]   y: f32[8, 4@x]   x + y    i j, i j -> i j        an error: an operand would have to move
+
+It is the engine of `partition` that says so: an op is taken if its plan moves no operand. A plan may always cut what is
+whole. Gradients, and what is called with `out_sharding=`, take the plan as it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.weak import WeakIdKeyDictionary
+
+from tinyshard.arrays.abstract import described, sharding_in_type
+from tinyshard.arrays.constraint import Target, placed_at
+from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.errors import ShardingError
+from tinyshard.core.primitive import primitive_of
+from tinyshard.partition.explicit import Conflict, dims_of_results
+from tinyshard.partition.on_meta import UnknownShape
+from tinyshard.partition.op_table import AS_RESHAPE
+from tinyshard.partition.reshard import Dims, ShardedVar
+from tinyshard.partition.rules import has_rule
+from tinyshard.sharding import NamedSharding, PartitionSpec
+from tinyshard.sharding.mesh import Mesh, current_mesh
+from tinyshard.sharding.named import spec_for, spec_of
+
+aten = torch.ops.aten
+
+_is_chosen: ContextVar[bool] = ContextVar("tinyshard_sharding_is_chosen", default=False)
+
+
+@contextlib.contextmanager
+def chosen() -> Iterator[None]:
+    """In this block the partitioner chooses: the user has said how the result is to be cut."""
+    token = _is_chosen.set(True)
+    try:
+        yield
+    finally:
+        _is_chosen.reset(token)
+
+
+def follows_operands() -> bool:
+    """Whether ops are refused now that leave a choice: neither in a backward pass nor within `chosen`."""
+    return torch._C._current_graph_task_id() == -1 and not _is_chosen.get()
+
+
+def sharding_of(x: Any) -> NamedSharding | None:
+    """How an Array, or a ShapeDtypeStruct, is cut over an explicit mesh; None for any other value."""
+    mesh = getattr(x, "_mesh", None)
+    if mesh is None or not mesh.is_explicit:
+        return None
+    spec = spec_for(x._layout, mesh) if x._layout.devices == mesh.device_ids else None
+    return None if spec is None else NamedSharding(mesh, spec)
+
+
+def type_of(x: Any) -> NamedSharding | None:
+    """How a value, traced and mapped ones too, is cut over an explicit mesh; None for any other value."""
+    sharding = sharding_in_type(x)
+    return sharding if isinstance(sharding, NamedSharding) and sharding.mesh.is_explicit else None
+
+
+def cut_as(g: torch.Tensor, x: Any) -> torch.Tensor:
+    """A gradient, cut as the value that it belongs to, if that is cut along explicit axes."""
+    sharding = type_of(x)
+    return g if sharding is None else placed_at(g, Target(sharding, True))
+
+
+def types_within(values: Sequence[Any], of_rows: int = 0) -> Types | None:
+    """The types of a body that is a part of the trace in progress, if that has some.
+
+    Args:
+        values: what it is given at first; of the last `of_rows` it is given one row, along dim 0, at a time.
+    """
+    around: Types | None = getattr(current_recorder(), "types", None)
+    if around is None:
+        return None
+    found = [type_of(x) for x in values]
+    for i in range(len(values) - of_rows, len(values)):
+        have = found[i]
+        found[i] = None if have is None else NamedSharding(have.mesh, PartitionSpec(*have.spec[1:]))
+    return Types(found, around)
+
+
+def types_of(operands: Sequence[Any]) -> tuple[NamedSharding | None, ...] | None:
+    """How the operands of a call are cut, as a part of its signature; None if no mesh is explicit."""
+    found = tuple(map(sharding_of, operands))
+    return found if any(found) or is_explicit(current_mesh()) else None
+
+
+def is_explicit(mesh: Mesh | None) -> bool:
+    """Whether there is a mesh, and it is explicit."""
+    return mesh is not None and mesh.is_explicit
+
+
+class Types:
+    """How the values of a trace are cut; those that it does not know are whole.
+
+    Args:
+        arguments: how the arguments of the traced function are cut.
+        around: the types of the trace around this one, whose values it closes over.
+
+    Attributes:
+        mesh: whose axes cut them; None as long as no explicit one is there.
+    """
+
+    def __init__(self, arguments: Sequence[NamedSharding | None] = (), around: Types | None = None) -> None:
+        mesh = current_mesh()
+        self.mesh: Mesh | None = mesh if is_explicit(mesh) else None
+        self.arguments = arguments
+        self._around = around
+        self._dims: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        for sharding in arguments:
+            if sharding is not None:
+                self.mesh = self.mesh or sharding.mesh
+
+    def of(self, x: Any) -> NamedSharding | None:
+        """The sharding of a stand-in; None where no mesh is explicit."""
+        if x not in self._dims and self._around is not None:
+            return self._around.of(x)
+        if self.mesh is None:
+            return None
+        return NamedSharding(self.mesh, spec_of(self._of(x), self.mesh))
+
+    def _of(self, x: Any) -> Dims:
+        dims: Dims = self._dims.get(x, ((),) * x.dim())
+        return dims
+
+    def note(self, x: torch.Tensor, sharding: NamedSharding | None) -> None:
+        """A stand-in for a value that is cut so."""
+        if sharding is not None:
+            self.mesh = self.mesh or sharding.mesh
+            if sharding.mesh.device_ids == self.mesh.device_ids:
+                self._dims[x] = sharding.layout(x.dim()).dims
+
+    def of_results(self, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
+        """How the results of an op of the trace are cut; nothing if they are whole.
+
+        Raises:
+            ShardingError: the operands leave a choice.
+        """
+        if self.mesh is None or not any("Tensor" in str(each.type) for each in op._schema.returns):
+            return ()
+        operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        primitive = primitive_of(op)
+        named = NotImplemented if primitive is None else primitive.typed(args, [self._of(x) for x in operands])
+        if named is not NotImplemented:
+            typed: Sequence[Dims] = named
+            return typed
+        if not any(x in self._dims for x in operands):
+            return ()
+
+        def variable(x: torch.Tensor) -> ShardedVar:
+            return ShardedVar(0, tuple(x.shape), x.dtype, self._of(x))
+
+        with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
+            return dims_on(self.mesh, op, *tree_map_only(torch.Tensor, variable, (args, kwargs)))
+
+    def note_results(self, made: Any, cut: Sequence[Dims | None]) -> None:
+        """What an op made is cut so."""
+        for x, dims in zip(tree_leaves(made), cut, strict=False):
+            if isinstance(x, torch.Tensor) and dims is not None:
+                self._dims[x] = dims
+
+
+def dims_on(mesh: Mesh, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
+    """How the results of an op are cut, by the axes of a mesh; nothing where only running tells their shapes.
+
+    Args:
+        mesh: the mesh.
+        op: an OpOverload; what is written in place is cut as by the op of the same name that makes a new value.
+        args, kwargs: its arguments, with a ShardedVar on the mesh's axes for each tensor.
+
+    Raises:
+        ShardingError: the operands leave a choice.
+    """
+    functional = _out_of_place(op)
+    if functional is not op and not has_rule(functional):
+        return [args[0].dims]
+    op = functional
+    try:
+        return dims_of_results(op, args, kwargs, mesh.axis_sizes, refuses=follows_operands())
+    except Conflict as conflict:
+        raise _refusal(mesh, conflict) from None
+    except UnknownShape:
+        return ()
+
+
+def check_eager(mesh: Mesh, op: Any, args: Any, kwargs: Any) -> None:
+    """Refuse an op on Arrays whose shardings leave a choice.
+
+    Raises:
+        ShardingError: they do.
+    """
+
+    def variable(x: Any) -> ShardedVar:
+        sharding = sharding_of(x)
+        dims = ((),) * x.dim() if sharding is None else sharding.layout(x.dim()).dims
+        return ShardedVar(0, tuple(x.shape), x.dtype, dims)
+
+    dims_on(mesh, op, *tree_map_only(torch.Tensor, variable, (args, kwargs)))
+
+
+def _out_of_place(op: Any) -> Any:
+    if not op._schema.is_mutable:
+        return op
+    packet = getattr(aten, op._schema.name.removeprefix("aten::").removesuffix("_"), None)
+    return getattr(packet, op._overloadname, op)
+
+
+def _refusal(mesh: Mesh, conflict: Conflict) -> ShardingError:
+    name = conflict.op._schema.name.split("::")[1]
+    got = " and ".join(
+        described(x.shape, x.dtype, NamedSharding(mesh, spec_of(x.dims, mesh))) for x in conflict.operands
+    )
+    problem, rule, way_out = _KINDS[conflict.kind]
+    if conflict.kind == "blocks" and conflict.op in AS_RESHAPE:
+        way_out = "ts.lax.reshape(x, sizes, out_sharding=P(...)), or "
+    return ShardingError(
+        f"{name}: {problem}",
+        got=f"{got}, by the rule `{conflict.rule}`" if conflict.rule else f"{got}; it has no rule",
+        rule=rule,
+        try_=f"{way_out}ts.reshard(x, P(...)) of an operand",
+    )
+
+
+_STAYS = "along Explicit axes an op runs where its operands are, and none of them is moved"
+# what is in the way -> the problem, the rule, what to try beside reshard
+_KINDS = {
+    "sum": (
+        "contracting dims are sharded, and it is ambiguous how the result should be sharded",
+        "each device has a part of the sum: the result may be whole on every device, or cut",
+        "ts.lax.dot or ts.lax.einsum with out_sharding=P(...), or ",
+    ),
+    "whole": ("a dim is sharded that the op needs whole", _STAYS, ""),
+    "blocks": ("a dim is split or merged where it is sharded", _STAYS, ""),
+    "apart": ("its operands are sharded differently", _STAYS, ""),
+}

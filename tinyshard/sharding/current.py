@@ -1,0 +1,47 @@
+"""Which mesh is current: what `set_mesh` or `with mesh:` chose, and what a mapped function runs on."""
+
+from __future__ import annotations
+
+from tinyshard.core import axis_names
+from tinyshard.sharding.axis_types import AxisType
+from tinyshard.sharding.mesh import AbstractMesh, Mesh, current_mesh
+
+
+def get_mesh() -> Mesh | None:
+    """The mesh that `set_mesh` or `with mesh:` made current.
+
+    Returns:
+        The mesh; None if there is none.
+
+    Communication: none.
+
+    In JAX: an empty mesh where there is none; and an error within jit.
+
+    Example:
+        >>> with AbstractMesh((2,), "x"):
+        ...     get_mesh()
+        AbstractMesh('x': 2)
+    """
+    return current_mesh()
+
+
+def get_abstract_mesh() -> AbstractMesh | None:
+    """The current mesh without its devices; within shard_map and pmap that of the mapped axes, which are Manual there.
+
+    Returns:
+        An AbstractMesh; None if there is no current mesh.
+
+    Communication: none.
+
+    In JAX: an empty mesh where there is none.
+
+    Example:
+        >>> with AbstractMesh((2,), "x", axis_types=(AxisType.Explicit,)):
+        ...     get_abstract_mesh().axis_types
+        (Explicit,)
+    """
+    mapped = {name: axis_names.find(name).size for name in axis_names.device_names()}
+    if mapped:
+        return AbstractMesh(tuple(mapped.values()), tuple(mapped), axis_types=(AxisType.Manual,) * len(mapped))
+    mesh = current_mesh()
+    return None if mesh is None else mesh.abstract_mesh
