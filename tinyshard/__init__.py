@@ -83,9 +83,9 @@ from tinyshard.core.errors import (
     StaticArgumentError,
     TinyshardError,
 )
+from tinyshard.lax.constraint import reshard
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
-from tinyshard.lax.constraint import reshard
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
 from tinyshard.sharding.axis_types import AxisType
 from tinyshard.sharding.current import get_abstract_mesh, get_mesh

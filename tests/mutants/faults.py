@@ -323,6 +323,20 @@ SHARDING = (
 
 PARTITION = (
     Fault(
+        "along explicit axes an operand is moved as along others",
+        "tinyshard/partition/explicit.py",
+        "if any(w[: len(h)] != h for h, w in pairs):",
+        "if False:",
+        ("tests/unit/test_explicit.py::test_where_operands_leave_a_choice_the_error_names_op_shardings_and_a_way_out",),
+    ),
+    Fault(
+        "a product of which both sides are cut along the sum is taken along explicit axes",
+        "tinyshard/partition/explicit.py",
+        "if op in PRODUCTS and any(sum(a in cuts for cuts in cutting) > 1 for a in summed):",
+        "if op in PRODUCTS and any(sum(a in cuts for cuts in cutting) > 2 for a in summed):",
+        ("tests/unit/test_explicit.py::test_where_operands_leave_a_choice_the_error_names_op_shardings_and_a_way_out",),
+    ),
+    Fault(
         "all_reduce forgotten after an op over a cut dim",
         "tinyshard/partition/partitioner.py",
         "return [None if x is None else reduce_partial(builder, x) for x in results]",
@@ -383,6 +397,20 @@ PARTITION = (
 )
 
 ARRAYS = (
+    Fault(
+        "a gradient is left as it comes along explicit axes",
+        "tinyshard/arrays/explicit.py",
+        "return g if sharding is None else placed_at(g, Target(sharding, True))",
+        "return g",
+        ("tests/unit/test_explicit.py::test_a_gradient_is_cut_as_its_value",),
+    ),
+    Fault(
+        "vmap forgets which axis cuts the examples of a constraint",
+        "tinyshard/arrays/constraint.py",
+        "entries.insert(dim, names)",
+        "entries.insert(dim, None)",
+        ("tests/unit/test_explicit.py::test_spmd_axis_name_cuts_the_examples_where_a_sharding_is_named",),
+    ),
     Fault(
         "NumPy's functions of an Array take its values to the host",
         "tinyshard/arrays/function_overrides/ufuncs.py",
@@ -475,9 +503,16 @@ COMPILE = (
         ("tests/unit/test_torch_state.py::test_a_python_float_is_not_rounded_beside_doubles",),
     ),
     Fault(
+        "a trace forgets how what it closes over was cut along explicit axes",
+        "tinyshard/compile/trace_cache.py",
+        "return shaped_type_of(x), sharding_of(x)",
+        "return shaped_type_of(x), None",
+        ("tests/unit/test_explicit.py::test_what_is_closed_over_has_a_type_and_another_one_is_traced_again",),
+    ),
+    Fault(
         "a program keeps the shapes that it closed over at its trace",
         "tinyshard/compile/trace_cache.py",
-        "return found if len(found) == len(now) and tuple(map(shaped_type_of, found)) == self.closed else None",
+        "return found if len(found) == len(now) and tuple(map(_type_of, found)) == self.closed else None",
         "return found if len(found) == len(now) else None",
         ("tests/unit/test_closed_over_shapes.py::test_a_global_of_another_shape_or_dtype_is_traced_again",),
     ),

@@ -7,6 +7,7 @@ gathering      the values of Arrays as plain tensors
 constraint     where a value is to be placed, as one op with its rules
 transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described
+explicit       how values are cut along explicit axes, as a part of their types
 live           live_arrays: which Arrays are alive, and the memory that they take
 refusals       what an Array cannot do that a tensor can: be changed, show its memory
 views          which handles share memory in torch

@@ -3,13 +3,13 @@
 in a trace       the op is recorded; the partitioner brings the value there
 outside of one   the value is put there at once
 gradient         of a constraint: constrained likewise; of a `device_put`: put back to where its argument was
-vmap             left out: the constraint is on each example, and a spec cannot name the mapped dim
+vmap             with spmd_axis_name the mapped dim is cut by it; else left out: a spec cannot name the mapped dim
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,11 +18,12 @@ from torch.autograd import forward_ad
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.transfer import put_plain
+from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive
 from tinyshard.core.types import ShapedType
-from tinyshard.sharding import NamedSharding, Sharding
+from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,12 @@ class Constraint(Primitive[Target]):
     def batch(
         self, params: Target, size: int, dims: Sequence[int | None], *xs: torch.Tensor
     ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
-        return [xs[0].clone()], dims
+        names, sharding, dim = axis_names.cutting(axis_names.level() + 1), params.sharding, dims[0]
+        if not names or not isinstance(sharding, NamedSharding) or dim is None:
+            return [xs[0].clone()], dims
+        entries = [*sharding.spec, *[None] * (xs[0].dim() - 1 - len(sharding.spec))]
+        entries.insert(dim, names)
+        return self.bind(replace(params, sharding=NamedSharding(sharding.mesh, PartitionSpec(*entries))), *xs), dims
 
     def shardings(self, params: Target) -> Sequence[Sharding]:
         assert params.sharding is not None, "others are not recorded"

@@ -136,6 +136,11 @@ class Types:
         dims: Dims = self._dims.get(x, ((),) * x.dim())
         return dims
 
+    def note_arguments(self, stand_ins: Sequence[torch.Tensor]) -> None:
+        """The stand-ins for the arguments of the traced function."""
+        for x, sharding in zip(stand_ins, self.arguments, strict=False):
+            self.note(x, sharding)
+
     def note(self, x: torch.Tensor, sharding: NamedSharding | None) -> None:
         """A stand-in for a value that is cut so."""
         if sharding is not None:

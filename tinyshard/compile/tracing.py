@@ -178,8 +178,8 @@ def trace(
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
         recorder.numbers.update((x, None) for x, is_one in zip(stand_ins, numbers, strict=False) if is_one)
-        for x, sharding in zip(stand_ins, () if types is None else types.arguments, strict=False):
-            types.note(x, sharding)
+        if types is not None:
+            types.note_arguments(stand_ins)
         try:
             out = call(stand_ins)
         finally:  # here torch's tracer goes on, or ends

@@ -65,8 +65,6 @@ NAMES: dict[str, dict[str, str]] = {
         "eval_shape": "ts.jit(f).lower(*args).compile().as_text(), which shows every shape",
         "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
         "checkpoint": "a torch.autograd.Function that computes again in its backward",
-        "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
-        "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "debug_nans": "torch.isfinite(x).all(), of what a function returns",
         "disable_jit": "the function itself; of a jitted one jitted.__wrapped__",
         "clear_caches": "nothing: traces and programs are gone with their function",
@@ -117,8 +115,7 @@ NAMES: dict[str, dict[str, str]] = {
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",
         "psum_invariant": "ts.lax.psum",
-        "pvary": "x itself: here a value does not say over which axes it varies",
-        "pcast": "x itself: here a value does not say over which axes it varies",
+        "pvary": "ts.lax.pcast(x, name, to='varying')",
         "all_reduce": "ts.lax.psum, ts.lax.pmax or ts.lax.pmin",
         "reduce_scatter": "ts.lax.psum_scatter",
         "broadcast": "torch.broadcast_to; of the value of one device ts.lax.all_gather(x, name)[i]",
@@ -155,11 +152,10 @@ NAMES: dict[str, dict[str, str]] = {
         },
     },
     "tinyshard.sharding": {
-        "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
-        "set_mesh": "ts.set_mesh(mesh)",
-        "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
-        "get_abstract_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
-        "AxisType": "nothing: every axis is automatic in jit, and manual in shard_map",
+        "reshard": "ts.reshard(x, ts.P('a'))",
+        "auto_axes": "out_sharding= of ts.lax.dot and its like, or ts.reshard: all axes of a mesh are of one type",
+        "explicit_axes": "a mesh of Explicit axes: all axes of a mesh are of one type",
+        "use_abstract_mesh": "with ts.set_mesh(mesh):",
         "use_mesh": "with ts.set_mesh(mesh):",
         "Shard": "ts.P('a'), which cuts dim 0 over axis 'a'",
         **_OF_DTENSOR,
@@ -215,10 +211,7 @@ _DERIVATIVE = {
 }
 _FORWARDS = {**_DERIVATIVE, "chunk_size": "ts.jacrev(f, chunk_size=n)"}
 
-_DISTRIBUTIONS = """
-bits uniform normal truncated_normal exponential gumbel laplace cauchy logistic randint bernoulli rademacher
-permutation choice categorical
-"""
+_OF_MATMUL = "x.to(dtype) of the operands or of the result"
 
 # function -> an argument of JAX's -> what to do here
 ARGUMENTS: dict[str, dict[str, str]] = {
@@ -232,15 +225,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "global_arg_shapes": "shapes are those of the arguments",
     },
     **{
-        mesh: {"axis_types": "every axis is automatic in jit, and manual in shard_map"}
-        for mesh in ("make_mesh", "Mesh", "AbstractMesh")
-    },
-    **{
         sharding: {"memory_kind": "ts.device_get(x) for values in the host's memory; a sharding names devices alone"}
         for sharding in ("NamedSharding", "SingleDeviceSharding", "PositionalSharding")
     },
     "vmap": {
-        "spmd_axis_name": "ts.device_put(x, sharding) of the whole batch: its mapped dim stays cut",
         "in_dims": "in_axes=",
         "out_dims": "out_axes=",
         "randomness": "ts.random: one key for all, or one for each from ts.random.split(key, n)",
@@ -257,10 +245,9 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "check_rep": "check_vma=, its name today",
         "auto": "nothing: shard_map maps over all axes of its mesh",
     },
-    **{
-        distribution: {"out_sharding": "ts.device_put(draw, sharding); inside of jit each device makes its own block"}
-        for distribution in _DISTRIBUTIONS.split()
-    },
+    "choice": {"out_sharding": "ts.reshard(draw, sharding); inside of jit each device makes its own block"},
+    "dot": dict.fromkeys(("precision", "preferred_element_type"), _OF_MATMUL),
+    "einsum": dict.fromkeys(("precision", "preferred_element_type", "optimize"), _OF_MATMUL),
 }
 
 

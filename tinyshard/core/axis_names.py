@@ -41,6 +41,7 @@ class Name:
 
 
 _scope: ContextVar[tuple[Name, ...]] = ContextVar("tinyshard_names", default=())
+_cut: ContextVar[tuple[tuple[int, tuple[str, ...]], ...]] = ContextVar("tinyshard_spmd_axes", default=())
 _region: ContextVar[int] = ContextVar("tinyshard_region", default=0)
 
 
@@ -98,6 +99,21 @@ def mapped_by_vmap(name: str, size: int, index: torch.Tensor) -> Iterator[None]:
         yield
     finally:
         _scope.reset(token)
+
+
+@contextlib.contextmanager
+def cut_by(names: tuple[str, ...]) -> Iterator[None]:
+    """The dim that the running level of torch.func maps is cut by these axes of a mesh, where a sharding is named."""
+    token = _cut.set((*_cut.get(), (level(), names)))
+    try:
+        yield
+    finally:
+        _cut.reset(token)
+
+
+def cutting(number: int) -> tuple[str, ...]:
+    """The axes of a mesh that cut the dim that a level of torch.func maps."""
+    return dict(_cut.get()).get(number, ())
 
 
 @contextlib.contextmanager

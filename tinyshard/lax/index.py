@@ -92,8 +92,7 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
         >>> ts.vmap(lambda v: pcast(v, "i", to="varying"), axis_name="i")(torch.tensor([7, 8]))
         tensor([7, 8])
     """
-    for part in one_by_one(axes_of(axis_name)):
-        axis_names.find(part[0])
+    axes_of(axis_name)
     if to != "varying":
         raise DtypeError("pcast marks a value as varying", got=f"to={to!r}", try_='to="varying"')
     return x

@@ -93,7 +93,7 @@ def reshape(
         A tensor of this shape, cut so.
 
     Raises:
-        ShardingError: along Explicit axes and without out_sharding, a block of the operand is not a block of the result;
+        ShardingError: along Explicit axes and without out_sharding, blocks of the operand are not blocks of the result;
             or an out_sharding that does not fit.
         DtypeError: dimensions.
 

@@ -4,6 +4,7 @@ rule             how the dims of operands and results correspond, by factors: it
 rules            the rule of each op: tables
 layouts          the layouts of an op's operands and results by its rule: one procedure for all ops
 plan             the plan of an op: these layouts, its arguments for shards, why an operand is gathered
+explicit         how results are cut if no operand is moved: what the types of explicit axes follow
 partitioner      an op, written into a program: its plan, the exchanges before it, the op on shards
 on_meta          the shapes and dtypes that an op makes
 op_table         what neither torch's schemas nor the rules say of ops: tables

@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Axes
 from tinyshard.core.program import Builder
+from tinyshard.core.types import ShapedType
 from tinyshard.partition.decompositions import always, where_cut
 from tinyshard.partition.op_table import ALIASES
 from tinyshard.partition.partitioner import graph_of
@@ -37,8 +38,8 @@ class Conflict(Exception):
         op: the op.
         operands: as they are.
         rule: by which it is computed in parts; "" if it has none.
-        kind: what is in the way: "sum" of a product that is cut on both sides; a dim that must be "whole"; "blocks" that
-            would not be blocks of the result; else operands that are cut "apart".
+        kind: what is in the way: the "sum" of a product that is cut on both sides; a dim that must be "whole"; "blocks"
+            that would not be blocks of the result; or operands that are cut "apart".
     """
 
     op: Any
@@ -98,7 +99,8 @@ class _Parts(Interpreter):
 
 def _check(op: Any, args: Any, kwargs: Any, operands: Sequence[ShardedVar], planned: Plan) -> None:
     """Raise Conflict if the plan moves an operand, or reduces the sum of a product of which both sides are cut."""
-    rule = rule_of(Call.of(op, args, kwargs, planned.results))
+    results = [None if x is None else ShapedType(x.shape, x.dtype) for x in planned.results]
+    rule = rule_of(Call.of(op, args, kwargs, results))
     wanted = [x for x in tree_leaves((planned.args, planned.kwargs)) if isinstance(x, ShardedVar)]
     pairs = [(h, w) for x, y in zip(operands, wanted, strict=True) for h, w in zip(x.dims, y.dims, strict=True)]
     if any(w[: len(h)] != h for h, w in pairs):
@@ -112,9 +114,8 @@ def _check(op: Any, args: Any, kwargs: Any, operands: Sequence[ShardedVar], plan
 def _kind(rule: Rule | None, operands: Sequence[ShardedVar]) -> Literal["whole", "blocks", "apart"]:
     if rule is None:
         return "whole"
-    cut = [
-        dim for x, dims in zip(operands, rule.operands, strict=True) for a, dim in zip(x.dims, dims, strict=True) if a
-    ]
+    pairs = [pair for x, dims in zip(operands, rule.operands, strict=True) for pair in zip(x.dims, dims, strict=True)]
+    cut = [dim for axes, dim in pairs if axes]
     if any(not dim or rule.whole & set(dim) for dim in cut):
         return "whole"
     factors = {f for dim in cut for f in dim}

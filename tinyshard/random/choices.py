@@ -18,11 +18,12 @@ from tinyshard.random.continuous import check_mode, gumbel_of
 from tinyshard.random.discrete import MASK, randint_of
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
-from tinyshard.random.sampling import checked, checked_float, drawn, unit
+from tinyshard.random.sampling import checked, checked_float, drawn, placed, unit
 
 Shape = Sequence[int]
 
 
+@placed
 def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, **others: Any) -> Tensor:
     """A shuffled tensor, or the numbers 0 ... x - 1 shuffled.
 
@@ -31,6 +32,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, **ot
         x: an int, or a tensor.
         axis: the dim along which it is shuffled.
         independent: shuffle each vector along it by itself.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         As x; int32[x] for an int.
@@ -164,6 +166,7 @@ def choice(
     return selected(population, axis, index.reshape(-1)).reshape(made)
 
 
+@placed
 def categorical(
     key: Any,
     logits: Tensor,
@@ -182,6 +185,7 @@ def categorical(
         shape: of the result; its last sizes are those of logits without `axis`.
         replace: whether, for one distribution, an index may be drawn twice.
         mode: of `gumbel`.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         int32 of that shape.

@@ -21,6 +21,7 @@ from tinyshard.random.sampling import (
     checked_parameters,
     drawn,
     number_of,
+    placed,
     unit,
 )
 
@@ -39,13 +40,14 @@ def _of_floats(formula: Callable[[Tensor, list[int], torch.dtype], Tensor]) -> C
     doc = inspect.cleandoc(formula.__doc__ or "")  # Python 3.13 takes the indent off itself
     first, _, rest = doc.partition("\n\n")
     draw.__doc__ = f"{first}\n\n{_ARGUMENTS}{rest}"
-    return draw
+    return placed(draw)
 
 
 _ARGUMENTS = """Args:
     key: one Key.
     shape: of the result.
     dtype: float32 (default), float64, float16 or bfloat16.
+    out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
 Returns:
     As `uniform`.
@@ -58,6 +60,7 @@ Communication: as `uniform`.
 """
 
 
+@placed
 def uniform(
     key: Any, shape: Shape = (), dtype: torch.dtype | None = None, minval: Any = 0.0, maxval: Any = 1.0, **others: Any
 ) -> Tensor:
@@ -68,6 +71,7 @@ def uniform(
         shape: of the result.
         dtype: float32 (default), float64, float16 or bfloat16.
         minval, maxval: numbers, or tensors that broadcast to the shape; these have gradients.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         An uncommitted Array; a plain tensor where a plain key is mapped by torch.func.vmap.
@@ -115,6 +119,7 @@ def normal(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     return drawn(data, sizes, "normal", dtype)
 
 
+@placed
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Shape | None = None, dtype: torch.dtype | None = None, **others: Any
 ) -> Tensor:
@@ -125,6 +130,7 @@ def truncated_normal(
         lower, upper: the bounds: numbers or tensors; -inf and inf for none.
         shape: of the result; by default that of the bounds.
         dtype: float32 (default), float64, float16 or bfloat16.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         Numbers of the open interval, placed as by `uniform`.
@@ -173,6 +179,7 @@ def exponential(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     return -torch.log1p(-unit(data, sizes, dtype))
 
 
+@placed
 def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: str = "low", **others: Any) -> Tensor:
     """Numbers of the Gumbel distribution.
 
@@ -181,6 +188,7 @@ def gumbel(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, mode: 
         shape: of the result.
         dtype: float32 (default), float64, float16 or bfloat16.
         mode: "low", or "high" to draw twice as many bits: values above 16 then occur.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         As `uniform`.

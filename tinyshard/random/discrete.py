@@ -15,7 +15,7 @@ from tinyshard.primitives.floats import rounded
 from tinyshard.random.continuous import check_mode
 from tinyshard.random.keys import DrawError
 from tinyshard.random.making import draw_op
-from tinyshard.random.sampling import check_range, checked, checked_float, checked_parameters, drawn, unit
+from tinyshard.random.sampling import check_range, checked, checked_float, checked_parameters, drawn, placed, unit
 
 Shape = Sequence[int]
 BITS = (torch.uint8, torch.uint16, torch.uint32, torch.uint64)
@@ -23,6 +23,7 @@ INTS = (torch.int8, torch.int16, torch.int32, torch.uint8)
 MASK = 0xFFFFFFFF
 
 
+@placed
 def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Random bits.
 
@@ -30,6 +31,7 @@ def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others
         key: one Key.
         shape: of the result.
         dtype: uint32 (default), uint8, uint16 or uint64.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         An uncommitted Array; a plain tensor where a plain key is mapped by torch.func.vmap.
@@ -53,6 +55,7 @@ def bits(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others
     return drawn(data, sizes, "bits", dtype)
 
 
+@placed
 def randint(
     key: Any, shape: Shape, minval: Any, maxval: Any, dtype: torch.dtype | None = None, **others: Any
 ) -> Tensor:
@@ -63,6 +66,7 @@ def randint(
         shape: of the result.
         minval, maxval: ints, or tensors of ints that broadcast to the shape.
         dtype: int32 (default), int8, int16 or uint8.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         As `bits`. Where tensors of bounds have maxval <= minval it is minval.
@@ -132,6 +136,7 @@ def _clipped(value: Any, low: int, high: int) -> Any:
     return min(max(value, low), high)
 
 
+@placed
 def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "low", **others: Any) -> Tensor:
     """True with probability p.
 
@@ -140,6 +145,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
         p: a float, or a tensor of floats that broadcasts to the shape.
         shape: of the result; by default that of p.
         mode: "low", or "high" to draw twice as many bits: right for p below 1e-7.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         bool, placed as by `bits`.
@@ -173,6 +179,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Shape | None = None, mode: str = "l
     return second * torch.finfo(dtype).eps < p - first
 
 
+@placed
 def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """1 or -1, each with probability one half.
 
@@ -180,6 +187,7 @@ def rademacher(key: Any, shape: Shape = (), dtype: torch.dtype | None = None, **
         key: one Key.
         shape: of the result.
         dtype: any number dtype that has a -1; int32 by default.
+        out_sharding: how the result is cut, a PartitionSpec or a Sharding; None for an uncommitted one.
 
     Returns:
         As `bits`.

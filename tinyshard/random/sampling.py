@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,11 +15,23 @@ from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.dispatch import eager
+from tinyshard.lax.constraint import reshard
 from tinyshard.primitives.floats import FLOATS, rounded
 from tinyshard.primitives.original_counting import DRAW_ORIGINAL, MOST_WORDS, word_count
 from tinyshard.primitives.random_bits import DRAW
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.making import draw_op
+
+
+def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A distribution that takes `out_sharding` too: where its numbers are to be, within jit made there."""
+
+    @functools.wraps(draw)
+    def drawn_there(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Tensor:
+        numbers = draw(*args, **kwargs)
+        return numbers if out_sharding is None else reshard(numbers, out_sharding)
+
+    return drawn_there
 
 
 def drawn(

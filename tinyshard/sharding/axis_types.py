@@ -18,8 +18,8 @@ class AxisType(enum.Enum):
 
     Communication: none.
 
-    In JAX: axes of one mesh may be of several types; here they are all of one. `jax.make_mesh` makes Explicit ones where
-    nothing is said, `ts.make_mesh` Auto ones.
+    In JAX: axes of one mesh may be of several types; here they are all of one. Without axis_types `jax.make_mesh` makes
+    Explicit ones, and `ts.make_mesh` Auto ones.
 
     Example:
         >>> import tinyshard as ts

@@ -204,8 +204,8 @@ def make_mesh(
 
     Communication: none.
 
-    In JAX: axes are Explicit where nothing is said; here they are Auto. The order follows the hardware's topology; here it
-    is that of `devices`.
+    In JAX: without axis_types axes are Explicit; here they are Auto. The order follows the hardware's topology; here
+    it is that of `devices`.
 
     Example:
         >>> import tinyshard as ts

@@ -294,7 +294,7 @@ class Jitted:
         return entry.assignment(operands, names, results)
 
     def _named(self, entry: TraceCacheEntry) -> Sequence[Sharding | None] | None:
-        """The sharding that out_shardings or its type names for each tensor result; None where the partitioner chooses."""
+        """The sharding of each tensor result, by out_shardings or its type; None where the partitioner chooses."""
         typed = entry.traced.shardings
         if self._out_shardings is None:
             return typed if any(typed) else None

@@ -24,7 +24,7 @@ from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
-from tinyshard.core.errors import DtypeError
+from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import FunctionPrimitive, Handle
@@ -137,16 +137,18 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         # a mesh axis of the same name was bound inside of the vmap: within the region the name is the mesh's
         name = here.name if here is not None and here.name not in params.mesh.axis_names else None
         in_axes = tuple(None if d is None else 0 for d in dims)
+        cut = _axes_of_examples(params, axis_names.cutting(axis_names.level() + 1), size)
+        size //= math.prod(params.mesh.axis_sizes[a] for a in cut)
 
         def with_examples(at: Layout) -> Layout:
-            return replace(at, dims=((), *at.dims))
+            return replace(at, dims=(cut, *at.dims))
 
         function = vmap(replayed(params.traced), in_axes=in_axes, axis_name=name, axis_size=size)
         given = list(zip(_metas(params.traced.inputs), params.all_ins, in_axes, strict=True))
         metas = [m if d is None else ShapedType((size, *m.shape), m.dtype) for m, _, d in given]
         ins = [at if d is None else with_examples(at) for _, at, d in given]
         outs = list(map(with_examples, params.outs))
-        batched = _derived(params, ("vmap", in_axes, size, name), function, metas, ins, outs)
+        batched = _derived(params, ("vmap", in_axes, size, name, cut), function, metas, ins, outs)
         fronted = [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)]
         return apply_region(batched, fronted), [0] * len(params.outs)
 
@@ -201,6 +203,21 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         inputs = [f"shard of {x!r}, {spelled(at)}" for x, at in zip(args[0], region.all_ins, strict=True)]
         first = f"{made} mapped({', '.join(map(repr, args[0]))}) over {region.mesh!r}:"
         return [first, *printer.nested(region.traced, inputs, f" as {', '.join(map(spelled, region.outs))}")]
+
+
+def _axes_of_examples(region: ManualRegion, names: Sequence[str], size: int) -> tuple[int, ...]:
+    """The axes of the mesh that cut the examples of a mapped region, as vmap's spmd_axis_name says."""
+    cut = tuple(region.mesh.axis_names.index(name) for name in names if name in region.mesh.axis_names)
+    used = {a for at in (*region.all_ins, *region.outs) for dim in at.dims for a in dim}
+    parts = math.prod(region.mesh.axis_sizes[a] for a in cut)
+    if used & set(cut) or set(names) & named_in(region.traced.graph) or size % parts:
+        raise MappingError(
+            "vmap's spmd_axis_name does not fit the shard_map that it maps",
+            got=f"spmd_axis_name {tuple(names)}, {size} examples, mesh {region.mesh.shape}",
+            rule="the axis cuts the examples evenly, and neither in_specs, out_specs nor a collective use it",
+            try_="another axis of the mesh, or no spmd_axis_name",
+        )
+    return cut
 
 
 MANUAL_REGION = ManualRegionPrimitive()

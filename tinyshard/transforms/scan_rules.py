@@ -8,7 +8,6 @@ partition   one step, whose body is a program of its own: rows are whole along d
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -90,8 +89,9 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
                 rule="each round has a row of dim 0, which is whole on every device",
                 try_="ts.reshard(xs, P(None, ...))",
             )
-        rows = zip(scan.given[scan.carried :], scan.body.shardings[scan.carried :] or itertools.repeat(None))
-        stacked = [((), *(((),) * len(x.shape) if at is None else at.layout(len(x.shape)).dims)) for x, at in rows]
+        ranks = [len(x.shape) for x in scan.given[scan.carried :]]
+        named = zip(ranks, scan.body.shardings[scan.carried :] or [None] * len(ranks), strict=True)
+        stacked = [((), *(((),) * n if at is None else at.layout(n).dims)) for n, at in named]
         return [*given[: scan.carried], *stacked]
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:

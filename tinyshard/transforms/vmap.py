@@ -27,6 +27,7 @@ def vmap(
     out_axes: Any = 0,
     axis_name: str | None = None,
     axis_size: int | None = None,
+    spmd_axis_name: str | tuple[str, ...] | None = None,
     **others: Any,
 ) -> Callable[..., Any]:
     """Map a function over an axis of its arguments: all examples at once, no loop.
@@ -40,6 +41,8 @@ def vmap(
         out_axes: likewise the dim of the results; None for a result that is the same for all examples.
         axis_name: what collectives inside `fun` call the axis.
         axis_size: the number of examples, needed where no argument is mapped.
+        spmd_axis_name: the axis, or axes, of a mesh that cut the examples: in each sharding that `fun` names in
+            `lax.with_sharding_constraint`, `reshard` or `device_put`, and of the blocks of a shard_map in it.
         others: none; an argument that JAX or torch has is refused with what to write in its place.
 
     Returns:
@@ -67,6 +70,9 @@ def vmap(
     if not (axis_name is None or isinstance(axis_name, str)):
         raise MappingError("an axis name is a string", got=f"{axis_name!r} ({type(axis_name).__name__})")
     asked = checked_axis_size(axis_size)
+    cut = (spmd_axis_name,) if isinstance(spmd_axis_name, str) else tuple(spmd_axis_name or ())
+    if not all(isinstance(each, str) for each in cut):
+        raise MappingError("an axis name is a string", got=f"spmd_axis_name={spmd_axis_name!r}")
 
     @functools.wraps(fun)
     def batched(*args: Any, **kwargs: Any) -> Any:
@@ -74,7 +80,7 @@ def vmap(
         leaves = [_operand(x) for x in leaves]
         args, kwargs = tree_unflatten(leaves, form)
         dims, size = mapped_dims("vmap", fun, in_axes, args, kwargs, asked)
-        return _run(fun, leaves, form, dims, out_axes, axis_name, size)
+        return _run(fun, leaves, form, dims, out_axes, axis_name, size, cut)
 
     return batched
 
@@ -87,17 +93,25 @@ def _operand(x: Any) -> Any:
 
 
 def _run(
-    fun: Any, leaves: Sequence[Any], form: Any, dims: Sequence[int | None], out_axes: Any, name: str | None, size: int
+    fun: Any,
+    leaves: Sequence[Any],
+    form: Any,
+    dims: Sequence[int | None],
+    out_axes: Any,
+    name: str | None,
+    size: int,
+    cut: tuple[str, ...],
 ) -> Any:
     found: list[Any] = []  # how the results are put together, and those that are the same for all examples
 
     def flat(index: torch.Tensor, *xs: Any) -> tuple[torch.Tensor, ...]:
         args, kwargs = tree_unflatten(xs, form)
-        if name is None:
+        with contextlib.ExitStack() as bound:
+            if name is not None:
+                bound.enter_context(axis_names.mapped_by_vmap(name, size, index))
+            if cut:
+                bound.enter_context(axis_names.cut_by(cut))
             out = fun(*args, **kwargs)
-        else:
-            with axis_names.mapped_by_vmap(name, size, index):
-                out = fun(*args, **kwargs)
         results, out_form = tree_flatten(out)
         results = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in results]
         axes = placed_dims("vmap", out_axes, out)
