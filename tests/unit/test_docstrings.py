@@ -26,11 +26,15 @@ PARTS = ("Args", "Returns", "Raises", "Communication", "Example")
 # (name, part) -> why the docstring has no such part
 WITHOUT: dict[tuple[str, str], str] = {
     ("ts.Array", "Args"): "its constructor is the runtime's: users call device_put, array and ops",
+    ("ts.AxisType", "Args"): "a choice among its members",
+    ("ts.AxisType", "Raises"): "a choice among its members",
     ("ts.Device", "Raises"): "a plain record, which checks nothing",
     ("ts.Shard", "Args"): "x.addressable_shards makes it",
     ("ts.Shard", "Raises"): "x.addressable_shards makes it of a position that is there",
     ("ts.Sharding", "Raises"): "an abstract class: its subclasses say what they refuse",
     ("ts.errors.message", "Raises"): "it puts strings together",
+    ("ts.get_abstract_mesh", "Raises"): "without a mesh it returns None",
+    ("ts.get_mesh", "Raises"): "without a mesh it returns None",
     ("ts.random.Key", "Raises"): "it takes its words as they are: wrap_key_data checks them",
     ("ts.shutdown", "Raises"): "it ends what there is, which may be nothing",
     ("ts.tree.flatten", "Raises"): "every value is a tree",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,10 @@ def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
         numbers = draw(*args, **kwargs)
         return numbers if out_sharding is None else reshard(numbers, out_sharding)
 
+    known = inspect.signature(draw)
+    *own, others = known.parameters.values()
+    added = inspect.Parameter("out_sharding", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
+    drawn_there.__signature__ = known.replace(parameters=[*own, added, others])  # type: ignore[attr-defined]
     return drawn_there
 
 
