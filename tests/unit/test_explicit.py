@@ -278,6 +278,21 @@ def test_auto_axes_have_no_part_in_types():
     assert ts.typeof(ts.reshard(x, ts.NamedSharding(mesh, X))) == "f32[8@x, 4]"
 
 
+def test_a_sharding_of_another_mesh_is_said_in_the_axes_of_the_first():
+    other = ts.make_mesh((2, 4), ("a", "b"))
+    seen = []
+
+    @ts.jit
+    def f(x):
+        for spec in (P("a"), P(("a", "b")), P("b", "a")):
+            y = ts.reshard(x, ts.NamedSharding(other, spec))
+            seen.append(ts.typeof(y))
+        return ts.reshard(ts.reshard(x, ts.NamedSharding(other, P(("a", "b")))), P("x"))
+
+    assert ts.typeof(f(put(X, 8, 4))) == "f32[8@x, 4]"
+    assert seen == ["f32[8, 4]", "f32[8@(x,y), 4]", "f32[8, 4]"]
+
+
 def test_with_sharding_constraint_checks_and_moves_nothing():
     mesh, x = explicit_mesh(), put(X, 8, 4)
     same = ts.jit(lambda x: ts.lax.with_sharding_constraint(x + 1, ts.NamedSharding(mesh, X)))

@@ -88,7 +88,7 @@ class Constraint(Primitive[Target]):
 
     def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
         sharding = self.params(args).sharding
-        return [sharding.layout(len(given[0])).dims if isinstance(sharding, NamedSharding) else given[0]]
+        return given if sharding is None else [sharding.layout(given[0].ndim)]
 
     def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
         return [f"{made} {self.op}({args[0]!r}, {self.params(args).sharding!r})"]

@@ -25,6 +25,7 @@ from tinyshard.arrays.abstract import described, sharding_in_type
 from tinyshard.arrays.constraint import Target, placed_at
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import ShardingError
+from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import primitive_of
 from tinyshard.partition.explicit import Conflict, dims_of_results
 from tinyshard.partition.on_meta import UnknownShape
@@ -32,7 +33,7 @@ from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.reshard import Dims, ShardedVar
 from tinyshard.partition.rules import has_rule
 from tinyshard.sharding import NamedSharding, PartitionSpec
-from tinyshard.sharding.mesh import Mesh, current_mesh
+from tinyshard.sharding.mesh import Mesh, current_mesh, layout_on
 from tinyshard.sharding.named import spec_for, spec_of
 
 aten = torch.ops.aten
@@ -145,8 +146,7 @@ class Types:
         """A stand-in for a value that is cut so."""
         if sharding is not None:
             self.mesh = self.mesh or sharding.mesh
-            if sharding.mesh.device_ids == self.mesh.device_ids:
-                self._dims[x] = sharding.layout(x.dim()).dims
+            self._dims[x] = _dims_on(self.mesh, sharding.layout(x.dim()))
 
     def of_results(self, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
         """How the results of an op of the trace are cut; nothing if they are whole.
@@ -158,10 +158,10 @@ class Types:
             return ()
         operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         primitive = primitive_of(op)
-        named = NotImplemented if primitive is None else primitive.typed(args, [self._of(x) for x in operands])
-        if named is not NotImplemented:
-            typed: Sequence[Dims] = named
-            return typed
+        if primitive is not None:
+            layouts = primitive.typed(args, [layout_on(self.mesh, self._of(x)) for x in operands])
+            if layouts is not NotImplemented:
+                return [None if at is None else _dims_on(self.mesh, at) for at in layouts]
         if not any(x in self._dims for x in operands):
             return ()
 
@@ -176,6 +176,14 @@ class Types:
         for x, dims in zip(tree_leaves(made), cut, strict=False):
             if isinstance(x, torch.Tensor) and dims is not None:
                 self._dims[x] = dims
+
+
+def _dims_on(mesh: Mesh, layout: Layout) -> Dims:
+    """A layout by the axes of a mesh; whole if they cannot say it."""
+    if layout.devices == mesh.device_ids and layout.axes == mesh.axis_sizes:
+        return layout.dims
+    spec = spec_for(layout, mesh) if layout.devices == mesh.device_ids else None
+    return ((),) * layout.ndim if spec is None else NamedSharding(mesh, spec).layout(layout.ndim).dims
 
 
 def dims_on(mesh: Mesh, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:

@@ -140,7 +140,7 @@ class Rules:
         return False
 
     def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
-        """Along explicit axes: how each result is cut, from how the operands are; NotImplemented as for `partition`."""
+        """Along explicit axes the layouts of the results, from those of the operands; NotImplemented as `partition`."""
         return NotImplemented
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> Any:

@@ -15,6 +15,7 @@ from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.core.primitive import Primitive, bound_in, primitive_of
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.trace_thread import in_trace_thread
@@ -22,7 +23,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.primitives.branching import agreed, types_of
 from tinyshard.primitives.collective import COLLECTIVE, lifted, named_in
 from tinyshard.primitives.inlining import Inliner
-from tinyshard.sharding.named import spec_of
+from tinyshard.sharding.named import spec_for
 
 Function = Callable[..., Sequence[torch.Tensor]]
 
@@ -57,16 +58,22 @@ def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
     return replace(traced, closed=()), [capture_outer(c.value) for c in traced.closed]
 
 
-def check_carried(what: str, traced: Traced, given: Sequence[Any]) -> None:
+def layouts_of_results(traced: Traced) -> list[Layout | None]:
+    """The layout of each result of a body along explicit axes; None for those that have no type."""
+    named = zip(traced.results, traced.shardings or [None] * len(traced.results), strict=True)
+    return [None if at is None else at.layout(node.meta["val"].dim()) for node, at in named]
+
+
+def check_carried(what: str, traced: Traced, given: Sequence[Layout]) -> None:
     """Along explicit axes: raise ShardingError where a round gives its carry another sharding than it was given."""
-    pairs = [(a, b) for a, b in zip(traced.shardings, given, strict=False) if a is not None]
-    if any(a.layout(len(dims)).dims != dims for a, dims in pairs):
-        raise ShardingError(
-            f"the carry of a {what} changes its sharding from round to round",
-            got=", ".join(f"given {spec_of(dims, a.mesh)!r}, returned {a.spec!r}" for a, dims in pairs),
-            rule="along Explicit axes how a value is cut is a part of its type, and a carry has one type",
-            try_="ts.reshard of the first carry, or of what a round returns",
-        )
+    for have, made in zip(given, traced.shardings, strict=False):
+        if made is not None and not is_same_placement(have, made.layout(have.ndim)):
+            raise ShardingError(
+                f"the carry of a {what} changes its sharding from round to round",
+                got=f"given {spec_for(have, made.mesh)!r}, returned {made.spec!r}",
+                rule="along Explicit axes how a value is cut is a part of its type, and a carry has one type",
+                try_="ts.reshard of the first carry, or of what a round returns",
+            )
 
 
 def derived(made: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:

@@ -77,7 +77,8 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
         return apply_branches(self.params(args), args[0])
 
     def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
-        outputs, (first, *others) = self.params(args).outputs, [b.shardings for b in self.params(args).branches]
+        branches = self.params(args).branches
+        first, *others = (branch.shardings for branch in branches)
         if any(each != first for each in others):
             raise ShardingError(
                 "the branches of a cond or switch give a result different shardings",
@@ -85,9 +86,7 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
                 rule="along Explicit axes how a value is cut is a part of its type, and all branches return one type",
                 try_="ts.reshard of what a branch returns",
             )
-        ranks = [len(x.shape) for x in outputs]
-        named = zip(ranks, first or [None] * len(ranks), strict=True)
-        return [((),) * n if at is None else at.layout(n).dims for n, at in named]
+        return bodies.layouts_of_results(branches[0])
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         graphs = self.graphs(self.params(args))

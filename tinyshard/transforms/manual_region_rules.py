@@ -182,7 +182,7 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         ]
 
     def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
-        return [at.dims for at in self.params(args).outs]
+        return self.params(args).outs
 
     def _elsewhere(self, partitioner: Any, region: ManualRegion, operands: Sequence[Any]) -> list[Elsewhere]:
         """On a mesh that the program's axes cannot say."""

@@ -81,18 +81,17 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
 
     def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
         scan = self.params(args)
-        bodies.check_carried("scan", scan.body, given[: scan.carried])
-        if any(dims[0] for dims in given[scan.carried : scan.carried + scan.rows]):
+        carry, rows, _ = scan.parts(given)
+        bodies.check_carried("scan", scan.body, carry)
+        if any(at.dims[0] for at in rows):
             raise ShardingError(
                 "a scan goes along a dim that is sharded",
                 got=f"rows of {' and '.join(map(str, scan.taken[scan.carried : scan.carried + scan.rows]))}",
                 rule="each round has a row of dim 0, which is whole on every device",
                 try_="ts.reshard(xs, P(None, ...))",
             )
-        ranks = [len(x.shape) for x in scan.given[scan.carried :]]
-        named = zip(ranks, scan.body.shardings[scan.carried :] or [None] * len(ranks), strict=True)
-        stacked = [((), *(((),) * n if at is None else at.layout(n).dims)) for n, at in named]
-        return [*given[: scan.carried], *stacked]
+        made = bodies.layouts_of_results(scan.body)[scan.carried :]
+        return [*carry, *(None if at is None else replace(at, dims=((), *at.dims)) for at in made)]
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         scan, operands = self.params(args), list(given)

@@ -58,8 +58,9 @@ class WhilePrimitive(FunctionPrimitive[While]):
 
     def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
         loop = self.params(args)
-        bodies.check_carried("while_loop", loop.body, given[: loop.carried])
-        return given[: loop.carried]
+        carry, _, _ = loop.parts(given)
+        bodies.check_carried("while_loop", loop.body, carry)
+        return carry
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         loop = self.params(args)
