@@ -4,6 +4,8 @@
     explicit axes       AxisType get_mesh get_abstract_mesh reshard · out_sharding= of lax.dot lax.einsum lax.reshape
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
+                        make_array_from_callback, _single_device_arrays, _process_local_data; x.at[i].set(v)
+    files               save load
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
@@ -52,8 +54,15 @@ with _collector.paused_for_imports():
     __import__("torch")
 
 from tinyshard import debug, lax, optim, random, sharding
+from tinyshard.arrays import at as _at
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.files import load, save
+from tinyshard.arrays.from_parts import (
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
 from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
 from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
@@ -71,6 +80,7 @@ from tinyshard.core.errors import (
     CollectiveTimeoutError,
     DeviceLostError,
     DtypeError,
+    FileError,
     ImmutableError,
     MappingError,
     MeshError,
@@ -98,7 +108,7 @@ from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED])
+_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED, *_at.REPLACED])
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(
@@ -125,6 +135,7 @@ __all__ = [
     "Device",
     "DeviceLostError",
     "DtypeError",
+    "FileError",
     "ImmutableError",
     "MappingError",
     "Mesh",
@@ -163,7 +174,11 @@ __all__ = [
     "jvp",
     "lax",
     "live_arrays",
+    "load",
     "local_devices",
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
     "make_graph",
     "make_mesh",
     "mesh_utils",
@@ -171,6 +186,7 @@ __all__ = [
     "pmap",
     "random",
     "reshard",
+    "save",
     "set_mesh",
     "shard_map",
     "sharding",

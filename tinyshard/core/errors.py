@@ -12,7 +12,9 @@ __all__ = [
     "DrawError",
     "DtypeError",
     "EndedTraceError",
+    "FileError",
     "ImmutableError",
+    "IndexingError",
     "KeyIndexError",
     "KeyReuseError",
     "MappingError",
@@ -89,8 +91,16 @@ class KeyIndexError(DrawError, IndexError):
     """An index that an array of keys does not have."""
 
 
+class IndexingError(TinyshardError, IndexError, ValueError):
+    """An index that an array does not have, or values that do not fit it."""
+
+
 class KeyReuseError(TinyshardError, RuntimeError):
     """A key was used a second time."""
+
+
+class FileError(TinyshardError, OSError):
+    """A saved tree that cannot be written or read: a file of it is missing, cut or damaged; the message names it."""
 
 
 class RuntimeStateError(TinyshardError, RuntimeError):
