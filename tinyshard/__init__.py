@@ -3,6 +3,7 @@
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
+    files               save load
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
@@ -53,6 +54,7 @@ with _collector.paused_for_imports():
 from tinyshard import debug, lax, optim, random, sharding
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.files import load, save
 from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
 from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
@@ -71,6 +73,7 @@ from tinyshard.core.errors import (
     CollectiveTimeoutError,
     DeviceLostError,
     DtypeError,
+    FileError,
     ImmutableError,
     MappingError,
     MeshError,
@@ -120,6 +123,7 @@ __all__ = [
     "Device",
     "DeviceLostError",
     "DtypeError",
+    "FileError",
     "ImmutableError",
     "MappingError",
     "Mesh",
@@ -156,6 +160,7 @@ __all__ = [
     "jvp",
     "lax",
     "live_arrays",
+    "load",
     "local_devices",
     "make_graph",
     "make_mesh",
@@ -163,6 +168,7 @@ __all__ = [
     "optim",
     "pmap",
     "random",
+    "save",
     "set_mesh",
     "shard_map",
     "sharding",

@@ -5,6 +5,11 @@ shard          Shard: what one device holds of an Array
 placement      device_put, device_get, array, block_until_ready
 gathering      the values of Arrays as plain tensors
 constraint     where a value is to be placed, as one op with its rules
+files          save, load: each device writes and reads its own blocks
+manifest       which tensors a saved tree has, and where their blocks are
+file_transfer  blocks between devices and files
+saved_tree     the form of a tree as JSON
+from_parts     one Array from values of single devices
 transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described
 live           live_arrays: which Arrays are alive, and the memory that they take

@@ -62,13 +62,14 @@ def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -
         return value._gather() if isinstance(value, Array) else value.clone()
     layout = sharding.checked_layout(tuple(value.shape))
     if isinstance(value, Array):
-        _check_devices_exist(sharding, value._buffer.runtime)
+        check_devices_exist(sharding, value._buffer.runtime)
         return move(value, layout, committed=committed, sharding=sharding)
-    _check_devices_exist(sharding, lifecycle.current())
+    check_devices_exist(sharding, lifecycle.current())
     return put_tensor(value.detach(), layout, committed=committed, sharding=sharding)
 
 
-def _check_devices_exist(sharding: Sharding, runtime: Any) -> None:
+def check_devices_exist(sharding: Sharding, runtime: Any) -> None:
+    """Raise ShardingError for a sharding of devices that are not there, or of an abstract mesh."""
     if isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, AbstractMesh):
         raise ShardingError(
             "a value cannot be put on an abstract mesh",
@@ -143,14 +144,14 @@ def transfer(builder: Builder, number: int, have: Layout, want: Layout, shape: t
     for target, device in enumerate(want.devices):
         for candidates in holders.values():
             source = next((p for p in candidates if have.devices[p] == device), candidates[target % len(candidates)])
-            cut, place = _overlap(have.index(source, shape), want.index(target, shape), shape)
+            cut, place = overlap(have.index(source, shape), want.index(target, shape), shape)
             if cut is not None:
                 moves.append((source, builder.devices.index(device), cut, place))
     made = [ShapedType(want.shard_shape(shape), meta.dtype)]
     return builder.emit("transfer", (Value(number),), {"moves": tuple(moves)}, made)[0]
 
 
-def _overlap(
+def overlap(
     source: tuple[slice, ...], target: tuple[slice, ...], shape: tuple[int, ...]
 ) -> tuple[tuple[slice, ...] | None, tuple[slice, ...]]:
     """Where two blocks of one array meet, in the coordinates of each; (None, ()) if they do not."""

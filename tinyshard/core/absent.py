@@ -90,8 +90,6 @@ NAMES: dict[str, dict[str, str]] = {
         "randperm": "ts.random.permutation(key, n)",
         "tensor": "ts.array([1.0, 2.0])",
         "as_tensor": "ts.array(values)",
-        "save": "torch.save(ts.device_get(tree), file)",
-        "load": "ts.device_put(torch.load(file), sharding)",
         "asarray": "ts.array(values)",
         "from_numpy": "ts.array(values)",
         "Tensor": "ts.Array",

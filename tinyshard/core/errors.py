@@ -12,6 +12,7 @@ __all__ = [
     "DrawError",
     "DtypeError",
     "EndedTraceError",
+    "FileError",
     "ImmutableError",
     "KeyIndexError",
     "KeyReuseError",
@@ -91,6 +92,10 @@ class KeyIndexError(DrawError, IndexError):
 
 class KeyReuseError(TinyshardError, RuntimeError):
     """A key was used a second time."""
+
+
+class FileError(TinyshardError, OSError):
+    """A saved tree that cannot be written or read: a file of it is missing, cut or damaged; the message names it."""
 
 
 class RuntimeStateError(TinyshardError, RuntimeError):

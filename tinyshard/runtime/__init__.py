@@ -21,6 +21,7 @@ worker/               a device: one process
     flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
     kernels           faster functions for some ops
+    files             steps that write a device's blocks to a file and read them
     gpu               what is done otherwise on a GPU
     control           the control thread: freeze, cancel, look, lost
 shm/                  memory shared by the processes of one host

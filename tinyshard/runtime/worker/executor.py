@@ -14,6 +14,7 @@ from tinyshard.core.program import Eqn, Program, Value, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
 from tinyshard.runtime.failure import short
+from tinyshard.runtime.worker.files import BLOCK_STEPS
 from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
@@ -120,6 +121,11 @@ def _ready_step(
         types = tuple(program.metas[n] for n in step.results)
         flow = functools.partial(FLOWS[step.op], step, bodies, types, place)
         return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies)
+    if step.op in BLOCK_STEPS:
+        does = BLOCK_STEPS[step.op]
+        return ReadyStep(
+            lambda values: (does(*_filled(step.args, values), place),), step, None, -1, None, step.results, dead
+        )
     try:
         if step.op == "literal":
             literal = (step.args[0].values.to(place),)
