@@ -52,6 +52,7 @@ with _collector.paused_for_imports():
     __import__("torch")
 
 from tinyshard import debug, lax, optim, random, sharding
+from tinyshard.arrays import at as _at
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.files import load, save
@@ -97,7 +98,7 @@ from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED])
+_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED, *_at.REPLACED])
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(

@@ -5,6 +5,8 @@ shard          Shard: what one device holds of an Array
 placement      device_put, device_get, array, block_until_ready
 gathering      the values of Arrays as plain tensors
 constraint     where a value is to be placed, as one op with its rules
+at             x.at[index].set(values): a new array with some elements changed
+index_place    where the index of x.at leads
 files          save, load: each device writes and reads its own blocks
 manifest       which tensors a saved tree has, and where their blocks are
 file_transfer  blocks between devices and files

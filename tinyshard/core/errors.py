@@ -14,6 +14,7 @@ __all__ = [
     "EndedTraceError",
     "FileError",
     "ImmutableError",
+    "IndexingError",
     "KeyIndexError",
     "KeyReuseError",
     "MappingError",
@@ -88,6 +89,10 @@ class DrawError(TinyshardError, ValueError):
 
 class KeyIndexError(DrawError, IndexError):
     """An index that an array of keys does not have."""
+
+
+class IndexingError(TinyshardError, IndexError, ValueError):
+    """An index that an array does not have, or values that do not fit it."""
 
 
 class KeyReuseError(TinyshardError, RuntimeError):
