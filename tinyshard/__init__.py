@@ -3,6 +3,7 @@
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
+                        make_array_from_callback, _single_device_arrays, _process_local_data; x.at[i].set(v)
     files               save load
     programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
     mapped functions    vmap pmap shard_map
@@ -56,6 +57,11 @@ from tinyshard.arrays import at as _at
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.files import load, save
+from tinyshard.arrays.from_parts import (
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
 from tinyshard.arrays.function_overrides import inside_torch as _inside_torch
 from tinyshard.arrays.function_overrides import replaced as _replaced
 from tinyshard.arrays.live import live_arrays
@@ -163,6 +169,9 @@ __all__ = [
     "live_arrays",
     "load",
     "local_devices",
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
     "make_graph",
     "make_mesh",
     "mesh_utils",

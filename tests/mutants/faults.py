@@ -914,7 +914,45 @@ OPTIM = (
     ),
 )
 
+FILES = (
+    Fault(
+        "a damaged file is read",
+        "tinyshard/runtime/worker/files.py",
+        "if zlib.crc32(block[at : at + PIECE_NBYTES]) != part.checksums[number]:",
+        "if False:",
+        ("tests/unit/test_files.py::test_a_changed_bit_is_an_error_that_names_the_file",),
+    ),
+    Fault(
+        "of a block that several devices hold each writes a copy",
+        "tinyshard/arrays/file_transfer.py",
+        "device = min(owners, key=lambda d: (nbytes.get(d, 0), d))",
+        "device = owners[0]",
+        ("tests/unit/test_files.py::test_what_all_devices_hold_is_shared_out_among_them",),
+    ),
+    Fault(
+        "where two names cannot be exchanged, the old tree is gone first",
+        "tinyshard/core/replaced_folder.py",
+        "return before(folder) if not folder.exists() and before(folder).exists() else folder",
+        "return folder",
+        ("tests/unit/test_files.py::test_killed_between_two_renames_the_old_tree_is_read_and_saved_over",),
+    ),
+    Fault(
+        "what is out of bounds is written to the nearest row",
+        "tinyshard/arrays/at.py",
+        "at = torch.where(place.inside.flatten(), at, size)",
+        "at = torch.where(place.inside.flatten(), at, size - 1)",
+        ("tests/unit/test_at.py::test_what_is_left_out_hides_nothing_that_names_the_nearest",),
+    ),
+    Fault(
+        "a block that a callback gives is not copied",
+        "tinyshard/arrays/from_parts.py",
+        "copies[block] = runtime.snapshot(values.to(dtype))",
+        "copies[block] = values.to(dtype)",
+        ("tests/unit/test_arrays_from_parts.py::test_what_a_callback_gives_may_change_afterwards",),
+    ),
+)
+
 FAULTS = (
     *CORE, *DRAW, *RUNTIME, *SHARDING, *PARTITION, *ARRAYS, *COMPILE, *DISPATCH, *PRIMITIVES, *RANDOM, *OPTIM, *LAX,
-    *TRANSFORMS, *TOP, *COURSE,
+    *TRANSFORMS, *TOP, *COURSE, *FILES,
 )  # fmt: skip

@@ -332,8 +332,6 @@ def test_names_of_torchs_that_mean_something_else_here_say_what():
         "distribute_tensor": r"ts\.device_put\(x, sharding\)",
         "init_device_mesh": r"ts\.make_mesh",
         "relu_": r"torch\.relu, which works on Arrays",
-        "save": r"torch\.save\(ts\.device_get\(tree\), file\)",
-        "load": r"ts\.device_put\(torch\.load\(file\), sharding\)",
         "can_cast": r"try:  torch\.can_cast$",
         "broadcast_shapes": r"try:  torch\.broadcast_shapes$",
     }.items():

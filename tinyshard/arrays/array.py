@@ -15,9 +15,9 @@ import torch
 
 from tinyshard.arrays.function_overrides import EAGER
 from tinyshard.arrays.function_overrides.ufuncs import call_function, call_ufunc, refuse_gradient
-from tinyshard.arrays.gathering import gathered
+from tinyshard.arrays.gathering import Copy, gathered
 from tinyshard.arrays.refusals import Immutable
-from tinyshard.arrays.shard import Shard
+from tinyshard.arrays.shard import HasShards
 from tinyshard.core.absent import OF_ARRAYS, no_attribute
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError
@@ -83,15 +83,14 @@ def shaped_type_of(x: Any) -> ShapedType:
     return x._meta if isinstance(x, Array) else ShapedType(tuple(x.shape), x.dtype)
 
 
-class Array(Immutable):
+class Array(HasShards, Immutable):
     """A `torch.Tensor` cut into shards over devices. Made by `device_put`, `array`, and ops on Arrays; immutable.
 
     torch functions and methods work on it: they return at once, and the devices compute. Printing, `numpy()`, `item()`
     and `block_until_ready()` wait.
 
-    `torch.save` writes a tree of Arrays as whole values, `torch.load`, after `import tinyshard`, gives Arrays back, and
-    `ts.device_put(torch.load(file), shardings)` places them under any sharding. `torch.save(ts.device_get(tree), file)`
-    writes a file that is read without tinyshard.
+    `ts.save` and `ts.load` keep a tree of Arrays block by block. `torch.save` writes whole values, and `torch.load`,
+    after `import tinyshard`, gives Arrays back; `torch.save(ts.device_get(tree), file)` is read without tinyshard.
 
     Raises:
         ImmutableError: a change in place.
@@ -124,6 +123,7 @@ class Array(Immutable):
     _view: Any = None  # a `views.View`: how it is reached from the handle whose memory it shares
     _views: list[weakref.ref[Array]] | None = None  # those that are reached from it
     _is_part: bool
+    _copy: Any = None  # a `gathering.Copy`: its values, on their way to this process
     committed: bool
     _dispatch: ClassVar[Callable[[Any, Any, Any], Any]]  # an op on Arrays; `dispatch.eager` puts it here
 
@@ -194,19 +194,6 @@ class Array(Immutable):
         """The devices that hold a shard."""
         return {Device(i, self._layout.platform) for i in self._layout.devices}
 
-    @property
-    def is_fully_replicated(self) -> bool:
-        """Whether every device holds the whole array."""
-        return self._layout.is_replicated
-
-    @property
-    def addressable_shards(self) -> list[Shard]:
-        """One `Shard` for each device, in mesh order.
-
-        Communication: none; the data of a shard stays on its device.
-        """
-        return [Shard(self, position) for position in range(len(self._layout.devices))]
-
     # ---- when it is there ---------------------------------------------------------------------------------------
 
     def block_until_ready(self) -> Array:
@@ -226,6 +213,10 @@ class Array(Immutable):
         return bool(self._buffer.runtime.is_ready(self._buffer, self._layout.devices))
 
     # ---- its values ---------------------------------------------------------------------------------------------
+
+    def copy_to_host_async(self) -> None:
+        """Begin to copy the values here. Returns at once; what reads them next waits for this copy, and takes it."""
+        self._copy = Copy(self)
 
     def _gather(self) -> torch.Tensor:
         """The whole values as a plain tensor: waits, and copies one of each block here."""

@@ -1,4 +1,4 @@
-"""Shard: what one device holds of an Array."""
+"""Shard: what one device holds of an Array; and what an Array says of its shards."""
 
 from __future__ import annotations
 
@@ -55,3 +55,36 @@ class Shard:
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device!r}, index={self.index}, replica_id={self.replica_id})"
+
+
+class HasShards:
+    """What an Array says of its shards; `Array` is one."""
+
+    layout_of_shards: Any
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole array."""
+        return bool(self.layout_of_shards.is_replicated)
+
+    @property
+    def is_fully_addressable(self) -> bool:
+        """True: the controller reaches every device. In JAX: false of an array with shards of another process."""
+        return True
+
+    @property
+    def addressable_shards(self) -> list[Shard]:
+        """One `Shard` for each device, in mesh order.
+
+        Communication: none; the data of a shard stays on its device.
+        """
+        return [Shard(self, position) for position in range(len(self.layout_of_shards.devices))]
+
+    @property
+    def global_shards(self) -> list[Shard]:
+        """The same as `addressable_shards`. In JAX: also those of other processes, which have no data."""
+        return self.addressable_shards
+
+    def addressable_data(self, index: int) -> Any:
+        """The data of one of `addressable_shards`: an Array on its one device."""
+        return self.addressable_shards[index].data

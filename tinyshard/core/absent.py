@@ -76,10 +76,7 @@ NAMES: dict[str, dict[str, str]] = {
         "remat": "a torch.autograd.Function that computes again in its backward",
         "local_device_count": "len(ts.local_devices())",
         "default_backend": "ts.devices()[0].platform",
-        "make_array_from_callback": "ts.device_put(x, sharding): the controller has the whole value",
-        "make_array_from_single_device_arrays": "ts.device_put(torch.stack(blocks), sharding)",
         "scipy": "torch.special and torch.linalg",
-        "make_array_from_process_local_data": "ts.device_put(x, sharding): the controller has the whole value",
         "use_mesh": "with ts.set_mesh(mesh):",
         "no_grad": "x.detach(), for a value of which no gradient is taken",
         "enable_grad": "ts.grad(f), which needs no mode",
@@ -169,17 +166,12 @@ NAMES: dict[str, dict[str, str]] = {
 
 # an attribute of jax.Array's or DTensor's -> what does that here
 OF_ARRAYS: dict[str, str] = {
-    "at": "y = x.index_put((i,), v) or torch.where(mask, v, x); inside of jit also y = x.clone(), and then y[i] = v",
     "astype": "x.to(dtype)",
     "copy": "x.clone()",
     "delete": "del x: memory is used again as soon as the last Array of it is gone",
     "is_deleted": "nothing: an Array is there as long as it has a name",
     "to_device": "ts.device_put(x, device)",
-    "addressable_data": "x.addressable_shards[i].data",
-    "global_shards": "x.addressable_shards: the controller reaches every device",
-    "is_fully_addressable": "nothing: the controller reaches every device",
     "on_device_size_in_bytes": "x.nbytes, of the whole array",
-    "copy_to_host_async": "ts.device_get(x), which waits",
     "aval": "ts.typeof(x)",
     "weak_type": "nothing: no dtype is weak",
     "full_tensor": "ts.device_get(x)",
