@@ -189,7 +189,7 @@ class Immutable(torch.Tensor):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not self._is_own():
-            instead = "torch.where(mask, value, x), x.index_put(indices, values) or torch.select_scatter"
+            instead = "x.at[index].set(value), or torch.where(mask, value, x)"
             refuse("x[index] = value", instead)
         super().__setitem__(index, value)
 
