@@ -144,7 +144,7 @@ def test_where_operands_leave_a_choice_the_error_names_op_shardings_and_a_way_ou
         assert f"{op}: {problem}" in said
         assert shardings in said
         assert "ts.reshard(x, P(...))" in said
-        assert ("out_sharding=" in said) == (problem in (SUM, BLOCKS))
+        assert ("out_sharding=" in said) == (op in ("mm", "bmm", "dot", "view"))
 
 
 TOLD = {
@@ -200,6 +200,18 @@ def test_a_gradient_is_cut_as_its_value():
         of_w, of_x = gradient(w, x)
         assert (ts.typeof(of_w), ts.typeof(of_x)) == ("f32[4, 8@y]", "f32[8@x, 4]")
         torch.testing.assert_close([ts.device_get(of_w), ts.device_get(of_x)], list(plain))
+
+
+def test_a_gradient_that_comes_cut_is_whole_as_its_value():
+    w, x = put(P(), 8, 4), put(XY, 8, 4)
+    for transform in (
+        ts.grad,
+        lambda f: ts.jit(ts.grad(f)),
+        lambda f: lambda *xs: ts.vjp(f, *xs)[1](torch.ones(()))[0],
+    ):
+        made = transform(lambda w, x: (w * x).sum())(w, x)
+        assert ts.typeof(made) == "f32[8, 4]"
+        assert torch.equal(ts.device_get(made), ts.device_get(x))
 
 
 def test_a_gradient_passes_what_out_sharding_decides():
