@@ -27,7 +27,7 @@ from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import primitive_of
-from tinyshard.partition.explicit import Conflict, dims_of_results
+from tinyshard.partition.explicit import PRODUCTS, Conflict, dims_of_results
 from tinyshard.partition.on_meta import UnknownShape
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.reshard import Dims, ShardedVar
@@ -236,26 +236,28 @@ def _refusal(mesh: Mesh, conflict: Conflict) -> ShardingError:
     got = " and ".join(
         described(x.shape, x.dtype, NamedSharding(mesh, spec_of(x.dims, mesh))) for x in conflict.operands
     )
-    problem, rule, way_out = _KINDS[conflict.kind]
-    if conflict.kind == "blocks" and conflict.op in AS_RESHAPE:
-        way_out = "ts.lax.reshape(x, sizes, out_sharding=P(...)), or "
+    problem, rule = _KINDS[conflict.kind]
     return ShardingError(
         f"{name}: {problem}",
         got=f"{got}, by the rule `{conflict.rule}`" if conflict.rule else f"{got}; it has no rule",
         rule=rule,
-        try_=f"{way_out}ts.reshard(x, P(...)) of an operand",
+        try_=_WITH_OUT_SHARDING.get(conflict.op, "") + "ts.reshard(x, P(...)) of an operand",
     )
 
 
 _STAYS = "along Explicit axes an op runs where its operands are, and none of them is moved"
-# what is in the way -> the problem, the rule, what to try beside reshard
+# what is in the way -> the problem, and the rule
 _KINDS = {
     "sum": (
         "contracting dims are sharded, and it is ambiguous how the result should be sharded",
         "each device has a part of the sum: the result may be whole on every device, or cut",
-        "ts.lax.dot or ts.lax.einsum with out_sharding=P(...), or ",
     ),
-    "whole": ("a dim is sharded that the op needs whole", _STAYS, ""),
-    "blocks": ("a dim is split or merged where it is sharded", _STAYS, ""),
-    "apart": ("its operands are sharded differently", _STAYS, ""),
+    "whole": ("a dim is sharded that the op needs whole", _STAYS),
+    "blocks": ("a dim is split or merged where it is sharded", _STAYS),
+    "apart": ("its operands are sharded differently", _STAYS),
+}
+# op -> the function that takes out_sharding
+_WITH_OUT_SHARDING = {
+    **dict.fromkeys(PRODUCTS - {aten.convolution.default}, "ts.lax.dot or ts.lax.einsum with out_sharding=P(...), or "),
+    **dict.fromkeys(AS_RESHAPE, "ts.lax.reshape(x, sizes, out_sharding=P(...)), or "),
 }
