@@ -202,6 +202,18 @@ def test_a_gradient_is_cut_as_its_value():
         torch.testing.assert_close([ts.device_get(of_w), ts.device_get(of_x)], list(plain))
 
 
+def test_a_gradient_that_comes_cut_is_whole_as_its_value():
+    w, x = put(P(), 8, 4), put(XY, 8, 4)
+    for transform in (
+        ts.grad,
+        lambda f: ts.jit(ts.grad(f)),
+        lambda f: lambda *xs: ts.vjp(f, *xs)[1](torch.ones(()))[0],
+    ):
+        made = transform(lambda w, x: (w * x).sum())(w, x)
+        assert ts.typeof(made) == "f32[8, 4]"
+        assert torch.equal(ts.device_get(made), ts.device_get(x))
+
+
 def test_a_gradient_passes_what_out_sharding_decides():
     x, w = put(Y, 8, 4), put(P("y"), 4, 8)
 
