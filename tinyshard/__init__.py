@@ -6,14 +6,16 @@
     arrays              Array device_put device_get array block_until_ready live_arrays
                         make_array_from_callback, _single_device_arrays, _process_local_data; x.at[i].set(v)
     files               save load
-    programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
+    programs            jit make_graph make_jaxpr typeof ShapeDtypeStruct collectives_in config
+                        lax.with_sharding_constraint
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
     loops, branches     lax.scan fori_loop while_loop map associative_scan cond switch
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     training            random.functional optim.functional optim.clip_by_global_norm
-    derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
+    derivatives         grad value_and_grad vjp jvp linearize linear_transpose jacfwd jacrev jacobian hessian
+                        custom_vjp custom_jvp lax.stop_gradient; checkpoint remat checkpoint_name checkpoint_policies
     pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
@@ -101,18 +103,36 @@ from tinyshard.sharding.axis_types import AxisType
 from tinyshard.sharding.current import get_abstract_mesh, get_mesh
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
+from tinyshard.transforms import checkpoint as _checkpoint
+from tinyshard.transforms import checkpoint_policies
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
-from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
-from tinyshard.transforms.jit import jit, make_graph
+from tinyshard.transforms.checkpoint import checkpoint, checkpoint_name
+from tinyshard.transforms.custom_jvp import custom_jvp
+from tinyshard.transforms.custom_vjp import custom_vjp
+from tinyshard.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
+from tinyshard.transforms.jit import jit, make_graph, make_jaxpr
+from tinyshard.transforms.linearize import linear_transpose, linearize
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED, *_at.REPLACED])
+_replaced.install(
+    [
+        *_replaced.REPLACED,
+        *_inside_torch.REPLACED,
+        *_intercept.REPLACED,
+        *_cond.REPLACED,
+        *_at.REPLACED,
+        *_checkpoint.REPLACED,
+    ]
+)
+
+remat = checkpoint
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(
     {
+        "tinyshard.checkpoint_policies": checkpoint_policies,
         "tinyshard.config": config,
         "tinyshard.errors": errors,
         "tinyshard.mesh_utils": mesh_utils,
@@ -156,8 +176,13 @@ __all__ = [
     "TinyshardError",
     "array",
     "block_until_ready",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "collectives_in",
     "config",
+    "custom_jvp",
+    "custom_vjp",
     "debug",
     "device_count",
     "device_get",
@@ -169,10 +194,13 @@ __all__ = [
     "hessian",
     "init",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
+    "linearize",
     "live_arrays",
     "load",
     "local_devices",
@@ -180,11 +208,13 @@ __all__ = [
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
     "make_graph",
+    "make_jaxpr",
     "make_mesh",
     "mesh_utils",
     "optim",
     "pmap",
     "random",
+    "remat",
     "reshard",
     "save",
     "set_mesh",

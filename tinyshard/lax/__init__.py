@@ -12,6 +12,7 @@ branches    cond switch
 associative_scan  associative_scan
 constraint  with_sharding_constraint; ts.reshard
 out_sharding  dot einsum reshape: ops of torch's that are told how their result is cut
+stop_gradient  stop_gradient
 operands    what the collectives take: axis names, groups, dims, trees
 
 To gather or reduce to one device: `ts.device_put(x, ts.devices()[0])`.
@@ -29,6 +30,7 @@ from tinyshard.lax.out_sharding import dot, einsum, reshape
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
 from tinyshard.lax.scan import scan
+from tinyshard.lax.stop_gradient import stop_gradient
 from tinyshard.lax.while_loop import while_loop
 
 __all__ = [
@@ -53,6 +55,7 @@ __all__ = [
     "pswapaxes",
     "reshape",
     "scan",
+    "stop_gradient",
     "switch",
     "while_loop",
     "with_sharding_constraint",

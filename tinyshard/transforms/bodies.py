@@ -50,6 +50,13 @@ def traced_body(
     return traced if custom_derivative is None else replace(traced, custom_derivative=custom_derivative)
 
 
+@in_trace_thread()
+def traced_in_place(*args: Any) -> Traced:
+    """As `traced_body`, with the arguments of `trace`: what the function closes over can be found again."""
+    with axis_names.mapped_to_devices({}):
+        return trace(*args)
+
+
 def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
     """A body that is a part of the trace in progress, without what it closes over; and that, as it is now."""
     recorder = current_recorder()
@@ -102,6 +109,13 @@ def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -
     """Which results of a body depend on some of its inputs, or on the position along a name."""
     known: dict[torch.fx.Node, bool] = {}
     return list(evaluate(graph, _Depends(name, known), on, known))
+
+
+def dependents(graph: torch.fx.GraphModule, on: Sequence[bool]) -> dict[torch.fx.Node, bool]:
+    """For each node of a body whether it depends on some of the inputs."""
+    made: dict[torch.fx.Node, bool] = {}
+    evaluate(graph, _Depends(None, made), on, made)
+    return made
 
 
 class _Depends(Interpreter):
