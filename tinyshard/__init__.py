@@ -87,18 +87,26 @@ from tinyshard.runtime.lifecycle import device_count, devices, init, local_devic
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
+from tinyshard.transforms import checkpoint_policies
+from tinyshard.transforms import checkpoint as _checkpoint
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
+from tinyshard.transforms.checkpoint import checkpoint, checkpoint_name
+from tinyshard.transforms.custom_jvp import custom_jvp
+from tinyshard.transforms.custom_vjp import custom_vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
 from tinyshard.transforms.jit import jit, make_graph
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED])
+_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED, *_checkpoint.REPLACED])
+
+remat = checkpoint
 
 # Public modules that stand in a folder can be imported under their public names too: `from tinyshard.tree import map`.
 _sys.modules.update(
     {
+        "tinyshard.checkpoint_policies": checkpoint_policies,
         "tinyshard.config": config,
         "tinyshard.errors": errors,
         "tinyshard.mesh_utils": mesh_utils,
@@ -140,8 +148,13 @@ __all__ = [
     "TinyshardError",
     "array",
     "block_until_ready",
+    "checkpoint",
+    "checkpoint_name",
+    "checkpoint_policies",
     "collectives_in",
     "config",
+    "custom_jvp",
+    "custom_vjp",
     "debug",
     "device_count",
     "device_get",
@@ -163,6 +176,7 @@ __all__ = [
     "optim",
     "pmap",
     "random",
+    "remat",
     "set_mesh",
     "shard_map",
     "sharding",

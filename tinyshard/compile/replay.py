@@ -71,6 +71,37 @@ def replayed(traced: Traced) -> Function:
     return function
 
 
+def replayed_with_values(traced: Traced, is_chosen: Callable[[torch.fx.Node], bool]) -> Function:
+    """As `replayed`, and after the results it returns what the chosen nodes made, in their order."""
+
+    def function(*xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        walk = _Choosing(is_chosen)
+        with torch._C._DisableAutocast():
+            return (*evaluate(traced.graph, walk, xs), *walk.values)
+
+    return function
+
+
+class _Choosing(_Replay):
+    """A replay that keeps what some nodes make."""
+
+    def __init__(self, is_chosen: Callable[[torch.fx.Node], bool]) -> None:
+        self._is_chosen = is_chosen
+        self.values: list[torch.Tensor] = []
+
+    def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
+        made = super().call(node, args, kwargs)
+        if isinstance(made, torch.Tensor) and self._is_chosen(node):
+            self.values.append(made)
+        return made
+
+    def item(self, node: torch.fx.Node, several: Any, position: int) -> Any:
+        made = super().item(node, several, position)
+        if isinstance(made, torch.Tensor) and self._is_chosen(node.all_input_nodes[0]):
+            self.values.append(made)
+        return made
+
+
 def gradients(
     function: Function,
     inputs: Sequence[torch.Tensor],

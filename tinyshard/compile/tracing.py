@@ -273,7 +273,12 @@ def _inputs_first(module: torch.fx.GraphModule) -> None:
         else:
             last.append(node)
         last = node
-    graph.eliminate_dead_code(is_impure_node=_stays)
+    drop_dead_code(module)
+
+
+def drop_dead_code(module: torch.fx.GraphModule) -> None:
+    """Take out of a graph what no result and no effect needs."""
+    module.graph.eliminate_dead_code(is_impure_node=_stays)
     forget_source(module)
     module.recompile()
     forget_source(module)

@@ -12,6 +12,7 @@ which holds programs of its own: the body of a loop, the branches of a condition
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -204,6 +205,15 @@ class Builder:
             self.copies[key] = emit()
         made: T = self.copies[key]
         return made
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """A block whose steps share nothing with those outside, though they may compute the same."""
+        outside, self.copies = self.copies, {}
+        try:
+            yield
+        finally:
+            self.copies = outside
 
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""

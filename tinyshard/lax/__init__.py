@@ -10,6 +10,7 @@ loops       fori_loop map
 while_loop  while_loop
 branches    cond switch
 associative_scan  associative_scan
+stop_gradient  stop_gradient
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -27,6 +28,7 @@ from tinyshard.lax.loops import fori_loop, map
 from tinyshard.lax.permute import ppermute, pshuffle
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
 from tinyshard.lax.scan import scan
+from tinyshard.lax.stop_gradient import stop_gradient
 from tinyshard.lax.while_loop import while_loop
 
 __all__ = [
@@ -47,6 +49,7 @@ __all__ = [
     "psum_scatter",
     "pswapaxes",
     "scan",
+    "stop_gradient",
     "switch",
     "while_loop",
     "with_sharding_constraint",

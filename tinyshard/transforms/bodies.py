@@ -45,6 +45,13 @@ def traced_body(
     return traced if own_rule is None else replace(traced, own_rule=own_rule)
 
 
+@in_trace_thread()
+def traced_in_place(*args: Any) -> Traced:
+    """As `traced_body`, of a function of the user's, with the arguments of `trace`: what it closes over can be found."""
+    with axis_names.mapped_to_devices({}):
+        return trace(*args)
+
+
 def used_now(traced: Traced) -> tuple[Traced, list[torch.Tensor]]:
     """A body that is a part of the trace in progress, without what it closes over; and that, as it is now."""
     recorder = current_recorder()
@@ -79,6 +86,13 @@ def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -
     """Which results of a body depend on some of its inputs, or on the position along a name."""
     made: dict[torch.fx.Node, bool] = {}
     return list(evaluate(graph, _Depends(name, made), on, made))
+
+
+def dependents(graph: torch.fx.GraphModule, on: Sequence[bool]) -> dict[torch.fx.Node, bool]:
+    """For each node of a body whether it depends on some of the inputs."""
+    made: dict[torch.fx.Node, bool] = {}
+    evaluate(graph, _Depends(None, made), on, made)
+    return made
 
 
 class _Depends(Interpreter):

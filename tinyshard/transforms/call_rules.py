@@ -1,0 +1,208 @@
+"""The primitive of a call. Its gradient, its tangent and its vmapped form are calls again.
+
+gradient    where one is to be taken, the call also returns what `Derivation.split` saves; then a call of the part backwards
+tangent     the one that `Derivation.tangent` makes
+vmap        a call of the vmapped function
+partition   the function's ops, written into the program; apart from equal ones outside, if they are to be computed again
+
+The call within a derivative of a derivative is differentiated as its ops are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch._C._functorch import TransformType
+
+from tinyshard.arrays.array import Array, one_call
+from tinyshard.compile.capture import capture_outer
+from tinyshard.compile.replay import replayed
+from tinyshard.compile.trace_cache import TraceCacheEntry
+from tinyshard.core import axis_names
+from tinyshard.core.evaluate import evaluate
+from tinyshard.core.primitive import FunctionPrimitive
+from tinyshard.core.program import Builder
+from tinyshard.core.types import ShapedType
+from tinyshard.primitives.call import Call
+from tinyshard.primitives.inlining import Inliner
+from tinyshard.primitives.varying import Varying
+from tinyshard.transforms import bodies
+from tinyshard.transforms.recomputed import RECOMPUTED
+from tinyshard.transforms.vmap import vmap
+
+
+def apply_call(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Apply a call, within a trace and within any transformation, or outside of both.
+
+    Args:
+        call: the call.
+        operands: what the function takes, and what it closes over; constants may be left out.
+
+    Returns:
+        The results of the function; of a call that saves values, all of them.
+    """
+    operands = _with_constants(call, operands)
+    if not operands:
+        return list(replayed(call.body)())
+    operands = bodies.lifted_along(call.body.graph, operands)
+    with one_call():
+        if call.backwards is None and call.derivation.saves and _is_differentiated(operands):
+            both = saving(call, tuple(i for i, x in enumerate(operands) if x.requires_grad))
+            return list(CALL.bind(both, *_with_constants(both, operands))[: call.count])
+        return list(CALL.bind(call, *operands))
+
+
+def _with_constants(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """All operands: constants that a graph closes over are its last inputs."""
+    missing = len(call.taken) - len(operands)
+    constants = call.body.closed[len(call.body.closed) - missing :] if missing else ()
+    return [*operands, *(capture_outer(c.value) for c in constants)]
+
+
+def _is_differentiated(operands: Sequence[torch.Tensor]) -> bool:
+    """Whether the innermost transformation, or torch's tape, will ask for a gradient."""
+    innermost = torch._C._functorch.peek_interpreter_stack()
+    if innermost is not None and innermost.key() is TransformType.Vmap:
+        return False  # its rule applies the vmapped call, where the next one is asked
+    return torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+
+
+def saving(call: Call, wanted: tuple[int, ...]) -> Call:
+    """The same, which also returns what the gradients of the wanted operands need."""
+
+    def make() -> Call:
+        parts = call.derivation.split(call, wanted)
+        backwards = Call(parts.backwards, replace(RECOMPUTED, name=call.derivation.name), len(wanted))
+        if call.derivation.is_apart:
+            backwards = replace(backwards, derivation=call.derivation)
+        return Call(parts.forwards, call.derivation, call.count, len(call.taken), wanted, backwards)
+
+    made: Call = bodies.derived(call.made, ("gradient", wanted), make)
+    return made
+
+
+def as_ops(call: Call) -> Call:
+    """A call that saves values as a function of all its results, which is differentiated as its ops are."""
+    apart = call.derivation if call.derivation.name == "checkpoint" else RECOMPUTED
+    made: Call = bodies.derived(call.made, "as ops", lambda: Call(call.body, apart, len(call.outputs)))
+    return made
+
+
+class CallPrimitive(FunctionPrimitive[Call]):
+    """A call: what the function takes, and then what it closes over."""
+
+    name = "call"
+
+    def abstract(self, params: Call, *xs: ShapedType) -> Sequence[ShapedType]:
+        return params.outputs
+
+    def run(self, params: Call, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
+        if not any(isinstance(x, Array) for x in xs):
+            return [x.clone() if any(x is y for y in xs) else x for x in replayed(params.body)(*xs)]
+        entry = bodies.derived(params.made, "entry", lambda: TraceCacheEntry(params.body))
+        return list(entry.call(xs, f"a function under {params.derivation.name}"))
+
+    def graphs(self, params: Call) -> Sequence[torch.fx.GraphModule]:
+        return [params.body.graph]
+
+    def has_effect(self, args: Sequence[Any]) -> bool:
+        return bodies.is_effective(self.params(args).body.graph)
+
+    def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        return apply_call(self.params(args), args[0])
+
+    def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
+        return list(evaluate(self.params(args).body.graph, Varying(), given))
+
+    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+        call = self.params(args)
+        inputs = [f"{x!r} of the graph around it" for x in args[0]]
+        first = f"{made} {call.derivation.name}({', '.join(map(repr, args[0]))}):"
+        return [first, *printer.nested(call.body, inputs, "")]
+
+    # ---- derivatives --------------------------------------------------------------------------------------------
+
+    def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+        ctx.set_materialize_grads(False)
+        saved = made[params.count :]
+        ctx.save_for_backward(*xs, *saved)
+        ctx.save_for_forward(*xs, *saved)
+
+    def transpose(self, ctx: Any, *gradients: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        call, count = ctx.params, len(ctx.params.taken)
+        bodies.check_differentiable(call.derivation.name, call.body)
+        xs, saved = ctx.saved_tensors[:count], ctx.saved_tensors[count:]
+        wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
+        if not wanted or all(g is None for g in gradients):
+            return [None] * count
+        is_inner = call.backwards is not None and any(g is not None for g in gradients[call.count :])
+        if is_inner or not set(wanted) <= set(call.wanted or wanted):
+            call, saved = as_ops(call), ()
+        if call.backwards is None:
+            call = saving(call, wanted)
+            saved = CALL.bind(call, *_with_constants(call, xs))[call.count :] if len(call.outputs) > call.count else ()
+        metas = call.outputs
+        cotangents = [_or_zeros(gradients[i], metas[i]) for i in call.flowing]
+        assert call.backwards is not None
+        found = dict(zip(call.wanted, apply_call(call.backwards, [*saved, *xs[: call.operands], *cotangents]), strict=True))
+        return [found[i] if i in wanted else None for i in range(count)]
+
+    def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
+        call, count = ctx.params, len(ctx.params.taken)
+        bodies.check_differentiable(call.derivation.name, call.body)
+        xs = ctx.saved_tensors[:count]
+        call = call if call.backwards is None else as_ops(call)
+        moved = tuple(i for i, t in enumerate(tangents) if t is not None)
+        along: Call = bodies.derived(call.made, ("tangent", moved), lambda: call.derivation.tangent(call, moved))
+        flowing = call.flowing
+        made = apply_call(along, [*xs, *(t for t in tangents if t is not None)])
+        found = dict(zip(flowing, made[len(made) - len(flowing) :], strict=True))
+        return [found.get(i) for i in range(ctx.count)]
+
+    def batch(
+        self, params: Call, size: int, dims: Sequence[int | None], *xs: torch.Tensor
+    ) -> tuple[Sequence[torch.Tensor], Sequence[int | None]]:
+        here = axis_names.at_level(axis_names.level() + 1)
+        name = None if here is None else here.name
+        call = params if params.backwards is None else as_ops(params)
+        in_axes = tuple(None if d is None else 0 for d in dims)
+
+        def make() -> Call:
+            function = vmap(replayed(call.body), in_axes, axis_name=name, axis_size=size)
+            metas = [
+                m if d is None else replace(m, shape=(size, *m.shape))
+                for m, d in zip(call.taken, in_axes, strict=True)
+            ]
+            body = bodies.traced_body(function, metas, own_rule=call.body.own_rule)
+            return Call(body, call.derivation.batched(call, in_axes, size, name), call.count)
+
+        batched = bodies.derived(call.made, ("vmap", in_axes, size, name), make)
+        made = apply_call(batched, [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)])
+        return made, [0] * len(made)
+
+    # ---- programs -----------------------------------------------------------------------------------------------
+
+    def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        call, walk = self.params(args), partitioner.within(partitioner.builder)
+        with _steps(partitioner.builder, call):
+            return list(evaluate(call.body.graph, walk, args[0], walk.made))
+
+    def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        call = self.params(args)
+        with _steps(inliner.builder, call):
+            return list(evaluate(call.body.graph, Inliner(inliner.builder, inliner.axes), args[0]))
+
+
+CALL = CallPrimitive()
+
+
+def _steps(builder: Builder, call: Call) -> contextlib.AbstractContextManager[None]:
+    return builder.apart() if call.derivation.is_apart else contextlib.nullcontext()
+
+
+def _or_zeros(x: torch.Tensor | None, meta: ShapedType) -> torch.Tensor:
+    return torch.zeros(meta.shape, dtype=meta.dtype) if x is None else x

@@ -1,0 +1,86 @@
+"""What checkpoint, custom_vjp and custom_jvp share: a function that becomes one op, a `Call`, wherever it is called."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from tinyshard.compile.capture import capture_outer, note_modes
+from tinyshard.compile.executable import assembled
+from tinyshard.compile.outlived import refuse_holders
+from tinyshard.compile.python_numbers import note_numbers
+from tinyshard.compile.signature import Bound, Signature, static_both_ways
+from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
+from tinyshard.core import axis_names, progress
+from tinyshard.primitives.call import Call, Derivation
+from tinyshard.runtime.cache import Recent
+from tinyshard.transforms import bodies
+from tinyshard.transforms.call_rules import apply_call
+from tinyshard.transforms.jitted import Jitted
+
+
+class Called(Jitted):
+    """A function that is traced for itself, and becomes one op of what it is called in."""
+
+    def __init__(self, function: Callable[..., Any], static_numbers: Sequence[int]) -> None:
+        numbers, by_name = static_both_ways(function, tuple(static_numbers), (), self.what)
+        super().__init__(function, None, None, numbers, by_name)
+
+    @abstractmethod
+    def _derivation(self, signature: Signature) -> Derivation:
+        """How the derivatives of a call with this signature are made."""
+
+    def _is_plain(self, entry: TraceCacheEntry) -> bool:
+        """Whether the function is called as it is, for its trace does not say what its derivative is."""
+        return False
+
+    def _known_traces(self) -> Traces:
+        return Recent(MOST_TRACES)  # of calls: the function's own are of another kind
+
+    def __repr__(self) -> str:
+        return f"<{self.what} of {self._name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call it on plain tensors, Arrays or traced values, within any transformation."""
+        bound = self._bind(args, kwargs)
+        note_numbers(bound.operands, bound.signature.numbers)
+        entry, everything = self._everything(bound, bound.operands)
+        if self._is_plain(entry):
+            return bound.call(bound.operands)
+        note_modes(entry.traced.modes)
+        if entry.derived is None:
+            entry.derived = Call(entry.traced, self._derivation(bound.signature), len(entry.traced.results))
+        if not entry.traced.results:
+            return assembled(entry.traced, [])
+        return assembled(entry.traced, apply_call(entry.derived, [capture_outer(x) for x in everything]))
+
+    def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
+        bound = super()._bind(args, kwargs)
+        around = tuple((n.name, n.size) for n in axis_names.in_scope())
+        return replace(bound, signature=replace(bound.signature, around=around))
+
+    def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
+        def call(xs: Sequence[torch.Tensor]) -> Any:
+            out = bound.call(xs)
+            refuse_holders(out, self._name)
+            return out
+
+        with progress.doing(f"tracing {self._name}"):
+            signature = bound.signature
+            return TraceCacheEntry(
+                bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers)
+            )
+
+
+def arguments_of(signature: Signature, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The arguments of a call by position, with these in the places of its tensors: those that are traced, and all."""
+    given = iter(operands)
+    traced, _ = tree_unflatten([None if none else next(given) for none in signature.nones], signature.tree)
+    static = {key: value for key, _, value in signature.static}
+    rest = iter(traced)
+    return list(traced), [static[i] if i in static else next(rest) for i in range(len(traced) + len(static))]

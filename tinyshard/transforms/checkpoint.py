@@ -1,0 +1,160 @@
+"""checkpoint: the values inside of a function are computed again where its gradient needs them, and not kept for that."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from tinyshard.arrays.function_overrides.replaced import Replacement
+from tinyshard.compile.signature import Signature, checked_numbers
+from tinyshard.compile.trace_cache import TraceCacheEntry
+from tinyshard.core.absent import check_others
+from tinyshard.core.current_trace import is_tracing
+from tinyshard.core.errors import DtypeError
+from tinyshard.primitives.call import Derivation
+from tinyshard.primitives.name import NAME
+from tinyshard.transforms.autodiff import check_function
+from tinyshard.transforms.called import Called
+from tinyshard.transforms.recomputed import Policy, Recomputed
+
+# arguments of torch's checkpoint that say how it does it
+_OF_TORCH = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+
+
+class Checkpointed(Called):
+    """A function under checkpoint. Made by `checkpoint`."""
+
+    what = "checkpoint"
+
+    def __init__(
+        self, function: Callable[..., Any], static_numbers: Sequence[int], is_apart: bool, policy: Policy | None
+    ) -> None:
+        super().__init__(function, static_numbers)
+        self._recomputed = Recomputed("checkpoint", is_apart, policy)
+
+    def _derivation(self, signature: Signature) -> Derivation:
+        return self._recomputed
+
+    def _is_plain(self, entry: TraceCacheEntry) -> bool:
+        return entry.traced.own_rule is not None
+
+
+def checkpoint(
+    fun: Callable[..., Any] | None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+    **others: Any,
+) -> Any:
+    """A function whose gradient computes the values inside of it again, in place of keeping them.
+
+    The memory of a deep network then holds the inputs of its layers, and the values inside of one. In a program the
+    function's ops stand twice, forwards and in the gradient. Wherever it is called (on plain tensors, on Arrays, in a
+    trace, under vmap) it is traced once for each signature, and what it closes over is differentiated, too. Also a
+    decorator. `remat` is another name of it.
+
+    `torch.utils.checkpoint.checkpoint` in a traced function is this; a context_fn of it has no effect there.
+
+    A function with a derivative of its own (`torch.no_grad`, a `torch.autograd.Function`) is called as it is: its
+    gradient is right, and nothing is computed again.
+
+    Args:
+        fun: a function of trees of tensors and numbers that returns a tree of tensors, as for `jit`.
+        prevent_cse: whether what is computed again is kept apart from what is computed forwards. Inside pmap and
+            shard_map equal steps are one; with False these are, too, and their values are kept.
+        policy: which values are saved all the same, of `checkpoint_policies`, or a function of your own:
+            `policy(op, *types, **params)` with the op's name as graphs show it ("aten.mm.default"), shape and dtype
+            of what it takes, and of `checkpoint_name` the name; it returns whether its results are saved. None: none.
+        static_argnums: positions of arguments that are Python values.
+        others: none; an argument that JAX has is refused with what to write in its place.
+
+    Returns:
+        The function, with the same results and derivatives.
+
+    Raises:
+        DtypeError, StaticArgumentError, TracedValueError: as `jit`, when called.
+
+    Communication: that of the function; its gradient has the function's once more.
+
+    In JAX: `jax.checkpoint`. A policy there is given a primitive in place of a name.
+
+    Example:
+        >>> from tinyshard import grad
+        >>> grad(checkpoint(lambda x: torch.sin(torch.sin(x)).sum()))(torch.tensor([0.0, 1.0]))
+        tensor([1.0000, 0.3601])
+    """
+    check_others(checkpoint, others)
+    numbers = checked_numbers(static_argnums, "static_argnums")
+    if fun is None:
+        return functools.partial(checkpoint, prevent_cse=prevent_cse, policy=policy, static_argnums=numbers)
+    check_function(fun, "checkpoint")
+    if policy is not None and not callable(policy):
+        raise DtypeError(
+            "a policy of checkpoint is a function",
+            got=f"policy={policy!r}",
+            rule="policy(op, *types, **params) says whether the results of an op are saved",
+            try_="policy=ts.checkpoint_policies.dots_saveable",
+        )
+    return Checkpointed(fun, numbers, bool(prevent_cse), policy)
+
+
+def checkpoint_name(x: torch.Tensor, name: str) -> torch.Tensor:
+    """Give a value a name, by which a policy of `checkpoint` finds it.
+
+    Args:
+        x: a tensor of any shape and dtype.
+        name: the name, for `checkpoint_policies.save_only_these_names` and its like.
+
+    Returns:
+        The same value.
+
+    Raises:
+        DtypeError: x is no tensor, or the name no str.
+
+    Communication: none.
+
+    In JAX: `jax.ad_checkpoint.checkpoint_name`, also of trees.
+
+    Example:
+        >>> checkpoint_name(torch.tensor(2.0), "logits")
+        tensor(2.)
+    """
+    if not isinstance(x, torch.Tensor) or not isinstance(name, str):
+        got = f"{type(x).__name__} and {name!r}"
+        raise DtypeError("checkpoint_name takes a tensor and a name", got=got, try_="ts.checkpoint_name(x, 'logits')")
+    made: torch.Tensor = NAME.bind(name, x)[0]
+    return made
+
+
+def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
+    """What `torch.utils.checkpoint.checkpoint` calls: in a trace or a transformation `checkpoint`."""
+    function = torch.utils.checkpoint.checkpoint.__wrapped__
+
+    def called(fun: Any, *args: Any, **kwargs: Any) -> Any:
+        if not is_tracing() and torch._C._functorch.maybe_current_level() is None:
+            return (disabled or torch._dynamo.disable(function, wrapping=False))(fun, *args, **kwargs)
+        named = {name: x for name, x in kwargs.items() if name not in _OF_TORCH}
+        leaves, form = tree_flatten((args, named))
+        is_tensor = [isinstance(x, torch.Tensor) for x in leaves]
+
+        @functools.wraps(fun, assigned=("__name__",), updated=())
+        def of_tensors(*xs: torch.Tensor) -> Any:  # all else is as it is, as in torch
+            given = iter(xs)
+            some, by_name = tree_unflatten(
+                [next(given) if one else x for x, one in zip(leaves, is_tensor, strict=True)], form
+            )
+            return fun(*some, **by_name)
+
+        return checkpoint(of_tensors)(*(x for x, one in zip(leaves, is_tensor, strict=True) if one))
+
+    return called
+
+
+# where torch keeps what `checkpoint` calls in its own place, also for those that imported it before
+REPLACED: list[Replacement] = [(torch.utils.checkpoint.checkpoint.__wrapped__, "__dynamo_disable", _in_traces)]

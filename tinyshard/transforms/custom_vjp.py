@@ -1,0 +1,180 @@
+"""custom_vjp: a function whose gradient the user writes, in two parts: what is kept forwards, and what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+
+from tinyshard.arrays.array import shaped_type_of
+from tinyshard.compile.signature import Signature, checked_numbers
+from tinyshard.core.errors import DtypeError
+from tinyshard.primitives.branching import types_of
+from tinyshard.primitives.call import Call, Derivation, Positions, Split
+from tinyshard.transforms import bodies
+from tinyshard.transforms.autodiff import check_function
+from tinyshard.transforms.called import arguments_of
+from tinyshard.transforms.custom import Custom, check_alike, check_not_closed_over, flat, pair_of
+from tinyshard.transforms.vmap import vmap
+
+
+def custom_vjp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = ()) -> CustomVjp:
+    """A function whose gradient you write. Also a decorator.
+
+    Args:
+        fun: a function of trees of tensors and numbers that returns a tree of tensors, as for `jit`.
+        nondiff_argnums: positions of arguments that are Python values, as functions; they can be hashed.
+
+    Returns:
+        The function, with a method `defvjp(fwd, bwd)` that takes its gradient:
+        `fwd`, of the same arguments, returns (result, residuals): any tree of what `bwd` needs.
+        `bwd(*nondiff, residuals, cotangent)` returns a tuple: for each other argument its gradient, a tree as the
+        argument; None for zeros.
+
+    Raises:
+        DtypeError: when it is called, no gradient has been given, or one does not fit; under `jvp`, which it has no
+            rule for; it closes over a value that is differentiated.
+
+    Communication: that of what you write.
+
+    In JAX: `jax.custom_vjp`. An integer argument has None or zeros for its gradient, in place of float0. Of the
+    gradient of a gradient the outer one differentiates what `fwd` and `bwd` do, as there.
+
+    Example:
+        >>> @custom_vjp
+        ... def clipped(x):
+        ...     return x
+        >>> clipped.defvjp(lambda x: (x, None), lambda residuals, g: (g.clamp(-1, 1),))
+        >>> from tinyshard import grad
+        >>> grad(lambda x: 5 * clipped(x))(torch.tensor(2.0))
+        tensor(1.)
+    """
+    check_function(fun, "custom_vjp")
+    return CustomVjp(fun, checked_numbers(nondiff_argnums, "nondiff_argnums"))
+
+
+class CustomVjp(Custom):
+    """A function with a gradient of the user's. Made by `custom_vjp`."""
+
+    what = "custom_vjp"
+    takes = "defvjp(fwd, bwd)"
+
+    def defvjp(self, fwd: Callable[..., Any], bwd: Callable[..., Any]) -> None:
+        """Say what the gradient is.
+
+        Args:
+            fwd: of the arguments of the function; it returns (result, residuals).
+            bwd: `bwd(*nondiff, residuals, cotangent)` returns a tuple of gradients.
+        """
+        check_function(fwd, "defvjp")
+        check_function(bwd, "defvjp")
+        self._define((fwd, bwd))
+
+    def _derivation(self, signature: Signature) -> Derivation:
+        fwd, bwd = self._rules
+        name, nondiff = self._name, self._nondiff(signature)
+        forms: list[TreeSpec] = []
+        residuals: list[Any] = []  # with None in place of each tensor
+        is_saved: list[bool] = []
+
+        def forwards(*xs: torch.Tensor) -> list[torch.Tensor]:
+            made, kept = pair_of("fwd", self, fwd(*arguments_of(signature, xs)[1]), "(result, residuals)")
+            results, form = flat(made)
+            leaves, of_residuals = tree_flatten(kept)
+            is_saved[:] = [isinstance(x, torch.Tensor) for x in leaves]
+            residuals[:] = [None if one else x for x, one in zip(leaves, is_saved, strict=True)]
+            forms[:] = [form, of_residuals]
+            return [*results, *(x for x in leaves if isinstance(x, torch.Tensor))]
+
+        def backwards(saved: list[Any], cotangents: list[Any], xs: list[Any]) -> list[torch.Tensor]:
+            given = iter(saved)
+            leaves = [next(given) if one else x for x, one in zip(residuals, is_saved, strict=True)]
+            made = bwd(*nondiff, tree_unflatten(leaves, forms[1]), tree_unflatten(cotangents, forms[0]))
+            return _gradients(name, made, arguments_of(signature, xs)[0])
+
+        return _Given(name, forwards, backwards, len(signature.metas))
+
+
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """A gradient that the user gave.
+
+    Attributes:
+        function: its name, for errors.
+        forwards: of the operands; it returns the results, and what is saved.
+        backwards: of what is saved, the gradients of all results, and the operands; it returns the gradients of these.
+        count: how many operands it knows; those behind them are what the function closes over.
+    """
+
+    function: str
+    forwards: bodies.Function
+    backwards: Callable[[list[Any], list[Any], list[Any]], Sequence[torch.Tensor]]
+    count: int
+    name: str = field(default="custom_vjp", init=False)
+    is_apart: bool = field(default=False, init=False)
+    saves: bool = field(default=True, init=False)
+
+    def split(self, call: Call, wanted: tuple[int, ...]) -> Split:
+        check_not_closed_over(self.name, self.function, wanted, self.count)
+        results, taken, flowing = call.outputs[: call.count], call.taken, call.flowing
+        forwards = bodies.traced_body(lambda *xs: self.forwards(*xs[: self.count]), taken)
+        made = types_of(forwards.results)
+        check_alike(f"fwd of {self.function}", made[: len(results)], results)
+        saved = len(made) - len(results)
+
+        def gradient(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+            given = dict(zip(flowing, values[saved + len(taken) :], strict=True))
+            cotangents = [given[i] if i in given else torch.zeros(m.shape, dtype=m.dtype) for i, m in enumerate(results)]
+            found = self.backwards(list(values[:saved]), cotangents, list(values[saved:][: self.count]))
+            return [found[i] for i in wanted]
+
+        metas = [*made[len(results) :], *taken, *(results[i] for i in flowing)]
+        return Split(forwards, bodies.traced_body(gradient, metas))
+
+    def tangent(self, call: Call, moved: tuple[int, ...]) -> Call:
+        raise DtypeError(
+            "a custom_vjp has no derivative forwards",
+            got=f"{self.function} under jvp, jacfwd, hessian or linearize",
+            rule="defvjp says what its gradient is, and not what its tangent is",
+            try_="ts.grad, ts.vjp or ts.jacrev of it; or ts.custom_jvp, which has both",
+        )
+
+    def batched(self, call: Call, in_axes: Positions, size: int, name: str | None) -> Derivation:
+        axes = in_axes[: self.count]
+
+        def backwards(saved: list[Any], cotangents: list[Any], xs: list[Any]) -> list[torch.Tensor]:
+            mapped: Any = vmap(self.backwards, (0, 0, list(axes)), axis_name=name, axis_size=size)
+            found = mapped(saved, cotangents, xs)
+            return [g.sum(0) if d is None else g for g, d in zip(found, axes, strict=True)]
+
+        forwards = vmap(self.forwards, axes, axis_name=name, axis_size=size)
+        return _Given(self.function, forwards, backwards, self.count)
+
+
+def _gradients(function: str, made: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
+    """What bwd has returned, as a gradient for each tensor of the arguments."""
+    if not isinstance(made, tuple | list) or len(made) != len(arguments):
+        raise DtypeError(
+            f"bwd of {function}, a custom_vjp, does not return a gradient for each argument",
+            got=f"{type(made).__name__}" + (f" of {len(made)}" if isinstance(made, tuple | list) else ""),
+            rule=f"a tuple of {len(arguments)}, one for each argument that is not in nondiff_argnums; None for zeros",
+        )
+    found: list[torch.Tensor] = []
+    for number, (given, argument) in enumerate(zip(made, arguments, strict=True)):
+        xs, form = tree_flatten(argument)
+        leaves, other = ([None] * len(xs), form) if given is None else tree_flatten(given)
+        if other != form:
+            raise DtypeError(
+                f"bwd of {function}, a custom_vjp, returns a gradient of another tree than its argument",
+                got=f"{other} for argument {number}: {form}",
+                rule="a gradient has the containers of its argument; None stands for zeros",
+            )
+        pairs = [(x, g) for x, g in zip(xs, leaves, strict=True) if x is not None]
+        made_of = [torch.zeros_like(x) if g is None else flat(g)[0][0] for x, g in pairs]
+        metas = [shaped_type_of(x) for x, _ in pairs]
+        check_alike(f"bwd of {function}, argument {number}", list(map(shaped_type_of, made_of)), metas)
+        found += made_of
+    return found

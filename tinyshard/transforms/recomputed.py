@@ -1,0 +1,95 @@
+"""Derivatives that compute a function again, but for the values that a policy says are saved.
+
+    forwards     x                     ->  result, saved values
+    backwards    saved values, x, g    ->  gradients
+
+Both are cut out of one graph of the gradient (`cutting`): the values that the policy chooses become inputs of the part
+backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tinyshard.compile import replay
+from tinyshard.compile.replay import replayed, replayed_with_values
+from tinyshard.core.primitive import Primitive, primitive_of
+from tinyshard.primitives.branching import types_of
+from tinyshard.primitives.call import Call, Derivation, Positions, Split, continuous
+from tinyshard.primitives.name import NAME
+from tinyshard.transforms import bodies
+from tinyshard.transforms.cutting import cut
+
+Policy = Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """A call whose gradient computes it again.
+
+    Attributes:
+        policy: which values are saved, all the same: of the op, what it takes, and its params; None for none.
+    """
+
+    name: str = "call"
+    is_apart: bool = False
+    policy: Policy | None = None
+
+    @property
+    def saves(self) -> bool:
+        return self.policy is not None
+
+    def split(self, call: Call, wanted: tuple[int, ...]) -> Split:
+        count, taken, given = call.count, call.taken, call.outputs
+        flowing = continuous(given[:count])
+        function = replayed_with_values(call.body, self._is_saved)
+
+        def gradient(*values: torch.Tensor) -> Sequence[torch.Tensor]:
+            xs, cotangents = values[: len(taken)], values[len(taken) :]
+
+            def alone(*chosen: torch.Tensor) -> Any:
+                inputs = list(xs)
+                for i, x in zip(wanted, chosen, strict=True):
+                    inputs[i] = x
+                made = function(*inputs)
+                return tuple(made[i] for i in flowing), tuple(made[len(given) :])
+
+            vjp: Any = torch.func.vjp
+            _, pull, saved = vjp(alone, *(xs[i] for i in wanted), has_aux=True)
+            return [*saved, *pull(tuple(cotangents))]
+
+        joint = bodies.traced_body(gradient, [*taken, *(given[i] for i in flowing)], own_rule=call.body.own_rule)
+        if self.policy is None:
+            return Split(call.body, joint)
+        both = bodies.traced_body(function, taken, own_rule=call.body.own_rule)
+        return cut(both, len(given), joint, len(joint.results) - len(wanted))
+
+    def tangent(self, call: Call, moved: tuple[int, ...]) -> Call:
+        taken, function = call.taken, replayed(call.body)
+
+        def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            return replay.tangents(function, given[: len(taken)], moved, call.flowing, given[len(taken) :])
+
+        body = bodies.traced_body(push, [*taken, *(taken[i] for i in moved)], own_rule=call.body.own_rule)
+        return Call(body, self, len(call.flowing))
+
+    def batched(self, call: Call, in_axes: Positions, size: int, name: str | None) -> Derivation:
+        return self
+
+    def _is_saved(self, node: torch.fx.Node) -> bool:
+        """What the policy says of a node."""
+        if self.policy is None:
+            return False
+        primitive = primitive_of(node.target)
+        params = primitive.params(node.args) if isinstance(primitive, Primitive) else None
+        name = {"name": params} if primitive is NAME else {}
+        metas = types_of([x for x in node.all_input_nodes if isinstance(x.meta.get("val"), torch.Tensor)])
+        op = NAME.name if primitive is NAME else getattr(primitive, "name", str(node.target))
+        return bool(self.policy(op, *metas, **name))
+
+
+RECOMPUTED = Recomputed()
