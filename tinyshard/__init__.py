@@ -93,8 +93,9 @@ from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
 from tinyshard.transforms.checkpoint import checkpoint, checkpoint_name
 from tinyshard.transforms.custom_jvp import custom_jvp
 from tinyshard.transforms.custom_vjp import custom_vjp
-from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
-from tinyshard.transforms.jit import jit, make_graph
+from tinyshard.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
+from tinyshard.transforms.jit import jit, make_graph, make_jaxpr
+from tinyshard.transforms.linearize import linear_transpose, linearize
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
@@ -164,13 +165,17 @@ __all__ = [
     "hessian",
     "init",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
     "lax",
+    "linear_transpose",
+    "linearize",
     "live_arrays",
     "local_devices",
     "make_graph",
+    "make_jaxpr",
     "make_mesh",
     "mesh_utils",
     "optim",

@@ -24,12 +24,19 @@ from tinyshard.core import tree
 from tinyshard.core.absent import check_others
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import one_or_more
-from tinyshard.transforms.tangents import OfLeaves, checked_values, fitted
+from tinyshard.transforms.tangents import REAL, Kinds, OfLeaves, checked_values, fitted
 
 Function = Callable[..., Any]
 
 
-def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
+def grad(
+    fun: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    **others: Any,
+) -> Function:
     """The gradient of a function with a real scalar result.
 
     Args:
@@ -37,26 +44,29 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False,
         argnums: the arguments to differentiate by, an int or a tuple of ints. A float among them is a 0-d tensor of
             torch's default dtype, and a NumPy array a tensor of its dtype.
         has_aux: whether `fun` returns (result, anything else).
-        others: none but holomorphic=False and allow_int=False, JAX's defaults.
+        holomorphic: whether `fun` is a holomorphic function of complex tensors with a complex result; then this is its
+            complex derivative.
+        allow_int: whether integers and bools among the tensors are allowed; their gradient is zeros of their dtype.
+        others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:
         A function that returns the gradient, a tree as the argument (a tuple of trees for a tuple of argnums); with
         has_aux (gradient, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, an argnums that names one twice, or a result that is
-            no scalar.
+        DtypeError: an argument that is not real floating-point (or complex with holomorphic), an argnums that names
+            one twice, or a result that is no scalar.
 
     Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
 
-    In JAX: also holomorphic= and allow_int=. Here the derivative of a function of complex numbers is asked of `vjp`.
+    In JAX: the gradient of an integer has dtype float0. Of a real function of complex numbers it is asked of `vjp` here.
 
     Example:
         >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         tensor([2., 4.])
     """
     check_others(grad, others)
-    both = _with_gradient("grad", fun, argnums, has_aux)
+    both = _with_gradient("grad", fun, argnums, has_aux, Kinds(holomorphic, allow_int))
 
     @functools.wraps(fun)
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -66,13 +76,22 @@ def grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False,
     return gradient
 
 
-def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
+def value_and_grad(
+    fun: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+    **others: Any,
+) -> Function:
     """The result of a function together with its gradient.
 
     Args:
         fun: a function of trees of floating-point tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        holomorphic: as for `grad`.
+        allow_int: as for `grad`.
         others: as for `grad`.
 
     Returns:
@@ -83,26 +102,35 @@ def value_and_grad(fun: Function, argnums: int | Sequence[int] = 0, has_aux: boo
 
     Communication: as `grad`.
 
-    In JAX: also holomorphic= and allow_int=, as `grad`.
+    In JAX: as `grad`.
 
     Example:
         >>> value_and_grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))
         (tensor(5.), tensor([2., 4.]))
     """
     check_others(value_and_grad, others)
-    return _with_gradient("value_and_grad", fun, argnums, has_aux)
+    return _with_gradient("value_and_grad", fun, argnums, has_aux, Kinds(holomorphic, allow_int))
 
 
-def _with_gradient(what: str, fun: Function, argnums: int | Sequence[int], has_aux: bool) -> Function:
+def _with_gradient(what: str, fun: Function, argnums: int | Sequence[int], has_aux: bool, kinds: Kinds) -> Function:
     check_function(fun, what)
     numbers = checked_argnums(argnums)
 
     @functools.wraps(fun)
     def both(*args: Any, **kwargs: Any) -> Any:
-        of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
-        alone, every = _scalar(what, fun, of.value, has_aux), tuple(range(len(of.leaves)))
+        of = by_chosen(what, fun, args, kwargs, numbers, has_aux, kinds)
+        alone = of.of_continuous(_scalar(what, fun, of.value, has_aux, kinds))
         with one_transform():
-            slopes, value = torch.func.grad_and_value(alone, argnums=every, has_aux=has_aux)(*of.leaves)
+            if not of.continuous:
+                value, slopes = alone(), []
+            elif kinds.holomorphic:
+                found: Any = torch.func.vjp(alone, *of.continuous, has_aux=has_aux)
+                value = (found[0], found[2]) if has_aux else found[0]
+                slopes = [g.conj() for g in found[1](torch.ones_like(found[0]))]  # torch's are those of J^H
+            else:
+                every = tuple(range(len(of.continuous)))
+                slopes, value = torch.func.grad_and_value(alone, argnums=every, has_aux=has_aux)(*of.continuous)
+        slopes = of.with_zeros(slopes)
         return ((value[0], of.aux(value[1])) if has_aux else value), chosen_of(of.arguments(slopes), numbers)
 
     return both
@@ -205,12 +233,18 @@ def load_jvp_rules() -> None:
 
 
 def by_chosen(
-    what: str, fun: Function, args: Any, kwargs: Any, numbers: int | tuple[int, ...], has_aux: bool
+    what: str,
+    fun: Function,
+    args: Any,
+    kwargs: Any,
+    numbers: int | tuple[int, ...],
+    has_aux: bool,
+    kinds: Kinds = REAL,
 ) -> OfLeaves:
     """The function of the tensors in the chosen arguments alone. Raises DtypeError as `checked_values`."""
     args, kwargs = capture_arguments((args, kwargs))
     places = _places(what, numbers, len(args))
-    chosen = [checked_values(what, args[n], f"argument {n}: ", real=True) for n in places]
+    chosen = [checked_values(what, args[n], f"argument {n}: ", kinds) for n in places]
 
     def alone(*values: Any) -> Any:
         full = list(args)
@@ -255,16 +289,18 @@ def _places(what: str, argnums: int | tuple[int, ...], count: int) -> list[int]:
     return places
 
 
-def _scalar(what: str, fun: Function, call: Function, has_aux: bool) -> Function:
+def _scalar(what: str, fun: Function, call: Function, has_aux: bool, kinds: Kinds) -> Function:
     @functools.wraps(fun)
     def checked(*args: Any, **kwargs: Any) -> Any:
         out = call(*args, **kwargs)
         value = out[0] if has_aux else out
-        if not isinstance(value, torch.Tensor) or value.dim() or not value.dtype.is_floating_point:
-            is_tensor = isinstance(value, torch.Tensor)
+        is_tensor = isinstance(value, torch.Tensor)
+        fits = is_tensor and (value.dtype.is_complex if kinds.holomorphic else value.dtype.is_floating_point)
+        if not fits or value.dim():
             got = f"shape {tuple(value.shape)}, {value.dtype}" if is_tensor else type(value).__name__
+            kind = "complex scalar result where it is holomorphic" if kinds.holomorphic else "real scalar result"
             raise DtypeError(
-                f"{what} needs a function with a real scalar result",
+                f"{what} needs a function with a {kind}",
                 got=f"{getattr(fun, '__name__', 'the function')} returns {got}",
                 try_=".sum() or .mean() at its end; jacrev for the whole Jacobian",
             )

@@ -23,13 +23,15 @@ from tinyshard.transforms.autodiff import (
     chosen_of,
     load_jvp_rules,
 )
-from tinyshard.transforms.tangents import OfLeaves
+from tinyshard.transforms.tangents import REAL, Kinds, OfLeaves
 
 
 def jacrev(
     fun: Function,
     argnums: int | Sequence[int] = 0,
     has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
     *,
     chunk_size: int | None = None,
     **others: Any,
@@ -40,6 +42,8 @@ def jacrev(
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        holomorphic: whether `fun` is a holomorphic function of complex tensors, as for `grad`.
+        allow_int: whether integers are allowed among the tensors; the derivative by them is zeros of their dtype.
         chunk_size: how many rows are computed at a time, as in torch: fewer take less memory; None for all.
         others: as for `grad`.
 
@@ -49,13 +53,13 @@ def jacrev(
         (Jacobian, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, an argnums that names one twice, a complex result, or
-            a chunk_size below 1.
+        DtypeError: an argument that is not real floating-point (or complex with holomorphic), an argnums that names
+            one twice, a complex result without holomorphic, or a chunk_size below 1.
         RuntimeError: a result that is no tensor, or one of integers.
 
     Communication: that of the function and its transpose.
 
-    In JAX: also holomorphic= and allow_int=, no chunk_size=.
+    In JAX: also named `jacobian`, as here; no chunk_size=. The derivative by an integer has dtype float0.
 
     Example:
         >>> jacrev(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -63,23 +67,33 @@ def jacrev(
                 [0., 4.]])
     """
     check_others(jacrev, others)
+    return _jacrev("jacrev", fun, argnums, has_aux, Kinds(holomorphic, allow_int), _checked_chunk(chunk_size))
+
+
+jacobian = jacrev
+
+
+def _checked_chunk(chunk_size: Any) -> int | None:
     chunk = None if chunk_size is None else as_int(chunk_size)
     if chunk_size is not None and (chunk is None or chunk < 1):
-        raise DtypeError("chunk_size is a number of rows", got=f"chunk_size={chunk_size!r}", rule="at least 1, or None")
-    return _jacrev("jacrev", fun, argnums, has_aux, chunk)
+        rule = "how many rows or columns at a time: at least 1, or None for all"
+        raise DtypeError("chunk_size is a number", got=f"chunk_size={chunk_size!r}", rule=rule)
+    return chunk
 
 
-def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool, chunk_size: int | None = None) -> Function:
+def _jacrev(
+    what: str, fun: Function, argnums: Any, has_aux: bool, kinds: Kinds = REAL, chunk_size: int | None = None
+) -> Function:
     check_function(fun, what)
     numbers = checked_argnums(argnums)
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
+        of = by_chosen(what, fun, args, kwargs, numbers, has_aux, kinds)
         with one_transform():
-            found: Any = torch.func.vjp(of, *of.leaves, has_aux=has_aux)
+            found: Any = torch.func.vjp(of.of_continuous(of), *of.continuous, has_aux=has_aux)
         results = found[0]
-        _check_real(what, results)
+        _check_results(what, results, kinds)
         with one_transform():
             rows = torch.func.vmap(found[1], chunk_size=chunk_size)(_basis(results)) if results else ()
         # of each argument the rows for all elements of all results -> for each result the tree of the arguments
@@ -88,19 +102,32 @@ def _jacrev(what: str, fun: Function, argnums: Any, has_aux: bool, chunk_size: i
             [row.reshape((*x.shape, *row.shape[1:])) for x, row in zip(results, column.split(sizes), strict=True)]
             for column in rows
         ]
-        blocks = of.results([chosen_of(of.arguments(block), numbers) for block in zip(*apart, strict=True)])
+        if kinds.holomorphic:
+            apart = [[block.conj() for block in column] for column in apart]  # torch's are those of J^H
+        rows_of = [of.with_zeros(block, x.shape) for block, x in zip(zip(*apart, strict=True), results, strict=True)]
+        blocks = of.results([chosen_of(of.arguments(row), numbers) for row in rows_of])
         return (blocks, of.aux(found[2])) if has_aux else blocks
 
     return jacobian
 
 
-def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
+def jacfwd(
+    fun: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    *,
+    chunk_size: int | None = None,
+    **others: Any,
+) -> Function:
     """The Jacobian, column by column forwards: for functions with few arguments.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        holomorphic: whether `fun` is a holomorphic function of complex tensors, as for `grad`.
+        chunk_size: how many columns are computed at a time: fewer take less memory; None for all.
         others: as for `grad`.
 
     Returns:
@@ -109,12 +136,13 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
         (Jacobian, anything else).
 
     Raises:
-        DtypeError: an argument that is not real floating-point, or an argnums that names one twice.
+        DtypeError: an argument that is not real floating-point (or complex with holomorphic), an argnums that names
+            one twice, or a chunk_size below 1.
         RuntimeError: a result that is no tensor.
 
     Communication: that of the function.
 
-    In JAX: also holomorphic=.
+    In JAX: no chunk_size=.
 
     Example:
         >>> jacfwd(lambda x: x**2)(torch.tensor([1.0, 2.0]))
@@ -122,37 +150,50 @@ def jacfwd(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fals
                 [0., 4.]])
     """
     check_others(jacfwd, others)
-    return _jacfwd("jacfwd", fun, argnums, has_aux)
+    return _jacfwd("jacfwd", fun, argnums, has_aux, Kinds(holomorphic), _checked_chunk(chunk_size))
 
 
-def _jacfwd(what: str, fun: Function, argnums: Any, has_aux: bool) -> Function:
+def _jacfwd(
+    what: str, fun: Function, argnums: Any, has_aux: bool, kinds: Kinds = REAL, chunk_size: int | None = None
+) -> Function:
     check_function(fun, what)
     numbers = checked_argnums(argnums)
 
     @functools.wraps(fun)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         load_jvp_rules()
-        of = by_chosen(what, fun, args, kwargs, numbers, has_aux)
+        of = by_chosen(what, fun, args, kwargs, numbers, has_aux, kinds)
 
         def push(*tangents: torch.Tensor) -> Any:
             return torch.func.jvp(of, tuple(of.leaves), tangents, has_aux=has_aux)[1:]
 
         out_dims: Any = (0, None) if has_aux else (0,)  # a constant result is not mapped: only dim 0 is then made up
         with one_transform():
-            out = torch.func.vmap(push, out_dims=out_dims)(*_basis(of.leaves))
-        blocks = of.results([chosen_of(_apart(of, columns.movedim(0, -1)), numbers) for columns in out[0]])
-        return (blocks, of.aux(out[1])) if has_aux else blocks
+            basis = _basis(of.leaves)
+            several = [basis] if chunk_size is None else zip(*(x.split(chunk_size) for x in basis), strict=True)
+            made = [torch.func.vmap(push, out_dims=out_dims)(*some) for some in several]
+        parts = [out[0] for out in made]
+        columns = parts[0] if len(parts) == 1 else [torch.cat(some) for some in zip(*parts, strict=True)]
+        blocks = of.results([chosen_of(_apart(of, x.movedim(0, -1)), numbers) for x in columns])
+        return (blocks, of.aux(made[0][1])) if has_aux else blocks
 
     return jacobian
 
 
-def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, **others: Any) -> Function:
+def hessian(
+    fun: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    **others: Any,
+) -> Function:
     """The matrix of second derivatives, forwards over reverse.
 
     Args:
         fun: a function of trees of real floating-point tensors, whose result is a tree of tensors.
         argnums: the arguments to differentiate by, an int or a tuple of ints, as for `grad`.
         has_aux: whether `fun` returns (result, anything else).
+        holomorphic: whether `fun` is a holomorphic function of complex tensors, as for `grad`.
         others: as for `grad`.
 
     Returns:
@@ -164,21 +205,23 @@ def hessian(fun: Function, argnums: int | Sequence[int] = 0, has_aux: bool = Fal
 
     Communication: that of the function and its transpose.
 
-    In JAX: also holomorphic=.
-
     Example:
         >>> hessian(lambda x: (x**3).sum())(torch.tensor([1.0, 2.0]))
         tensor([[ 6.,  0.],
                 [ 0., 12.]])
     """
     check_others(hessian, others)
-    return _jacfwd("hessian", _jacrev("hessian", fun, argnums, has_aux), argnums, has_aux)
+    kinds = Kinds(holomorphic)
+    return _jacfwd("hessian", _jacrev("hessian", fun, argnums, has_aux, kinds), argnums, has_aux, kinds)
 
 
-def _check_real(what: str, results: Sequence[torch.Tensor]) -> None:
+def _check_results(what: str, results: Sequence[torch.Tensor], kinds: Kinds) -> None:
     """Refuse complex results: a gradient by a real number has no room for the derivative of the imaginary part."""
     for x in results:
-        if x.is_complex():
+        if kinds.holomorphic and not x.is_complex():
+            rule = "a holomorphic function of complex numbers that is real is a constant"
+            raise DtypeError(f"{what} needs complex results with holomorphic=True", got=f"a result of {x.dtype}", rule=rule)
+        if x.is_complex() and not kinds.holomorphic:
             raise DtypeError(
                 f"{what} needs a function with real results",
                 got=f"a result of {x.dtype}",

@@ -117,7 +117,7 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
 
     Communication: none.
 
-    In JAX: `jax.make_jaxpr`.
+    In JAX: `jax.make_jaxpr`, which is another name of it here.
 
     Example:
         >>> import torch
@@ -130,3 +130,6 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
     """
     jitted = jit(fun, static_argnums=static_argnums)
     return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())
+
+
+make_jaxpr = make_graph

@@ -9,6 +9,7 @@ tangent f64[3]      fitted          DtypeError where the value is f32[3]
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,22 @@ from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import is_whole, named_leaves, without_none
 
 _NUMBERS = (bool, int, float, complex)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """By what a function is differentiated.
+
+    Attributes:
+        holomorphic: by complex numbers alone, of which it is a holomorphic function; else by real ones alone.
+        allow_int: whether there may be integers, too, whose derivative is zero.
+    """
+
+    holomorphic: bool = False
+    allow_int: bool = False
+
+
+REAL = Kinds()
 
 
 class OfLeaves:
@@ -66,6 +83,25 @@ class OfLeaves:
         self._aux = tree_flatten(aux)
         return value, [x for x in self._aux[0] if isinstance(x, torch.Tensor)]
 
+    @property
+    def continuous(self) -> list[torch.Tensor]:
+        """The tensors that are no integers."""
+        return [x for x in self.leaves if is_continuous(x)]
+
+    def of_continuous(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of all tensors as one of those that are no integers."""
+
+        def alone(*some: torch.Tensor) -> Any:
+            given = iter(some)
+            return function(*(next(given) if is_continuous(x) else x for x in self.leaves))
+
+        return alone
+
+    def with_zeros(self, found: Sequence[torch.Tensor], lead: Sequence[int] = ()) -> list[torch.Tensor]:
+        """What was found for each tensor that is no integer, and zeros for the others, with `lead` as first dims."""
+        given = iter(found)
+        return [next(given) if is_continuous(x) else x.new_zeros((*lead, *x.shape)) for x in self.leaves]
+
     def arguments(self, leaves: Sequence[Any]) -> Any:
         """The arguments with other leaves, a tuple."""
         return trees.unflatten(leaves, self._tree)
@@ -83,35 +119,51 @@ class OfLeaves:
         return tree_unflatten([next(given) if isinstance(x, torch.Tensor) else x for x in kept], form)
 
 
+def is_continuous(x: torch.Tensor) -> bool:
+    """Whether it is floating-point or complex."""
+    return x.is_floating_point() or x.is_complex()
+
+
 def as_tensors(tree: Any) -> Any:
     """The tree with copies of its numbers and NumPy arrays as tensors; everything else is left as it is."""
     return tree_map(lambda x: torch.tensor(x) if isinstance(x, (*_NUMBERS, np.ndarray, np.generic)) else x, tree)
 
 
-def checked_values(what: str, tree: Any, which: str = "", *, real: bool = False) -> Any:
+def checked_values(what: str, tree: Any, which: str = "", kinds: Kinds | None = None) -> Any:
     """The tree as tensors of a dtype that can be differentiated by.
 
     Args:
         what: the function that asks, for errors.
         tree: tensors, numbers, NumPy arrays and None.
         which: of its arguments, for errors.
-        real: whether complex numbers are refused, too.
+        kinds: what they may be; None for real and complex numbers.
 
     Raises:
-        DtypeError: an integer, or no number at all.
+        DtypeError: of another kind, or no number at all.
     """
     tree = as_tensors(tree)
     for path, leaf in named_leaves(without_none(tree), is_whole):
         is_tensor = isinstance(leaf, torch.Tensor)
         is_complex = is_tensor and leaf.dtype.is_complex
-        if not is_tensor or not (leaf.dtype.is_floating_point or (is_complex and not real)):
-            kinds = "real floating-point" if real else "floating-point or complex"
-            other = "ts.vjp, whose cotangents are complex; or " if is_complex else "x.float(); or " if is_tensor else ""
-            raise DtypeError(
-                f"{what} needs {kinds} tensors to differentiate by",
-                got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
-                try_=f"{other}let the function close over what is not differentiated by",
-            )
+        is_real = is_tensor and leaf.dtype.is_floating_point
+        if kinds is None:
+            fits, needed = is_real or is_complex, "floating-point or complex"
+        elif kinds.holomorphic:
+            fits, needed = is_complex, "complex"
+        else:
+            fits, needed = is_real, "real floating-point"
+        if fits or (is_tensor and kinds is not None and kinds.allow_int and not is_complex and not is_real):
+            continue
+        cures = {
+            is_tensor: "x.float(); or ",
+            is_real: "holomorphic=False; or ",
+            is_complex: "ts.vjp, whose cotangents are complex, or holomorphic=True; or ",
+        }
+        raise DtypeError(
+            f"{what} needs {needed} tensors to differentiate by",
+            got=f"{which}{leaf.dtype if is_tensor else type(leaf).__name__}{path and f' at {path}'}",
+            try_=f"{cures.get(True, '')}let the function close over what is not differentiated by",
+        )
     return tree
 
 
