@@ -5,18 +5,19 @@ tangent     the one that `Derivation.tangent` makes
 vmap        a call of the vmapped function
 partition   the function's ops, written into the program; apart from equal ones outside, if they are to be computed again
 
-The call within a derivative of a derivative is differentiated as its ops are.
+Of the gradient of a gradient, the outer one differentiates the ops of a call that saves values.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch._C._functorch import TransformType
+from torch._C._functorch import is_batchedtensor, maybe_get_level
 
 from tinyshard.arrays.array import Array, one_call
 from tinyshard.compile.capture import capture_outer
@@ -34,6 +35,8 @@ from tinyshard.transforms import bodies
 from tinyshard.transforms.recomputed import RECOMPUTED
 from tinyshard.transforms.vmap import vmap
 
+_level: ContextVar[int] = ContextVar("tinyshard_level_of_gradient", default=0)  # of the call that is being bound
+
 
 def apply_call(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Apply a call, within a trace and within any transformation, or outside of both.
@@ -50,10 +53,15 @@ def apply_call(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tenso
         return list(replayed(call.body)())
     operands = bodies.lifted_along(call.body.graph, operands)
     with one_call():
-        if call.backwards is None and call.derivation.saves and _is_differentiated(operands):
-            both = saving(call, tuple(i for i, x in enumerate(operands) if x.requires_grad))
+        level = _level_of_gradient(operands) if call.derivation.saves and call.backwards is None else None
+        if level is None:
+            return list(CALL.bind(call, *operands))
+        both = saving(call, tuple(i for i, x in enumerate(operands) if x.requires_grad))
+        token = _level.set(level)
+        try:
             return list(CALL.bind(both, *_with_constants(both, operands))[: call.count])
-        return list(CALL.bind(call, *operands))
+        finally:
+            _level.reset(token)
 
 
 def _with_constants(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -63,12 +71,16 @@ def _with_constants(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.
     return [*operands, *(capture_outer(c.value) for c in constants)]
 
 
-def _is_differentiated(operands: Sequence[torch.Tensor]) -> bool:
-    """Whether the innermost transformation, or torch's tape, will ask for a gradient."""
-    innermost = torch._C._functorch.peek_interpreter_stack()
-    if innermost is not None and innermost.key() is TransformType.Vmap:
-        return False  # its rule applies the vmapped call, where the next one is asked
-    return torch.is_grad_enabled() and any(x.requires_grad for x in operands)
+def _level_of_gradient(operands: Sequence[torch.Tensor]) -> int | None:
+    """The level of torch.func whose transformation is the first to meet the call, if it asks for a gradient.
+
+    That is 0 for torch's tape; None for another transformation, whose rule applies a call again.
+    """
+    levels = [max(maybe_get_level(x), 0) for x in operands]
+    first = [x for x, level in zip(operands, levels, strict=True) if level == max(levels)]
+    if not torch.is_grad_enabled() or any(map(is_batchedtensor, first)) or not any(x.requires_grad for x in first):
+        return None
+    return max(levels)
 
 
 def saving(call: Call, wanted: tuple[int, ...]) -> Call:
@@ -113,7 +125,8 @@ class CallPrimitive(FunctionPrimitive[Call]):
         return bodies.is_effective(self.params(args).body.graph)
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        return apply_call(self.params(args), args[0])
+        call = self.params(args)
+        return apply_call(call if call.backwards is None else as_ops(call), args[0])
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         return list(evaluate(self.params(args).body.graph, Varying(), given))
@@ -128,6 +141,7 @@ class CallPrimitive(FunctionPrimitive[Call]):
 
     def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
         ctx.set_materialize_grads(False)
+        ctx.is_outer = params.backwards is not None and axis_names.level() != _level.get()
         saved = made[params.count :]
         ctx.save_for_backward(*xs, *saved)
         ctx.save_for_forward(*xs, *saved)
@@ -139,8 +153,7 @@ class CallPrimitive(FunctionPrimitive[Call]):
         wanted = tuple(i for i, need in enumerate(ctx.needs_input_grad[2:]) if need)
         if not wanted or all(g is None for g in gradients):
             return [None] * count
-        is_inner = call.backwards is not None and any(g is not None for g in gradients[call.count :])
-        if is_inner or not set(wanted) <= set(call.wanted or wanted):
+        if ctx.is_outer or not set(wanted) <= set(call.wanted or wanted):
             call, saved = as_ops(call), ()
         if call.backwards is None:
             call = saving(call, wanted)

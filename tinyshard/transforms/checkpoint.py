@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.utils.checkpoint
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.compile.signature import Signature, checked_numbers
@@ -104,32 +104,31 @@ def checkpoint(
     return Checkpointed(fun, numbers, bool(prevent_cse), policy)
 
 
-def checkpoint_name(x: torch.Tensor, name: str) -> torch.Tensor:
+def checkpoint_name(x: Any, name: str) -> Any:
     """Give a value a name, by which a policy of `checkpoint` finds it.
 
     Args:
-        x: a tensor of any shape and dtype.
+        x: a tree of tensors of any shape and dtype.
         name: the name, for `checkpoint_policies.save_only_these_names` and its like.
 
     Returns:
-        The same value.
+        The same values.
 
     Raises:
-        DtypeError: x is no tensor, or the name no str.
+        DtypeError: the name is no str.
 
     Communication: none.
 
-    In JAX: `jax.ad_checkpoint.checkpoint_name`, also of trees.
+    In JAX: `jax.ad_checkpoint.checkpoint_name`.
 
     Example:
         >>> checkpoint_name(torch.tensor(2.0), "logits")
         tensor(2.)
     """
-    if not isinstance(x, torch.Tensor) or not isinstance(name, str):
-        got = f"{type(x).__name__} and {name!r}"
-        raise DtypeError("checkpoint_name takes a tensor and a name", got=got, try_="ts.checkpoint_name(x, 'logits')")
-    made: torch.Tensor = NAME.bind(name, x)[0]
-    return made
+    if not isinstance(name, str):
+        got = f"{name!r} ({type(name).__name__})"
+        raise DtypeError("checkpoint_name takes a name", got=got, try_="ts.checkpoint_name(x, 'logits')")
+    return tree_map_only(torch.Tensor, lambda leaf: NAME.bind(name, leaf)[0], x)
 
 
 def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
