@@ -3,14 +3,16 @@
     devices, meshes     init shutdown devices local_devices device_count Device · Mesh make_mesh AbstractMesh set_mesh
     where arrays live   P PartitionSpec NamedSharding SingleDeviceSharding sharding.PositionalSharding shardings
     arrays              Array device_put device_get array block_until_ready live_arrays
-    programs            jit make_graph typeof ShapeDtypeStruct lax.with_sharding_constraint collectives_in config
+    programs            jit make_graph make_jaxpr typeof ShapeDtypeStruct collectives_in config
+                        lax.with_sharding_constraint
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
                         lax.axis_index axis_size
     loops, branches     lax.scan fori_loop while_loop map associative_scan cond switch
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     training            random.functional optim.functional optim.clip_by_global_norm
-    derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
+    derivatives         grad value_and_grad vjp jvp linearize linear_transpose jacfwd jacrev jacobian hessian
+                        custom_vjp custom_jvp lax.stop_gradient; checkpoint remat checkpoint_name checkpoint_policies
     pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
@@ -87,8 +89,8 @@ from tinyshard.runtime.lifecycle import device_count, devices, init, local_devic
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
-from tinyshard.transforms import checkpoint_policies
 from tinyshard.transforms import checkpoint as _checkpoint
+from tinyshard.transforms import checkpoint_policies
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
 from tinyshard.transforms.checkpoint import checkpoint, checkpoint_name
 from tinyshard.transforms.custom_jvp import custom_jvp
@@ -100,7 +102,9 @@ from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
 
-_replaced.install([*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED, *_checkpoint.REPLACED])
+_replaced.install(
+    [*_replaced.REPLACED, *_inside_torch.REPLACED, *_intercept.REPLACED, *_cond.REPLACED, *_checkpoint.REPLACED]
+)
 
 remat = checkpoint
 

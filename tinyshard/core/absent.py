@@ -1,6 +1,6 @@
 """What to say of a name, or of an argument, that JAX or torch has and tinyshard has not: what does the same here.
 
-ts.make_jaxpr       AttributeError: JAX's make_jaxpr is make_graph here
+ts.pjit             AttributeError: JAX's pjit is jit here
 ts.shardmap         AttributeError: did you mean shard_map?
 ts.jit(f, backend="cpu")    DtypeError: ts.init(platform=...) says on what programs run
 """
@@ -45,15 +45,11 @@ _OF_DTENSOR = {
 # module -> a name of JAX's or torch's -> what does that here
 NAMES: dict[str, dict[str, str]] = {
     "tinyshard": {
-        "make_jaxpr": "ts.make_graph",
         "numpy": "torch: its functions work on Arrays",
         "nn": "torch.nn",
         "tree_util": "ts.tree; torch.utils._pytree.register_pytree_node registers a container",
         "tree_map": "ts.tree.map",
         "experimental": "ts.shard_map and ts.mesh_utils, which need no experimental here",
-        "jacobian": "ts.jacrev",
-        "custom_vjp": "torch.autograd.Function, with setup_context",
-        "custom_jvp": "torch.autograd.Function, with setup_context and jvp",
         "device_put_sharded": "ts.device_put(torch.stack(shards), sharding)",
         "device_put_replicated": "ts.device_put(x, ts.NamedSharding(mesh, ts.P()))",
         "xmap": "ts.shard_map",
@@ -64,16 +60,12 @@ NAMES: dict[str, dict[str, str]] = {
         "default_device": "ts.device_put(x, device)",
         "eval_shape": "ts.jit(f).lower(*args).compile().as_text(), which shows every shape",
         "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
-        "checkpoint": "a torch.autograd.Function that computes again in its backward",
         "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
         "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "debug_nans": "torch.isfinite(x).all(), of what a function returns",
         "disable_jit": "the function itself; of a jitted one jitted.__wrapped__",
         "clear_caches": "nothing: traces and programs are gone with their function",
-        "linearize": "ts.jvp(f, (x,), (t,)), which computes f again for each t",
-        "linear_transpose": "ts.vjp(f, x)[1], of a linear f",
-        "custom_gradient": "torch.autograd.Function, with setup_context",
-        "remat": "a torch.autograd.Function that computes again in its backward",
+        "custom_gradient": "ts.custom_vjp",
         "local_device_count": "len(ts.local_devices())",
         "default_backend": "ts.devices()[0].platform",
         "make_array_from_callback": "ts.device_put(x, sharding): the controller has the whole value",
@@ -108,7 +100,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "tinyshard.lax": {
         "select": "torch.where",
-        "stop_gradient": "x.detach()",
         "dynamic_slice": "x.narrow(dim, start, length), once for each dim",
         "dynamic_slice_in_dim": "x.narrow(dim, start, length)",
         "dynamic_index_in_dim": "x[i], or x.select(dim, i)",
@@ -207,13 +198,7 @@ WITHOUT_EFFECT: dict[str, dict[str, str]] = {
 }
 
 # an argument of JAX's -> its default there, with which a call means the same here
-_DEFAULTS = {"holomorphic": False, "allow_int": False, "impl": "threefry2x32"}
-
-_DERIVATIVE = {
-    "holomorphic": "ts.vjp, whose cotangents are complex",
-    "allow_int": "a function that closes over the integers",
-}
-_FORWARDS = {**_DERIVATIVE, "chunk_size": "ts.jacrev(f, chunk_size=n)"}
+_DEFAULTS = {"impl": "threefry2x32", "concrete": False}
 
 _DISTRIBUTIONS = """
 bits uniform normal truncated_normal exponential gumbel laplace cauchy logistic randint bernoulli rademacher
@@ -246,11 +231,8 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "randomness": "ts.random: one key for all, or one for each from ts.random.split(key, n)",
         "chunk_size": "torch.cat([ts.vmap(f)(part) for part in x.split(n)])",
     },
-    "grad": _DERIVATIVE,
-    "value_and_grad": _DERIVATIVE,
-    "jacrev": _DERIVATIVE,
-    "jacfwd": _FORWARDS,
-    "hessian": _FORWARDS,
+    "hessian": {"chunk_size": "ts.jacfwd(ts.jacrev(f), chunk_size=n)"},
+    "checkpoint": {"concrete": "static_argnums= for arguments that are Python values"},
     "key": {"impl": "ts.random.key(seed): its hash is threefry2x32, the only one"},
     "wrap_key_data": {"impl": "ts.random.wrap_key_data(data): the hash is threefry2x32, the only one"},
     "shard_map": {

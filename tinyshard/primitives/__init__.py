@@ -5,6 +5,8 @@ manual_region        code that every device runs on its own shard: its graph, an
 inlining             its graph, written into a program
 scan                 a loop with one traced body: its graph, and how many rounds
 branching            a while loop, and branches: control flow that asks for a value
+call                 a function whose gradient is not that of its ops: checkpoint, custom_vjp, custom_jvp
+name                 a value under a name, for a policy of checkpoint
 varying              whether its results are the same along the axes that out_specs leave out
 random_bits          the op that draws: a key and a shape go in, each element is made of its own counter
 sharded_draws        draws on many devices: each makes its own block, in the layout of the first consumer

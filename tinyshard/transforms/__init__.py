@@ -16,5 +16,13 @@ partitioned_bodies  the layouts of a carry, and a body as a program of its own
 axes          in_axes and out_axes, checked against the arguments
 autodiff      grad value_and_grad vjp jvp
 jacobians     jacfwd jacrev hessian
+called        what the next three share: a function that becomes one op wherever it is called
+checkpoint    checkpoint checkpoint_name; checkpoint_policies says which values are saved all the same
+custom_vjp    a function with a gradient of the user's
+custom_jvp    a function with a tangent of the user's; custom is what both share
+linearize     linearize linear_transpose
+call_rules    such a function as one op, with its rules
+recomputed    derivatives that compute a function again
+cutting       a function cut in two: a part that saves values, and a part that takes them
 tangents      numbers and NumPy arrays as tensors, and tangents that fit their values
 """

@@ -59,7 +59,7 @@ def grad(
 
     Communication: that of the function and its transpose: for data cut over devices one all_reduce a parameter.
 
-    In JAX: the gradient of an integer has dtype float0. Of a real function of complex numbers it is asked of `vjp` here.
+    In JAX: the gradient of an integer has dtype float0. A real function of complex numbers has one, too: here by `vjp`.
 
     Example:
         >>> grad(lambda x: (x**2).sum())(torch.tensor([1.0, 2.0]))

@@ -47,7 +47,7 @@ def traced_body(
 
 @in_trace_thread()
 def traced_in_place(*args: Any) -> Traced:
-    """As `traced_body`, of a function of the user's, with the arguments of `trace`: what it closes over can be found."""
+    """As `traced_body`, with the arguments of `trace`: what the function closes over can be found again."""
     with axis_names.mapped_to_devices({}):
         return trace(*args)
 

@@ -1,9 +1,9 @@
 """The primitive of a call. Its gradient, its tangent and its vmapped form are calls again.
 
-gradient    where one is to be taken, the call also returns what `Derivation.split` saves; then a call of the part backwards
+gradient    where one will be asked for, the call also returns what `Derivation.split` saves for its part backwards
 tangent     the one that `Derivation.tangent` makes
 vmap        a call of the vmapped function
-partition   the function's ops, written into the program; apart from equal ones outside, if they are to be computed again
+partition   the function's ops, written into the program; those of `checkpoint` are never merged with equal ones outside
 
 Of the gradient of a gradient, the outer one differentiates the ops of a call that saves values.
 """
@@ -161,7 +161,9 @@ class CallPrimitive(FunctionPrimitive[Call]):
         metas = call.outputs
         cotangents = [_or_zeros(gradients[i], metas[i]) for i in call.flowing]
         assert call.backwards is not None
-        found = dict(zip(call.wanted, apply_call(call.backwards, [*saved, *xs[: call.operands], *cotangents]), strict=True))
+        found = dict(
+            zip(call.wanted, apply_call(call.backwards, [*saved, *xs[: call.operands], *cotangents]), strict=True)
+        )
         return [found[i] if i in wanted else None for i in range(count)]
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor | None]:
@@ -187,8 +189,7 @@ class CallPrimitive(FunctionPrimitive[Call]):
         def make() -> Call:
             function = vmap(replayed(call.body), in_axes, axis_name=name, axis_size=size)
             metas = [
-                m if d is None else replace(m, shape=(size, *m.shape))
-                for m, d in zip(call.taken, in_axes, strict=True)
+                m if d is None else replace(m, shape=(size, *m.shape)) for m, d in zip(call.taken, in_axes, strict=True)
             ]
             body = bodies.traced_body(function, metas, own_rule=call.body.own_rule)
             return Call(body, call.derivation.batched(call, in_axes, size, name), call.count)

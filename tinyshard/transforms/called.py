@@ -72,9 +72,7 @@ class Called(Jitted):
 
         with progress.doing(f"tracing {self._name}"):
             signature = bound.signature
-            return TraceCacheEntry(
-                bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers)
-            )
+            return TraceCacheEntry(bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers))
 
 
 def arguments_of(signature: Signature, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -1,8 +1,9 @@
-"""checkpoint: the values inside of a function are computed again where its gradient needs them, and not kept for that."""
+"""checkpoint: the gradient of a function computes the values inside of it again, and they are not kept for that."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,9 @@ from tinyshard.transforms.autodiff import check_function
 from tinyshard.transforms.called import Called
 from tinyshard.transforms.recomputed import Policy, Recomputed
 
-# arguments of torch's checkpoint that say how it does it
+_TORCHS: Any = inspect.unwrap(torch.utils.checkpoint.checkpoint)
+
+# arguments of it that say how it does it
 _OF_TORCH = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
 
 
@@ -87,7 +90,7 @@ def checkpoint(
     Example:
         >>> from tinyshard import grad
         >>> grad(checkpoint(lambda x: torch.sin(torch.sin(x)).sum()))(torch.tensor([0.0, 1.0]))
-        tensor([1.0000, 0.3601])
+        tensor([1.0000, 0.3600])
     """
     check_others(checkpoint, others)
     numbers = checked_numbers(static_argnums, "static_argnums")
@@ -133,11 +136,10 @@ def checkpoint_name(x: Any, name: str) -> Any:
 
 def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
     """What `torch.utils.checkpoint.checkpoint` calls: in a trace or a transformation `checkpoint`."""
-    function = torch.utils.checkpoint.checkpoint.__wrapped__
 
     def called(fun: Any, *args: Any, **kwargs: Any) -> Any:
         if not is_tracing() and torch._C._functorch.maybe_current_level() is None:
-            return (disabled or torch._dynamo.disable(function, wrapping=False))(fun, *args, **kwargs)
+            return (disabled or torch._dynamo.disable(_TORCHS, wrapping=False))(fun, *args, **kwargs)
         named = {name: x for name, x in kwargs.items() if name not in _OF_TORCH}
         leaves, form = tree_flatten((args, named))
         is_tensor = [isinstance(x, torch.Tensor) for x in leaves]
@@ -156,4 +158,4 @@ def _in_traces(disabled: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 # where torch keeps what `checkpoint` calls in its own place, also for those that imported it before
-REPLACED: list[Replacement] = [(torch.utils.checkpoint.checkpoint.__wrapped__, "__dynamo_disable", _in_traces)]
+REPLACED: list[Replacement] = [(_TORCHS, "__dynamo_disable", _in_traces)]

@@ -1,4 +1,4 @@
-"""What custom_vjp and custom_jvp share: a function whose derivative the user gives, and the errors of one that does not fit."""
+"""What custom_vjp and custom_jvp share: a function whose derivative the user gives, and what does not fit it."""
 
 from __future__ import annotations
 

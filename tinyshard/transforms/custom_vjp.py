@@ -1,4 +1,4 @@
-"""custom_vjp: a function whose gradient the user writes, in two parts: what is kept forwards, and what is made of it."""
+"""custom_vjp: a function whose gradient the user writes, in two parts: what is kept, and what is made of that."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ class _Given:
 
         def gradient(*values: torch.Tensor) -> Sequence[torch.Tensor]:
             given = dict(zip(flowing, values[saved + len(taken) :], strict=True))
-            cotangents = [given[i] if i in given else torch.zeros(m.shape, dtype=m.dtype) for i, m in enumerate(results)]
+            cotangents = [
+                given[i] if i in given else torch.zeros(m.shape, dtype=m.dtype) for i, m in enumerate(results)
+            ]
             found = self.backwards(list(values[:saved]), cotangents, list(values[saved:][: self.count]))
             return [found[i] for i in wanted]
 

@@ -1,13 +1,12 @@
 """A function cut in two: a part that is run at once and saves values, and a part that is run later and takes them.
 
-    joint        x, g  ->  a, b, c, result      a, b, c: values on the way, which may be saved
-    cut          x     ->  b                    only b is needed
-                 b, x, g  ->  result            what b is made of is not computed again
+joint        x, g  ->  a, b, c, result      a, b, c: values on the way, which may be saved
+cut          x     ->  b                    only b is needed
+             b, x, g  ->  result            what b is made of is not computed again
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch

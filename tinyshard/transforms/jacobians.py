@@ -174,7 +174,7 @@ def _jacfwd(
             made = [torch.func.vmap(push, out_dims=out_dims)(*some) for some in several]
         parts = [out[0] for out in made]
         columns = parts[0] if len(parts) == 1 else [torch.cat(some) for some in zip(*parts, strict=True)]
-        blocks = of.results([chosen_of(_apart(of, x.movedim(0, -1)), numbers) for x in columns])
+        blocks = of.results([chosen_of(_apart(of, column.movedim(0, -1)), numbers) for column in columns])
         return (blocks, of.aux(made[0][1])) if has_aux else blocks
 
     return jacobian
@@ -220,7 +220,9 @@ def _check_results(what: str, results: Sequence[torch.Tensor], kinds: Kinds) -> 
     for x in results:
         if kinds.holomorphic and not x.is_complex():
             rule = "a holomorphic function of complex numbers that is real is a constant"
-            raise DtypeError(f"{what} needs complex results with holomorphic=True", got=f"a result of {x.dtype}", rule=rule)
+            raise DtypeError(
+                f"{what} needs complex results with holomorphic=True", got=f"a result of {x.dtype}", rule=rule
+            )
         if x.is_complex() and not kinds.holomorphic:
             raise DtypeError(
                 f"{what} needs a function with real results",

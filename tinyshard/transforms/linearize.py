@@ -1,4 +1,4 @@
-"""linearize and linear_transpose: the derivative of a function at one point, as a linear function; and its transpose."""
+"""linearize and linear_transpose: the derivative of a function at one point, as a linear function; its transpose."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def linear_transpose(fun: Callable[..., Any], *primals: Any) -> Callable[..., An
         (tensor(6.),)
     """
     check_function(fun, "linear_transpose")
-    described = tree_map(lambda x: torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, ShapeDtypeStruct) else x, primals)
+    described = tree_map(
+        lambda x: torch.zeros(x.shape, dtype=x.dtype) if isinstance(x, ShapeDtypeStruct) else x, primals
+    )
     zeros = tree_map(torch.zeros_like, checked_values("linear_transpose", described))
     back: Callable[..., Any] = vjp(fun, *zeros)[1]
     return back

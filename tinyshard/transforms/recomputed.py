@@ -10,7 +10,7 @@ backwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,9 +41,11 @@ class Recomputed:
 
     @property
     def saves(self) -> bool:
+        """Whether there is a policy."""
         return self.policy is not None
 
     def split(self, call: Call, wanted: tuple[int, ...]) -> Split:
+        """As `Derivation.split`."""
         count, taken, given = call.count, call.taken, call.outputs
         flowing = continuous(given[:count])
         function = replayed_with_values(call.body, self._is_saved)
@@ -69,6 +71,7 @@ class Recomputed:
         return cut(both, len(given), joint, len(joint.results) - len(wanted))
 
     def tangent(self, call: Call, moved: tuple[int, ...]) -> Call:
+        """As `Derivation.tangent`."""
         taken, function = call.taken, replayed(call.body)
 
         def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -78,6 +81,7 @@ class Recomputed:
         return Call(body, self, len(call.flowing))
 
     def batched(self, call: Call, in_axes: Positions, size: int, name: str | None) -> Derivation:
+        """The same, for the graph of the vmapped function."""
         return self
 
     def _is_saved(self, node: torch.fx.Node) -> bool:
