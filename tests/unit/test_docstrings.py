@@ -11,6 +11,7 @@ from tests.rows import for_every_row
 
 MODULES = {
     "ts": ts,
+    "ts.checkpoint_policies": ts.checkpoint_policies,
     "ts.config": ts.config,
     "ts.debug": ts.debug,
     "ts.errors": ts.errors,
@@ -31,11 +32,17 @@ WITHOUT: dict[tuple[str, str], str] = {
     ("ts.Shard", "Raises"): "x.addressable_shards makes it of a position that is there",
     ("ts.Sharding", "Raises"): "an abstract class: its subclasses say what they refuse",
     ("ts.errors.message", "Raises"): "it puts strings together",
+    ("ts.lax.stop_gradient", "Raises"): "every value is a tree",
     ("ts.random.Key", "Raises"): "it takes its words as they are: wrap_key_data checks them",
     ("ts.shutdown", "Raises"): "it ends what there is, which may be nothing",
     ("ts.tree.flatten", "Raises"): "every value is a tree",
     ("ts.tree.leaves", "Raises"): "every value is a tree",
     ("ts.tree.structure", "Raises"): "every value is a tree",
+    **{
+        (f"ts.checkpoint_policies.{name}", "Raises"): "it says yes or no of any op"
+        for name in ts.checkpoint_policies.__all__
+        if name not in ("dots_saveable", "dots_with_no_batch_dims_saveable")  # known by their first names
+    },
 }
 
 

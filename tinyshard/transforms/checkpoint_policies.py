@@ -24,29 +24,102 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+__all__ = [
+    "checkpoint_dots",
+    "checkpoint_dots_with_no_batch_dims",
+    "dots_saveable",
+    "dots_with_no_batch_dims_saveable",
+    "everything_saveable",
+    "nothing_saveable",
+    "save_any_names_but_these",
+    "save_anything_except_these_names",
+    "save_from_both_policies",
+    "save_only_these_names",
+]
+
 _PRODUCTS = ("mm", "addmm", "mv", "addmv", "dot", "vdot", "linear")
 _BATCHED = ("bmm", "baddbmm", "matmul")
 
 Policy = Callable[..., bool]
 
 
-def everything_saveable(op: str, *types: Any, **params: Any) -> bool:
-    """Every value is saved."""
+def everything_saveable(op: str, *types: Any, **others: Any) -> bool:
+    """Every value is saved.
+
+    Args:
+        op: the op, as graphs show it.
+        types: shape and dtype of each tensor that it takes.
+        others: `name`, of a `checkpoint_name`.
+
+    Returns:
+        Whether its results are saved.
+
+    Communication: none.
+
+    Example:
+        >>> everything_saveable("aten.sin.default")
+        True
+    """
     return True
 
 
-def nothing_saveable(op: str, *types: Any, **params: Any) -> bool:
-    """No value is saved."""
+def nothing_saveable(op: str, *types: Any, **others: Any) -> bool:
+    """No value is saved.
+
+    Args:
+        op: the op, as graphs show it.
+        types: shape and dtype of each tensor that it takes.
+        others: `name`, of a `checkpoint_name`.
+
+    Returns:
+        Whether its results are saved.
+
+    Communication: none.
+
+    Example:
+        >>> nothing_saveable("aten.mm.default")
+        False
+    """
     return False
 
 
-def dots_saveable(op: str, *types: Any, **params: Any) -> bool:
-    """Results of matrix products are saved."""
+def dots_saveable(op: str, *types: Any, **others: Any) -> bool:
+    """Results of matrix products are saved.
+
+    Args:
+        op: the op, as graphs show it.
+        types: shape and dtype of each tensor that it takes.
+        others: `name`, of a `checkpoint_name`.
+
+    Returns:
+        Whether its results are saved.
+
+    Communication: none.
+
+    Example:
+        >>> dots_saveable("aten.bmm.default"), dots_saveable("aten.sin.default")
+        (True, False)
+    """
     return _kind(op) in (*_PRODUCTS, *_BATCHED)
 
 
-def dots_with_no_batch_dims_saveable(op: str, *types: Any, **params: Any) -> bool:
-    """Results of products of two matrices are saved, those of batches of matrices are not."""
+def dots_with_no_batch_dims_saveable(op: str, *types: Any, **others: Any) -> bool:
+    """Results of products of two matrices are saved, those of batches of matrices are not.
+
+    Args:
+        op: the op, as graphs show it.
+        types: shape and dtype of each tensor that it takes.
+        others: `name`, of a `checkpoint_name`.
+
+    Returns:
+        Whether its results are saved.
+
+    Communication: none.
+
+    Example:
+        >>> [dots_with_no_batch_dims_saveable(op) for op in ("aten.mm.default", "aten.bmm.default")]
+        [True, False]
+    """
     return _kind(op) in _PRODUCTS
 
 
@@ -55,22 +128,79 @@ checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
 
 
 def save_only_these_names(*names: str) -> Policy:
-    """Values with one of these names are saved."""
+    """Values with one of these names are saved.
+
+    Args:
+        names: that `checkpoint_name` gives.
+
+    Returns:
+        The policy.
+
+    Communication: none.
+
+    Example:
+        >>> policy = save_only_these_names("a")
+        >>> policy("checkpoint_name", name="a"), policy("checkpoint_name", name="b"), policy("aten.mm.default")
+        (True, False, False)
+    """
     return lambda op, *types, name=None, **params: name in names
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """Values with a name are saved, if it is none of these."""
+    """Values with a name are saved, if it is none of these.
+
+    Args:
+        names: that `checkpoint_name` gives.
+
+    Returns:
+        The policy.
+
+    Communication: none.
+
+    Example:
+        >>> policy = save_any_names_but_these("a")
+        >>> policy("checkpoint_name", name="a"), policy("checkpoint_name", name="b"), policy("aten.mm.default")
+        (False, True, False)
+    """
     return lambda op, *types, name=None, **params: name is not None and name not in names
 
 
 def save_anything_except_these_names(*names: str) -> Policy:
-    """All values are saved but those with one of these names."""
+    """All values are saved but those with one of these names.
+
+    Args:
+        names: that `checkpoint_name` gives.
+
+    Returns:
+        The policy.
+
+    Communication: none.
+
+    Example:
+        >>> policy = save_anything_except_these_names("a")
+        >>> policy("checkpoint_name", name="a"), policy("checkpoint_name", name="b"), policy("aten.mm.default")
+        (False, True, True)
+    """
     return lambda op, *types, name=None, **params: name not in names
 
 
 def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-    """What one of two policies saves is saved."""
+    """What one of two policies saves is saved.
+
+    Args:
+        first: a policy.
+        second: another one.
+
+    Returns:
+        The policy.
+
+    Communication: none.
+
+    Example:
+        >>> policy = save_from_both_policies(dots_saveable, save_only_these_names("a"))
+        >>> policy("aten.mm.default"), policy("checkpoint_name", name="a"), policy("aten.sin.default")
+        (True, True, False)
+    """
     return lambda op, *types, **params: first(op, *types, **params) or second(op, *types, **params)
 
 
