@@ -155,8 +155,6 @@ NAMES: dict[str, dict[str, str]] = {
 OF_ARRAYS: dict[str, str] = {
     "astype": "x.to(dtype)",
     "copy": "x.clone()",
-    "delete": "del x: memory is used again as soon as the last Array of it is gone",
-    "is_deleted": "nothing: an Array is there as long as it has a name",
     "to_device": "ts.device_put(x, device)",
     "on_device_size_in_bytes": "x.nbytes, of the whole array",
     "aval": "ts.typeof(x)",
@@ -171,12 +169,9 @@ OF_ARRAYS: dict[str, str] = {
 # function -> an argument of JAX's that changes no value -> why it has no effect here
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "jit": {
-        "donate_argnums": "memory is used again as soon as the last Array of it is gone",
-        "donate_argnames": "memory is used again as soon as the last Array of it is gone",
         "keep_unused": "an argument that is not used costs nothing",
         "inline": "a jitted function is always inlined into another",
     },
-    "pmap": {"donate_argnums": "memory is used again as soon as the last Array of it is gone"},
     "device_put": {
         "donate": "memory is used again as soon as the last Array of it is gone",
         "may_alias": "a host value is always copied",
