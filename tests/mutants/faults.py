@@ -491,8 +491,8 @@ COMPILE = (
     Fault(
         "a result is not held to the end of the memory line",
         "tinyshard/compile/memory.py",
-        "for n in [*range(program.num_inputs), *program.outputs]:\n        last",
-        "for n in range(program.num_inputs):\n        last",
+        "for n in [*kept, *program.outputs]:\n        last",
+        "for n in kept:\n        last",
         ("tests/unit/test_memory_analysis.py::test_a_result_is_held_to_the_end",),
     ),
     Fault(

@@ -56,8 +56,9 @@ def test_out_of_memory_is_an_error_that_tells_device_and_what_is_alive_and_the_p
             assert isinstance(error, ts.OutOfMemoryError)
             assert words in str(error)
             assert "alive on CPU 1: " in str(error)
-            assert "alive on CPU 1: 4.2 MB in 1 values" in str(error)  # what could not be made is not alive
-            assert "4.2 MB f32[1048576] made by" in str(error) and "keep = ts.device_put" in str(error)
+            assert "alive on CPU 1: 4.0 MiB in 1 values" in str(error)  # what could not be made is not alive
+            block = "4.0 MiB f32[1048576], a block of f32[1048576] by SingleDeviceSharding(CPU 1) made by "
+            assert block in str(error) and "keep = ts.device_put" in str(error)
         assert (keep + 1)[5].item() == 2
         assert ts.array(3.0).item() == 3
     finally:

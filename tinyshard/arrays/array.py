@@ -225,6 +225,18 @@ class Array(Immutable):
         """Whether `block_until_ready` would return at once."""
         return bool(self._buffer.runtime.is_ready(self._buffer, self._layout.devices))
 
+    def delete(self) -> None:
+        """Free its memory on the devices now; every handle on the same values is deleted, too. Twice is once.
+
+        Communication: a message to the devices.
+        """
+        if not self.is_deleted():
+            self._buffer.runtime.delete(self._buffer)
+
+    def is_deleted(self) -> bool:
+        """Whether it was deleted, or donated to a call: to use it raises RuntimeStateError."""
+        return self._buffer.is_deleted
+
     # ---- its values ---------------------------------------------------------------------------------------------
 
     def _gather(self) -> torch.Tensor:

@@ -42,11 +42,13 @@ class Compiled:
         bound: Bound,
         roots: Sequence[Any],
         what: str,
+        donated: Sequence[int] = (),
     ) -> None:
         self._name = name
         self._called = f"ts.{what}({name})"  # what compiles again
         self._entry = entry
         self._roots = roots
+        self._donated = donated
         self._executable = executable
         self._assignment = assignment
         self._signature = bound.signature
@@ -82,7 +84,8 @@ class Compiled:
             try_ = f"{self._called}, before lower(); x.detach(), or torch.no_grad() around the call"
             raise DtypeError(problem, got=self._name, rule=rule, try_=try_)
         self._check_places(everything)
-        return assembled(self._entry.traced, call(self._executable, everything, self._assignment_now(everything)))
+        made = call(self._executable, everything, self._assignment_now(everything), self._donated)
+        return assembled(self._entry.traced, made)
 
     def __repr__(self) -> str:
         return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
@@ -176,17 +179,18 @@ class Compiled:
     def memory_analysis(self) -> MemoryAnalysis:
         """Bytes that one device holds: arguments, results, the peak, and during each step; a model.
 
-        Counted are the arguments, from the first step to the last; every other value from the step that makes it to
-        the last step that needs it; results to the end. A view takes no memory of its own. What an op or an exchange
-        needs for itself while it runs is not counted.
+        Counted are the arguments, from the first step to the last, but donated ones to their last use; every other
+        value from the step that makes it to the last step that needs it; results to the end. A view takes no memory of
+        its own. What an op or an exchange needs for itself while it runs is not counted. `Device.memory_stats()` counts
+        the same while the program runs.
 
         Returns:
             A MemoryAnalysis; printed, it is a line for each step.
 
         Communication: none.
 
-        In JAX: `memory_analysis()` has `argument_size_in_bytes`, `output_size_in_bytes` and `peak_memory_in_bytes`, and
-        nothing step by step.
+        In JAX: `memory_analysis()` has `argument_size_in_bytes`, `output_size_in_bytes`, `alias_size_in_bytes` and
+        `peak_memory_in_bytes`, and nothing step by step.
 
         Example:
             >>> import torch
@@ -202,7 +206,7 @@ class Compiled:
                         128  aten.permute.default  %2: f32[4, 4]
                         192  aten.add.Tensor  %3: f32[4, 4]  <- peak
         """
-        return memory_of(self.program)
+        return memory_of(self.program, self._donated)
 
 
 @dataclass(frozen=True, repr=False)

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import move, put_tensor
+from tinyshard.compile.donation import donated_buffers
 from tinyshard.compile.explain import explain_gathers
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import ShardingError
@@ -240,11 +241,20 @@ def close_program(
     )
 
 
-def call(executable: Executable, operands: Sequence[torch.Tensor], assignment: DeviceAssignment) -> list[Array]:
+def call(
+    executable: Executable,
+    operands: Sequence[torch.Tensor],
+    assignment: DeviceAssignment,
+    donated: Sequence[int] = (),
+) -> list[Array]:
     """Call the program on its devices; returns at once unless only running tells the shape of a result.
 
+    Args:
+        donated: positions of operands whose memory may be used again.
+
     Raises:
-        RuntimeStateError: an operand's devices are gone.
+        RuntimeStateError: an operand's devices are gone, or it was donated before.
+        DonationError: a donated operand is among the operands twice.
 
     Communication: operands that are not in place are put there; then what the program does.
     """
@@ -258,7 +268,8 @@ def call(executable: Executable, operands: Sequence[torch.Tensor], assignment: D
             x = move(x, layout, committed=False)
         buffers.append(x._buffer)
     runtime = buffers[0].runtime if buffers else lifecycle.current()
-    made = runtime.run(executable.program, buffers, where, guards=not executable.results)
+    freed = donated_buffers(operands, buffers, donated) if donated else ()
+    made = runtime.run(executable.program, buffers, where, guards=not executable.results, donated=freed)
     results: Any = executable.results
     if None in results:
         metas: Any = runtime.describe(made, assignment.devices[0])

@@ -1,6 +1,7 @@
 """The memory of a program: how many bytes a device holds during each step, counted from the steps alone.
 
-What is counted: the inputs, from the first step to the last, since whoever calls the program holds them; every other
+What is counted: the inputs, from the first step to the last, since whoever calls the program holds them, but donated
+ones to the last step that needs them; every other
 value from the step that makes it to the last step that needs it; results to the end. A view (a transpose, a slice, an
 expanded number) takes no memory of its own and keeps alive what it looks at.
 
@@ -10,14 +11,11 @@ What is not: what an op needs for itself while it runs, and what the library tha
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.program import Eqn, Program, values_in
-from tinyshard.runtime.worker.executor import find_op
-
-# a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
-_VIEWS = {"local_slice", "aten._unsafe_view.default"}
+from tinyshard.runtime.worker.executor import is_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +43,13 @@ class MemoryAnalysis:
         argument_nbytes: the arguments alone, closed-over tensors included, before the first step.
         output_nbytes: the results.
         steps: what is held during each step, in order.
+        alias_size_in_bytes: of the donated arguments whose place results take, as JAX calls it.
     """
 
     argument_nbytes: int
     output_nbytes: int
     steps: tuple[StepMemory, ...]
+    alias_size_in_bytes: int = 0
 
     @property
     def peak_nbytes(self) -> int:
@@ -72,13 +72,13 @@ class MemoryAnalysis:
         return "\n".join(lines)
 
 
-def memory_of(program: Program) -> MemoryAnalysis:
-    """Count what a device holds during each step of a program.
+def memory_of(program: Program, donated: Sequence[int] = ()) -> MemoryAnalysis:
+    """Count what a device holds during each step of a program; it frees donated inputs at their last use.
 
     Communication: none.
     """
     owners = _owners(program)
-    last = _last_use(program, owners)
+    last = _last_use(program, owners, donated)
     held = set(range(program.num_inputs))
     argument_nbytes = sum(_nbytes(program, n) for n in held)
     steps = []
@@ -87,15 +87,23 @@ def memory_of(program: Program) -> MemoryAnalysis:
         nbytes = sum(_nbytes(program, n) for n in held) + _within(program, step)
         steps.append(StepMemory(step.op, program.made_by(step), step.communicates, nbytes))
         held = {n for n in held if last[n] > k}
-    return MemoryAnalysis(argument_nbytes, sum(_nbytes(program, n) for n in program.outputs), tuple(steps))
+    output_nbytes = sum(_nbytes(program, n) for n in program.outputs)
+    return MemoryAnalysis(argument_nbytes, output_nbytes, tuple(steps), sum(_nbytes(program, n) for n in donated))
 
 
 def _within(program: Program, step: Eqn) -> int:
-    """What the bodies of control flow hold at most, beside their inputs.
+    """What the bodies of control flow hold at most, beside their inputs and the results of the step.
 
-    Of a carry two are held at once, what a round is given and what it makes: one is among the results of the step.
+    A round of a loop is given what the round before has made, one of the results, and frees it at its last use.
     """
-    return max((body.peak_nbytes - body.argument_nbytes for body in map(memory_of, step.bodies)), default=0)
+    carry = range(len(step.args[0])) if step.op in ("scan", "while") else ()
+    extra = 0
+    for k, body in enumerate(step.bodies):
+        is_round = k == len(step.bodies) - 1  # a while has a test before it, which frees nothing
+        memory = memory_of(body, carry if is_round else ())
+        extra = max(extra, memory.peak_nbytes - memory.argument_nbytes)
+    branch_nbytes = sum(_nbytes(program, n) for n in step.results) if step.op == "cond" else 0
+    return max(0, extra - branch_nbytes)  # a branch makes the results themselves
 
 
 def held_during(program: Program, step: int) -> list[int]:
@@ -114,26 +122,20 @@ def _owners(program: Program) -> dict[int, int]:
     owners = {n: n for n in range(program.num_inputs)}
     for step in program.steps:
         operands = [v.number for v in values_in(step.args)]
-        is_view = bool(operands) and _is_view(step)
+        looks_at = owners[operands[0]] if operands and is_view(step) else None
         for n in step.results:
-            owners[n] = owners[operands[0]] if is_view else n
+            owners[n] = n if looks_at is None else looks_at
     return owners
 
 
-def _is_view(step: Eqn) -> bool:
-    if step.op in _VIEWS:
-        return True
-    is_op = step.op not in COLLECTIVES and step.op not in ("literal", "transfer") and not step.bodies
-    return is_op and bool(find_op(step.op).is_view)
-
-
-def _last_use(program: Program, owners: dict[int, int]) -> dict[int, float]:
-    """Owner → the last step that needs it; inputs and results are needed to the end."""
-    last: dict[int, float] = {}
+def _last_use(program: Program, owners: dict[int, int], donated: Sequence[int] = ()) -> dict[int, float]:
+    """Owner → the last step that needs it; results, and inputs but donated ones, are needed to the end."""
+    last: dict[int, float] = dict.fromkeys(donated, math.inf)  # those that no step uses, too
     for k, step in enumerate(program.steps):
         for n in [*(v.number for v in values_in((step.args, step.kwargs))), *(n for n in step.results if n >= 0)]:
             last[owners[n]] = k
-    for n in [*range(program.num_inputs), *program.outputs]:
+    kept = (n for n in range(program.num_inputs) if n not in donated)
+    for n in [*kept, *program.outputs]:
         last[owners[n]] = math.inf
     return last
 

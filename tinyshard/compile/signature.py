@@ -205,12 +205,12 @@ def checked_numbers(argnums: Any, what: str) -> tuple[int, ...]:
 
 
 def static_both_ways(
-    function: Any, numbers: Sequence[int], names: Sequence[str], what: str = "jit"
+    function: Any, numbers: Sequence[int], names: Sequence[str], what: str = "jit", role: str = "static"
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """An argument may be given by position or by name: static by one is static by the other.
+    """An argument may be given by position or by name: static, or donated, by one is so by the other.
 
     Raises:
-        StaticArgumentError: a static name or position that the function does not have.
+        StaticArgumentError: a name or position that the function does not have.
     """
     known = _parameters(function)
     plain, every = _positional(known), [p.name for p in known or ()]
@@ -219,16 +219,16 @@ def static_both_ways(
         for number in numbers:
             if not -len(plain) <= number < len(plain):
                 raise StaticArgumentError(
-                    "a static argument has a position that the function does not have",
-                    got=f"{number} among the static positions {tuple(numbers)}",
+                    f"a {role} argument has a position that the function does not have",
+                    got=f"{number} among the {role} positions {tuple(numbers)}",
                     rule=f"{getattr(function, '__name__', 'it')} takes {len(plain)} arguments by position",
-                    try_="static_argnames for an argument that is given by name" if what == "jit" else "",
+                    try_=f"{role}_argnames for an argument that is given by name" if what == "jit" else "",
                 )
     if known is not None and inspect.Parameter.VAR_KEYWORD not in kinds:
         for name in names:
             if name not in every:
                 raise StaticArgumentError(
-                    "static_argnames names an argument that the function does not have",
+                    f"{role}_argnames names an argument that the function does not have",
                     got=repr(name),
                     rule=f"its arguments are {', '.join(map(repr, every))}",
                 )

@@ -174,8 +174,6 @@ OF_ARRAYS: dict[str, str] = {
     "at": "y = x.index_put((i,), v) or torch.where(mask, v, x); inside of jit also y = x.clone(), and then y[i] = v",
     "astype": "x.to(dtype)",
     "copy": "x.clone()",
-    "delete": "del x: memory is used again as soon as the last Array of it is gone",
-    "is_deleted": "nothing: an Array is there as long as it has a name",
     "to_device": "ts.device_put(x, device)",
     "addressable_data": "x.addressable_shards[i].data",
     "global_shards": "x.addressable_shards: the controller reaches every device",
@@ -194,12 +192,9 @@ OF_ARRAYS: dict[str, str] = {
 # function -> an argument of JAX's that changes no value -> why it has no effect here
 WITHOUT_EFFECT: dict[str, dict[str, str]] = {
     "jit": {
-        "donate_argnums": "memory is used again as soon as the last Array of it is gone",
-        "donate_argnames": "memory is used again as soon as the last Array of it is gone",
         "keep_unused": "an argument that is not used costs nothing",
         "inline": "a jitted function is always inlined into another",
     },
-    "pmap": {"donate_argnums": "memory is used again as soon as the last Array of it is gone"},
     "device_put": {
         "donate": "memory is used again as soon as the last Array of it is gone",
         "may_alias": "a host value is always copied",

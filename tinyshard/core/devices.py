@@ -32,6 +32,7 @@ class Device:
     # the process and the machine of the worker with this id; `runtime.lifecycle`, which knows them, puts these here
     _worker_pid: ClassVar[Callable[[int], int | None]]
     _worker_host: ClassVar[Callable[[int], str | None]]
+    _memory_stats: ClassVar[Callable[[int], dict[str, int] | None]]
 
     @property
     def process_index(self) -> int:
@@ -47,6 +48,29 @@ class Device:
     def host(self) -> str:
         """The machine that its worker runs on: the address from which it came, or "localhost" for this one."""
         return Device._worker_host(self.id) or "localhost"
+
+    def memory_stats(self) -> dict[str, int] | None:
+        """Bytes that it holds now (`bytes_in_use`), has held at most (`peak_bytes_in_use`), may hold (`bytes_limit`).
+
+        Waits for what has been dispatched. Counted are the blocks of Arrays and what programs make while they run, a
+        storage once however many values look at it, but not what one op needs for itself.
+
+        Returns:
+            A dict of ints; None where `ts.init(memory_per_device=...)` sets no limit, and for abstract devices.
+
+        Communication: a message to the device and its answer.
+
+        In JAX: the same, of the device's whole allocator; None on CPUs.
+
+        Example:
+            >>> import tinyshard as ts, torch
+            >>> ts.init(devices=2, runtime="local", memory_per_device="1 MiB")
+            >>> x = ts.device_put(torch.zeros(1024), ts.devices()[1]) + 1
+            >>> ts.devices()[1].memory_stats()
+            {'bytes_in_use': 4096, 'peak_bytes_in_use': 8192, 'bytes_limit': 1048576}
+            >>> ts.init(devices=2, runtime="local")
+        """
+        return Device._memory_stats(self.id)
 
     def __repr__(self) -> str:
         return f"{self.platform.upper()} {self.id}"

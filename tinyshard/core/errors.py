@@ -9,6 +9,7 @@ __all__ = [
     "CancelledError",
     "CollectiveTimeoutError",
     "DeviceLostError",
+    "DonationError",
     "DrawError",
     "DtypeError",
     "EndedTraceError",
@@ -55,6 +56,10 @@ class AxisNameError(TinyshardError, NameError):
 
 class StaticArgumentError(TinyshardError, ValueError):
     """A static argument that cannot be hashed, or that the function does not have."""
+
+
+class DonationError(TinyshardError, ValueError):
+    """An argument is donated, and used a second time in the same call."""
 
 
 class DtypeError(TinyshardError, TypeError):

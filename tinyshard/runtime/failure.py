@@ -19,7 +19,7 @@ NO_MEMORY = errno.ENOMEM
 # exit code of a device whose GPU computes nothing any more, as after an index out of range
 GPU_FAILED = errno.EIO
 _MAX_FRAMES = 4
-_OWN_LOOP = ("loop.py", "steps.py", "local.py", "executor.py")
+_OWN_LOOP = ("loop.py", "steps.py", "local.py", "lockstep.py", "executor.py", "memory.py")
 _RUNTIME = str(Path(__file__).resolve().parent) + os.sep
 _FOLDERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep,

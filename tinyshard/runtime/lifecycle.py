@@ -8,19 +8,17 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tinyshard.core import config
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.torch_state import outside_trace
+from tinyshard.runtime import prepared
 from tinyshard.runtime.options import (
-    COLLECTIVES,
     DEFAULT_DEVICES,
     PLATFORMS,
     RUNTIMES,
-    check_one_machine_has,
     check_one_of,
-    collectives_for,
     count_of,
+    limit_of,
 )
 from tinyshard.runtime.standard_descriptors import open_standard_descriptors
 from tinyshard.runtime.worker.kernels import LIBRARIES
@@ -40,6 +38,7 @@ def init(
     runtime: str | None = None,
     collectives: str | None = None,
     hosts: str | None = None,
+    memory_per_device: int | str | None = None,
 ) -> None:
     """Start the devices, or start them afresh; arrays made before are gone. First use calls it with the defaults.
 
@@ -59,16 +58,21 @@ def init(
             the secret by which they know each other). It waits for them, says what to type if nobody comes, and gives
             up after the flag "hosts_timeout_s": then the devices that there were stay. By default TINYSHARD_HOSTS, or
             none: all devices on this machine.
+        memory_per_device: the most that each device may hold, in bytes or as "16 MiB" or "2 GB": the blocks of Arrays,
+            and what a program makes while it runs, but not what one op needs for itself. Over it an op, a collective or
+            a placement is refused by ts.errors.OutOfMemoryError, on that device alone, raised where the value is read.
+            By default TINYSHARD_MEMORY_PER_DEVICE, or no limit. `Device.memory_stats()` counts where there is one.
 
     Raises:
-        RuntimeStateError: no such platform, runtime or collectives here, a device count below 1, or more than 1024
-            worker processes on this machine; or the workers of other machines have not all come: the message says who
-            has.
+        RuntimeStateError: no such platform, runtime, collectives or size of memory here, a device count below 1, or
+            more than 1024 worker processes on this machine; or the workers of other machines have not all come: the
+            message says who has.
 
     Communication: none; it returns before the workers are up, and whoever first needs a value waits. With hosts, TCP
         to their workers, once each has proved that it knows the secret.
 
-    In JAX: they are there at first use, as many as `jax_num_cpu_devices`, or formerly XLA_FLAGS, says.
+    In JAX: they are there at first use, as many as `jax_num_cpu_devices`, or formerly XLA_FLAGS, says. The memory of
+        CPU devices is not limited.
 
     Example:
         >>> init(devices=2, runtime="local")
@@ -86,6 +90,7 @@ def init(
     wanted = count_of(devices) if devices is not None or os.environ.get("TINYSHARD_DEVICES") else None
     if kind == "local":
         check_one_of("platform of the local runtime", where, ("cpu",))
+    limit_nbytes = limit_of(memory_per_device)
     way = collectives or os.environ.get("TINYSHARD_COLLECTIVES")
     check_one_of("TINYSHARD_PRODUCTS", os.environ.get("TINYSHARD_PRODUCTS") or LIBRARIES[0], LIBRARIES)
     start: Callable[[], ProcessPool | LocalRuntime]
@@ -93,66 +98,16 @@ def init(
         open_standard_descriptors()
     with outside_trace(), _choosing:  # a traced function may be the first to use the devices
         if address:
-            start = _prepared_on_hosts(address, wanted, where, collectives)
+            start = prepared.on_hosts(address, wanted, where, collectives, limit_nbytes)
         elif where == "gpu":
-            start = _prepared_on_gpus(wanted, collectives)
+            start = prepared.on_gpus(wanted, collectives, limit_nbytes)
         else:
-            start = _prepared_here(kind, wanted or DEFAULT_DEVICES, way)
+            start = prepared.here(kind, wanted or DEFAULT_DEVICES, way, limit_nbytes)
         _end_runtime()  # only now: what cannot be prepared leaves the devices that there are
         _runtime = start()
     with outside_trace():
         for prepare in _at_start:
             prepare()
-
-
-def _prepared_here(kind: str, count: int, collectives: str | None) -> Callable[[], ProcessPool | LocalRuntime]:
-    """A function that starts devices on this machine's CPUs."""
-    if kind == "local":
-        from tinyshard.runtime.local import LocalRuntime
-
-        check_one_of("collectives", collectives or "gloo", COLLECTIVES[:2])
-        return lambda: LocalRuntime(count, "cpu")
-    from tinyshard.runtime.controller.pool import ProcessPool
-
-    check_one_machine_has(count)
-    joined = collectives_for(collectives, count)
-    return lambda: ProcessPool(count, "cpu", joined)
-
-
-def _prepared_on_hosts(
-    address: str, devices: int | None, platform: str, collectives: str | None
-) -> Callable[[], ProcessPool]:
-    """As `_prepared_here`, on the machines whose workers come to this address."""
-    from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch import forkserver, hosts, processors
-    from tinyshard.runtime.launch.remote_workers import RemoteWorkers, gather
-
-    check_one_of("collectives between machines", collectives or "gloo", ("gloo", "nccl")[: 1 + (platform == "gpu")])
-    agents = gather(hosts.join(address), devices, config.read("hosts_timeout_s"))
-    seats: tuple[int, ...] = ()
-    if platform == "gpu":
-        machines = [(agent.host, agent.facts["gpus"]) for agent in agents]
-        collectives, seats = processors.deal(machines, collectives)
-    between = collectives or "gloo"
-
-    def start() -> ProcessPool:
-        forkserver.stop()  # no worker is forked here
-        hosts.leave(but=address)
-        return ProcessPool(len(agents), platform, between, RemoteWorkers(agents, platform, between, seats))
-
-    return start
-
-
-def _prepared_on_gpus(devices: int | None, collectives: str | None) -> Callable[[], ProcessPool]:
-    """As `_prepared_here`, on this machine's GPUs."""
-    import torch
-
-    from tinyshard.runtime.controller.pool import ProcessPool
-    from tinyshard.runtime.launch import processors
-
-    there = torch.cuda.device_count()
-    joined, seats = processors.deal([("this machine", there)] * (devices or there or 1), collectives)
-    return lambda: ProcessPool(len(seats), "gpu", joined, gpus=seats)
 
 
 def at_start(function: Callable[[], None]) -> Callable[[], None]:
@@ -291,5 +246,13 @@ def worker_pid(device: int) -> int | None:
     return _runtime.pid(device)
 
 
+def memory_stats(device: int) -> dict[str, int] | None:
+    """What a device holds; None where that is not counted, or there is no such device."""
+    if _runtime is None or device >= len(_runtime.devices):
+        return None
+    return _runtime.memory_stats(device)
+
+
 Device._worker_pid = staticmethod(worker_pid)
+Device._memory_stats = staticmethod(memory_stats)
 Device._worker_host = staticmethod(worker_host)

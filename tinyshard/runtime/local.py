@@ -9,26 +9,25 @@ from __future__ import annotations
 import copy
 import itertools
 import weakref
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tinyshard.core.collectives import COLLECTIVES
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
 from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
-from tinyshard.runtime.collectives.base import MOST_HANDED, Request
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, Wanted, by_devices, put_together
-from tinyshard.runtime.controller.remote_errors import remote_error
+from tinyshard.runtime.controller.remote_errors import error_of
 from tinyshard.runtime.failure import failure_of
-from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, make_ready, zeros_for
+from tinyshard.runtime.lockstep import Lockstep
+from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
+from tinyshard.runtime.worker.memory import Memory
 
 
 class LocalRuntime:
@@ -37,13 +36,14 @@ class LocalRuntime:
     Args:
         count: number of devices.
         platform: "cpu".
+        limit_nbytes: the most that each may hold; None for no limit.
 
     Communication: none.
     """
 
     kind = "local"
 
-    def __init__(self, count: int, platform: str = "cpu") -> None:
+    def __init__(self, count: int, platform: str = "cpu", limit_nbytes: int | None = None) -> None:
         self.devices = tuple(Device(i, platform) for i in range(count))
         self._platform = platform
         self._numbers = itertools.count(1)
@@ -52,19 +52,39 @@ class LocalRuntime:
         self._programs: dict[int, ReadyProgram] = {}
         self._watches: dict[int, weakref.ref[Program]] = {}  # which end with this runtime, as finalizers would not
         self._closed = False
-        self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
+        self._memories = [] if limit_nbytes is None else [Memory(limit_nbytes) for _ in self.devices]
+        self._lockstep = Lockstep(count, self._memories)
 
     def put(self, blocks: dict[int, Tensor], where: Where) -> Buffer:
         """Give a block to each device."""
         self.check_open()
         self._drop_released()
-        buffer = self._buffers.make(Run(next(self._numbers), tuple(blocks), False, where, settled=True), self)
+        run = Run(next(self._numbers), tuple(blocks), False, where, settled=True)
+        block = next(iter(blocks.values()))
+        meta = ShapedType(tuple(block.shape), block.dtype)
+        buffer = self._buffers.make(run, self, meta)
         for device, block in blocks.items():
-            self._stores[device][buffer.number] = block
+            try:
+                if self._memories:
+                    self._memories[device].check(meta.nbytes)
+                self._keep(device, buffer.number, block)
+            except MemoryError as error:
+                run.failures[device] = (failure_of(device, f"placing {meta}", error), where)
         return buffer
 
-    def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
-        """Run a program now. An error is raised when the value is read, as on worker processes."""
+    def run(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        where: Where,
+        *,
+        guards: bool = False,
+        donated: Sequence[Buffer] = (),
+    ) -> list[Buffer]:
+        """Run a program now. An error is raised when the value is read, as on worker processes.
+
+        The devices free the donated inputs at their last use; the handles on them can be used no more.
+        """
         self.check_open()
         self._drop_released()
         ready = self._programs.get(program.number)
@@ -73,113 +93,37 @@ class LocalRuntime:
             ready = self._programs[program.number] = make_ready(copy.copy(program))
             self._watches[program.number] = weakref.ref(program, partial(_forget, program.number, kept))
         run = Run(next(self._numbers), program.devices, program.communicates, where, input_runs(inputs))
-        made = [self._buffers.make(run, self) for _ in program.outputs]
+        made = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
+        numbers = [b.number for b in inputs]
+        for buffer in donated:
+            buffer.delete()
         with torch.no_grad(), default_keys(), default_dtype(program.default_dtype):
-            self._execute(ready, run, [b.number for b in inputs], [b.number for b in made])
+            self._execute(ready, run, numbers, [b.number for b in made], [b.number for b in donated])
         settle(run)
         if guards:
             for buffer in inputs:
                 add_check(buffer.run, run)
         return made
 
-    def _execute(self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int]) -> None:
+    def _execute(
+        self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int], donated: list[int]
+    ) -> None:
         devices = ready.program.devices
         extra = [None] * (ready.size - len(inputs))
         values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
         failed = {p for p, d in enumerate(devices) if any(d in r.failures for r in run.parents)}
-        self._steps(ready, run, values, failed, range(len(devices)))
+        for memory, row in zip(
+            map(self._memories.__getitem__, devices if self._memories else ()), values, strict=False
+        ):
+            memory.hold(row)
+        self._free(devices, donated)
+        self._lockstep.run(ready, run, values, failed, range(len(devices)))
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:
-                    self._stores[device][number] = values[position][slot]
-
-    def _steps(
-        self, ready: ReadyProgram, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
-    ) -> None:
-        """Run the steps of a program for the devices at these positions: for all, if they communicate."""
-        for step in ready.steps:
-            if step.request is not None:
-                try:
-                    self._collective(step.request, step, values, failed, positions)
-                except Exception as error:
-                    _fail(run, step, values, failed, positions, error)
-                continue
-            if step.flow is not None:
-                together = [positions] if step.step.communicates else [[p] for p in positions]
-                for some in together:
-                    self._rounds(step, run, values, failed, some)
-                continue
-            assert step.call is not None
-            for position in positions:
-                if position in failed:
-                    continue
-                try:
-                    for slot, result in zip(step.results, step.call(values[position]), strict=False):
-                        if slot >= 0:
-                            values[position][slot] = result
-                except Exception as error:
-                    _fail(run, step, values, failed, [position], error)
-
-    def _rounds(
-        self, step: ReadyStep, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
-    ) -> None:
-        """Run a step of control flow for these devices in lockstep."""
-        assert step.flow is not None
-        flows = {p: step.flow(values[p]) for p in positions}
-
-        def tried(position: int, does: Callable[..., Any], *args: Any) -> Any:
-            try:
-                return does(*args)
-            except Exception as error:
-                _fail(run, step, values, failed, [position], error)
-                return None
-
-        while True:
-            following: dict[int, Any] = {}
-            for p, flow in flows.items():
-                made = tried(p, flow.next, p in failed)
-                following[p] = flow.next(True) if made is None and p in failed else made
-            bodies = [made[0] for made in following.values() if made is not None]
-            if not bodies:
-                break
-            rows: list[list[Any]] = [[]] * len(values)
-            for p, made in following.items():
-                rows[p] = made[1]
-            self._steps(bodies[0], run, rows, failed, positions)
-            for p, flow in flows.items():
-                tried(p, flow.take, rows[p], p in failed)
-        for p, flow in flows.items():
-            results = None if p in failed else tried(p, flow.results)
-            for slot, result in zip(step.results, results or (), strict=False):
-                values[p][slot] = result
-
-    def _collective(
-        self, request: Request, step: ReadyStep, values: list[list[Any]], failed: set[int], positions: Sequence[int]
-    ) -> None:
-        shards = {p: zeros_for(request.meta) if p in failed else values[p][step.operand] for p in positions}
-        slot = step.results[0]
-        if request.name == "transfer":
-            for row, out in zip(values, _transfer(list(shards.values()), request.made, **request.params), strict=True):
-                row[slot] = out
-            return
-        does = COLLECTIVES[request.name]
-        params = request.arguments
-        done: set[int] = set()
-        for position in positions:
-            if position in done:
-                continue
-            group = request.positions(position)
-            if does.own is not None:  # no other device takes part
-                values[position][slot] = does.own(shards[position], group.index(position), len(group), **params)
-                continue
-            if len(group) > 1:
-                for p in group:
-                    self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
-            assert does.form is not None
-            made = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
-            for p, x in zip(group, made, strict=True):
-                values[p][slot] = x
-            done.update(group)
+                    self._keep(device, number, values[position][slot])
+            if self._memories:
+                self._memories[device].let_go(values[position])
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, Tensor]:
         """The blocks on these devices. Raises RemoteError if they could not be computed."""
@@ -199,7 +143,7 @@ class LocalRuntime:
         self.check_open()
         failures = ancestry(buffer.run, device_ids).failures
         if failures:
-            raise remote_error(failures, self._platform)
+            raise error_of(failures, self._platform, self._buffers)
 
     def is_ready(self, buffer: Buffer, device_ids: Sequence[int]) -> bool:
         """Always true: a call computes at once."""
@@ -219,8 +163,8 @@ class LocalRuntime:
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
         """The collectives of each device since the last call of this: (name, group size, operand bytes)."""
-        answer = {device: list(handed) for device, handed in enumerate(self._handed)}
-        for handed in self._handed:
+        answer = {device: list(handed) for device, handed in enumerate(self._lockstep.handed)}
+        for handed in self._lockstep.handed:
             handed.clear()
         return answer
 
@@ -248,8 +192,29 @@ class LocalRuntime:
         released = self._buffers.released()
         self._buffers.drop(released)
         for devices, numbers in by_devices(released).items():
-            for device, number in itertools.product(devices, numbers):
-                self._stores[device].pop(number, None)
+            self._free(devices, numbers)
+
+    def _keep(self, device: int, number: int, x: Tensor) -> None:
+        self._stores[device][number] = x
+        if self._memories:
+            self._memories[device].hold((x,))
+
+    def _free(self, devices: Sequence[int], numbers: Sequence[int]) -> None:
+        for device, number in itertools.product(devices, numbers):
+            x = self._stores[device].pop(number, None)
+            if self._memories:
+                self._memories[device].let_go((x,))
+
+    def delete(self, buffer: Buffer) -> None:
+        """Free a value though it has handles: they can be used no more."""
+        devices = self._buffers.devices_of(buffer.number)
+        buffer.delete()
+        self._free(devices, [buffer.number])
+
+    def memory_stats(self, device: int) -> dict[str, int] | None:
+        """What a device holds and has held; None where that is not limited."""
+        self._drop_released()
+        return self._memories[device].stats() if self._memories else None
 
     def check_open(self) -> None:
         """Raise RuntimeStateError if it has been shut down."""
@@ -261,27 +226,6 @@ class LocalRuntime:
             )
 
 
-def _fail(
-    run: Run, step: ReadyStep, values: list[list[Any]], failed: set[int], at: Sequence[int], error: Exception
-) -> None:
-    """Note that a step raised for the devices at these positions; what failed before keeps its first failure."""
-    for position in set(at) - failed:
-        device = run.devices[position]
-        run.failures[device] = (failure_of(device, step.describe(values[position]), error), run.where)
-    failed.update(at)
-
-
 def _forget(number: int, kept: tuple[dict[int, Any], ...], program: weakref.ref[Program]) -> None:
     for by_number in kept:
         by_number.pop(number, None)
-
-
-def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
-    assert made is not None
-    targets = {target for _, target, _, _ in moves}
-    out = [torch.empty(made.shape, dtype=made.dtype) if p in targets else None for p in range(len(shards))]
-    for source, target, cut, place in moves:
-        block = out[target]
-        assert block is not None
-        block[place] = shards[source][cut]
-    return out

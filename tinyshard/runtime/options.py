@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from platform import machine
@@ -14,6 +15,7 @@ RUNTIMES = ("process", "local")
 PLATFORMS = ("cpu", "gpu")
 COLLECTIVES = ("shared", "gloo", "nccl")
 DEFAULT_DEVICES = 8
+_UNITS = {"B": 1, "kB": 10**3, "KiB": 1 << 10, "MB": 10**6, "MiB": 1 << 20, "GB": 10**9, "GiB": 1 << 30, "TB": 10**12}
 MOST_WORKERS = 1024  # on one machine: each takes tens of MiB, and 64 GiB of the address space of every process
 
 
@@ -29,6 +31,34 @@ def count_of(devices: int | None) -> int:
         got = f"{given!r}" if devices is not None else f"the environment variable TINYSHARD_DEVICES={given}"
         raise RuntimeStateError("the number of devices is a positive int", got=got, try_="ts.init(devices=8)")
     return count
+
+
+def limit_of(memory_per_device: int | str | None) -> int | None:
+    """The most bytes that a device may hold: as is said, as TINYSHARD_MEMORY_PER_DEVICE says, or None for no limit.
+
+    Raises:
+        RuntimeStateError: no such size.
+
+    Example:
+        >>> limit_of("16 MiB"), limit_of("1.5 kB"), limit_of(4096)
+        (16777216, 1500, 4096)
+    """
+    name = "TINYSHARD_MEMORY_PER_DEVICE"
+    given: Any = memory_per_device if memory_per_device is not None else os.environ.get(name) or None
+    if given is None:
+        return None
+    by_name = {name.lower(): size for name, size in _UNITS.items()}
+    text = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(given).lower())
+    try:
+        nbytes = int(float(text[1]) * by_name[text[2] or "b"]) if text and not isinstance(given, bool) else 0
+    except (KeyError, ValueError, OverflowError):
+        nbytes = 0
+    if nbytes < 1:
+        got = repr(given) if memory_per_device is not None else f"the environment variable {name}={given}"
+        rule = f"bytes as an int, or a number and a unit: {', '.join(_UNITS)}"
+        problem = "the memory of a device is a positive number of bytes"
+        raise RuntimeStateError(problem, got=got, rule=rule, try_='ts.init(memory_per_device="16 MiB")')
+    return nbytes
 
 
 def check_one_machine_has(count: int) -> None:

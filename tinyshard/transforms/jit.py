@@ -12,6 +12,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tinyshard.compile.donation import checked_donation
 from tinyshard.compile.signature import checked_numbers, static_both_ways
 from tinyshard.compile.text import GraphText
 from tinyshard.core.absent import check_others
@@ -26,6 +27,8 @@ def jit(
     out_shardings: Any = None,
     static_argnums: int | Sequence[int] | None = None,
     static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
     **others: Any,
 ) -> Any:
     """Compile a function of tensors into one program for the devices.
@@ -57,7 +60,13 @@ def jit(
         out_shardings: likewise for the results.
         static_argnums: positions of arguments that are Python values; another value is another trace.
         static_argnames: names of such arguments.
-        others: JAX's donate_argnums, donate_argnames, keep_unused and inline are taken, and have no effect.
+        donate_argnums: positions of arguments whose memory the call may use again: the devices free their blocks at
+            their last use, for the results that come after. Array handles on them are deleted, also where the call
+            fails or Ctrl-C ends it: `x.is_deleted()`, and to use one raises RuntimeStateError. Donated are Arrays that
+            are in place, and whose blocks have the shape and dtype of a result's; for others a warning names them, and
+            they stay. In another trace or transformation nothing is donated.
+        donate_argnames: names of such arguments.
+        others: JAX's keep_unused and inline are taken, and have no effect.
 
     Returns:
         A function of the same arguments that returns Arrays; it has `lower`, and the attributes of `fun`.
@@ -68,11 +77,15 @@ def jit(
         ShardingError: if committed operands have different devices, or an argument contradicts in_shardings.
         DtypeError: if an argument is no tensor, jit has no argument of that name, or the shape of a result depends on
             values, as with `nonzero`, a mask as an index, and `torch.linalg.lstsq`.
-        StaticArgumentError: if a static argument cannot be hashed, or the function has none of that place or name.
+        StaticArgumentError: if a static argument cannot be hashed, or the function has no static or donated argument of
+            that place or name, or one is both.
+        DonationError: when called, if a donated Array is among the arguments twice.
+        RuntimeStateError: when called, if an argument was donated before.
 
     Communication: what the program's text says.
 
-    In JAX: nothing is donated, as memory is used again once the last Array of it is gone; backend does not exist here.
+    In JAX: a result is written into the donated memory itself; here it may be written while the donated block is there.
+    backend does not exist here.
     Arrays that the function closes over are constants of the trace there; here tensors that it closes over are looked
     up at each call. A function of tensors that is not jitted stays plain torch, and its results have no `.sharding` and
     no `.block_until_ready()`: `ts.array` and `ts.device_put` make Arrays.
@@ -93,13 +106,19 @@ def jit(
             out_shardings=out_shardings,
             static_argnums=static_argnums,
             static_argnames=static_argnames,
+            donate_argnums=donate_argnums,
+            donate_argnames=donate_argnames,
+            **others,
         )
     if not callable(fun):
         raise DtypeError("jit takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.jit(f)")
     numbers = checked_numbers(static_argnums, "static_argnums")
     names = (static_argnames,) if isinstance(static_argnames, str) else tuple(static_argnames or ())
     numbers, names = static_both_ways(fun, numbers, names)
-    return Jitted(fun, in_shardings, out_shardings, numbers, names)
+    donated = checked_donation(fun, donate_argnums, donate_argnames, numbers)
+    return Jitted(
+        fun, in_shardings, out_shardings, numbers, names, donate_argnums=donated[0], donate_argnames=donated[1]
+    )
 
 
 def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | None = None) -> Callable[..., GraphText]:

@@ -18,6 +18,7 @@ from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import has_tangent
 from tinyshard.arrays.placement import array, as_sharding, device_put
 from tinyshard.compile.compiled import Compiled, Lowered
+from tinyshard.compile.donation import donated_operands, usable
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.python_numbers import note_numbers
@@ -55,6 +56,8 @@ class Jitted:
         static_argnums: tuple[int, ...] = (),
         static_argnames: tuple[str, ...] = (),
         is_of_constants: bool = False,  # what it closes over stays as it is
+        donate_argnums: tuple[int, ...] = (),
+        donate_argnames: tuple[str, ...] = (),
     ) -> None:
         functools.update_wrapper(self, function, updated=())  # its other attributes are asked for by __getattr__
         self._function = function
@@ -63,10 +66,15 @@ class Jitted:
         self._out_shardings = out_shardings
         self._static_argnums = static_argnums
         self._static_argnames = static_argnames
+        self._donate_argnums = donate_argnums
+        self._donate_argnames = donate_argnames
+        self._usable: Recent[Any, tuple[int, ...]] = Recent(MOST_PROGRAMS)
         self._codes = codes_of(function)
         self._entries = self._known_traces()
         self._asked: weakref.WeakKeyDictionary[TraceCacheEntry, list[Sharding | None]] = weakref.WeakKeyDictionary()
-        self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment]] = Recent(MOST_PROGRAMS)
+        self._found: Recent[Any, tuple[TraceCacheEntry, Executable, DeviceAssignment, Sequence[int]]] = Recent(
+            MOST_PROGRAMS
+        )
         self._is_of_constants = is_of_constants
 
     def __getattr__(self, name: str) -> Any:
@@ -96,8 +104,8 @@ class Jitted:
         key = self._key(args, kwargs)
         found = None if key is None or self._is_edited() else self._found.get(key)
         if found is not None:
-            entry, executable, assignment = found
-            return assembled(entry.traced, call(executable, args, assignment))
+            entry, executable, assignment, donated = found
+            return assembled(entry.traced, call(executable, args, assignment, donated))
         if axis_names.in_scope():  # collectives inside may name an axis that vmap binds outside
             return self._inlined(args, kwargs)
         bound = self._bind(args, kwargs)
@@ -112,11 +120,12 @@ class Jitted:
         if _is_watched(everything):
             return self._applied(bound, entry, everything)
         executable, assignment = self._executable(bound, entry, everything)
+        donated = self._donated(bound, executable)
         # without anything that it closes over, a trace always fits: the first one will be found again
         closes_over = entry.traced.closed or entry.traced.modes
         if key is not None and not closes_over and self._entries_for(bound.signature)[0] is entry:
-            self._found.put(key, (entry, executable, assignment))
-        return assembled(entry.traced, call(executable, everything, assignment))
+            self._found.put(key, (entry, executable, assignment, donated))
+        return assembled(entry.traced, call(executable, everything, assignment, donated))
 
     def _executable(
         self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[Any]
@@ -124,6 +133,15 @@ class Jitted:
         assignment = self._assignment(entry, everything, bound.names)
         entry.check_callable(everything, assignment, self._name)
         return entry.executable(everything, assignment, self._named(entry)), assignment
+
+    def _donated(self, bound: Bound, executable: Executable) -> tuple[int, ...]:
+        """The operands whose memory the program may use again; a warning, once, names those that it cannot use."""
+        if not self._donate_argnums and not self._donate_argnames:
+            return ()
+        donated = donated_operands(bound, self._donate_argnums, self._donate_argnames)
+        key = executable.program.number, donated
+        known = self._usable.get(key)
+        return self._usable.put(key, usable(executable.program, donated)) if known is None else known
 
     def _applied(self, bound: Bound, entry: TraceCacheEntry, everything: Sequence[torch.Tensor]) -> Any:
         """Within a transformation, or on torch's tape: as one op."""
@@ -200,7 +218,8 @@ class Jitted:
             assignment = self._assignment(entry, everything, bound.names)
             executable = entry.executable(everything, assignment, self._named(entry))
             roots = (self._function, *bound.statics)
-            return Compiled(self._name, entry, executable, assignment, bound, roots, self.what)
+            donated = self._donated(bound, executable)
+            return Compiled(self._name, entry, executable, assignment, bound, roots, self.what, donated)
 
         return Lowered(entry.traced, self._name, tuple(bound.names()), compiled)
 

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import device_put
+from tinyshard.compile.donation import checked_donation
 from tinyshard.compile.executable import check_devices_live
 from tinyshard.compile.signature import Bound, checked_numbers
 from tinyshard.core.absent import check_others
@@ -41,8 +42,11 @@ class Pmapped(OverDevices):
         static_numbers: Sequence[int],
         devices: Sequence[Device] | None,
         axis_size: int | None,
+        donate_argnums: Any = (),
     ) -> None:
         super().__init__(function, static_numbers)
+        donated = checked_donation(function, donate_argnums, (), self._static_argnums, "pmap")
+        self._donate_argnums, self._donate_argnames = donated
         self._axis_name = axis_name or UNNAMED
         self._in_axes = in_axes
         self._out_axes = out_axes
@@ -118,6 +122,7 @@ def pmap(
     static_broadcasted_argnums: int | Sequence[int] = (),
     devices: Sequence[Device] | None = None,
     axis_size: int | None = None,
+    donate_argnums: int | Sequence[int] = (),
     **others: Any,
 ) -> Any:
     """Map a function over devices: each runs it on one row of the arguments.
@@ -134,7 +139,7 @@ def pmap(
         static_broadcasted_argnums: positions of arguments that are Python values.
         devices: which devices, as many as rows; by default the first ones of `ts.devices()`.
         axis_size: the number of rows, where no argument is mapped.
-        others: JAX's donate_argnums is taken, and has no effect.
+        donate_argnums: positions of arguments whose memory the call may use again, as jit's.
 
     Returns:
         A function of the stacked arguments, whose results are Arrays cut over the mapped dim. It has `lower`.
@@ -166,9 +171,11 @@ def pmap(
             static_broadcasted_argnums=static_broadcasted_argnums,
             devices=devices,
             axis_size=axis_size,
+            donate_argnums=donate_argnums,
+            **others,
         )
     if not callable(fun):
         raise DtypeError("pmap takes a function", got=f"{fun!r} ({type(fun).__name__})", try_="ts.pmap(f)")
     numbers = checked_numbers(static_broadcasted_argnums, "static_broadcasted_argnums")
     axis_size = checked_axis_size(axis_size)
-    return Pmapped(fun, axis_name, in_axes, out_axes, numbers, devices, axis_size)
+    return Pmapped(fun, axis_name, in_axes, out_axes, numbers, devices, axis_size, donate_argnums)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Calls
-from tinyshard.runtime.controller.items import Call, Item, Put, Request, Unsent
+from tinyshard.runtime.controller.items import Call, Cancel, Free, Item, Put, Request, Unsent
 from tinyshard.runtime.controller.lineage import Run, settle
 from tinyshard.runtime.controller.refs import Buffers, Watch, Watched, by_devices
 from tinyshard.runtime.failure import gone
@@ -20,6 +21,19 @@ LARGEST_OF_MANY_NBYTES = 1 << 10
 _BY_SOCKET = b"".join(wire.frame(("by socket",)))
 
 Sends = list[tuple[Sequence[int], list[memoryview]]]
+
+
+def _values_of(items: Sequence[Item]) -> set[int]:
+    """The values that these items use or make; none if that is not known."""
+    numbers: set[int] = set()
+    for item in items:
+        if isinstance(item, Call):
+            numbers.update(item.inputs, item.outputs)
+        elif isinstance(item, Put):
+            numbers.add(item.value)
+        elif not isinstance(item, Free | Cancel):
+            return set()
+    return numbers
 
 
 @dataclass(slots=True)
@@ -65,18 +79,19 @@ class Deliveries:
         """Whether devices have something that is released."""
         return bool(self._buffers.released() or self._programs.released())
 
-    def prepare(self, item: Item, is_last: Callable[[], bool], *, is_receiver: bool) -> Delivery | None:
+    def prepare(self, item: Item, later: Callable[[], Sequence[Item]], *, is_receiver: bool) -> Delivery | None:
         """Make the messages of an item, and note in the links what they do; None if they cannot be sent now.
 
         Nothing is sent yet, and it is idempotent.
 
         Args:
-            is_last: whether no later item has been posted.
+            later: the items that have been posted after it.
             is_receiver: this is the I/O thread, which alone writes to sockets.
         """
-        released = self._buffers.released()  # before `is_last`: then all posts that use these values are in the queue
-        if not is_last():
-            released = []  # a later item may use it
+        released = self._buffers.released()  # before `later`: then all posts that use these values are in the queue
+        if released and (waiting := later()):
+            used = _values_of(waiting)
+            released = list(itertools.takewhile(lambda watch: watch.number not in used, released)) if used else []
         free, unused = by_devices(released), self._programs.released()
         sends: Sends = []
         if isinstance(item, Call):
@@ -120,7 +135,8 @@ class Deliveries:
         if known != run.devices and (new := [d for d in run.devices if d not in known]):
             sends.append((new, wire.frame(("program", program.number, program))))
         # the call frees what was released: its own operands may be among that, and are freed at their last use
-        call = ("run", run.number, program.number, item.inputs, item.outputs, free.pop(run.devices, ()))
+        freed = (*item.donated, *free.pop(run.devices, ()))
+        call = ("run", run.number, program.number, item.inputs, item.outputs, freed)
         return [*sends, (run.devices, wire.frame(call))]
 
     def _sends_of_put(self, item: Put) -> Sends:

@@ -239,7 +239,7 @@ class Dispatcher:
                 self._queue.popleft()
                 return True
             try:
-                delivery = self._deliveries.prepare(item, self._is_last, is_receiver=is_receiver)
+                delivery = self._deliveries.prepare(item, self._later, is_receiver=is_receiver)
             except Exception as error:  # no memory for a message, or what cannot be pickled
                 self._queue[0] = in_place_of(item, error)
                 return True
@@ -253,8 +253,8 @@ class Dispatcher:
         self._delivery = None
         return True
 
-    def _is_last(self) -> bool:
-        return len(self._queue) == 1 and not self._posted
+    def _later(self) -> list[Item]:
+        return [*itertools.islice(self._queue, 1, None), *list(self._posted)]
 
     # ---- the I/O thread ---------------------------------------------------------------------------------------
 

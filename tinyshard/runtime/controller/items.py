@@ -67,12 +67,13 @@ class Put(Item):
 
 @dataclass(eq=False, slots=True)
 class Call(Item):
-    """Run a program; `inputs` and `outputs` are numbers of values."""
+    """Run a program; `inputs` and `outputs` are numbers of values. It frees those `donated` at their last use."""
 
     run: Run
     program: Program
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    donated: tuple[int, ...] = ()
 
 
 @dataclass(eq=False, slots=True)

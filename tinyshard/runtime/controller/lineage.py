@@ -16,8 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from traceback import walk_tb
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
+from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.trace_thread import BODY, waiting_frame
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH, ipython_shell
@@ -121,6 +122,36 @@ class Buffer:
         self.run = run
         self.runtime = runtime
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it was donated or deleted."""
+        return isinstance(self.runtime, Deleted)
+
+    def delete(self) -> None:
+        """Let every use of it raise; what devices hold stays."""
+        self.runtime = Deleted(self.block)
+
+
+class Deleted:
+    """The runtime of a value that was donated or deleted: whatever is asked of it raises RuntimeStateError."""
+
+    def __init__(self, block: ShapedType | None) -> None:
+        self._block = block
+
+    def check_open(self) -> NoReturn:
+        """Raise."""
+        raise RuntimeStateError(
+            "Array has been deleted",
+            got=f"an Array with blocks of {self._block} that was donated to a call, or deleted by x.delete()",
+            rule="its memory is used again, also where the call failed or was interrupted",
+            try_="the result of the call in its place; or no donation of what is needed again",
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.check_open()
+
 
 @dataclass(slots=True)
 class Ancestry:
@@ -167,7 +198,8 @@ def settle(run: Run) -> None:
     """Mark a run as finished: it inherits the failures of its parents, which settle first, and drops them."""
     for parent in run.parents:
         for device, failure in parent.failures.items():
-            run.failures.setdefault(device, failure)
+            if device in run.devices:
+                run.failures.setdefault(device, failure)
     if run.communicates and run.failures:
         first = next(iter(run.failures.values()))
         for device in run.devices:

@@ -15,7 +15,7 @@ from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
-from tinyshard.runtime.controller.items import Call, Cancel, Put
+from tinyshard.runtime.controller.items import Call, Cancel, Free, Put
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, input_runs
 from tinyshard.runtime.controller.reading import Reading
 from tinyshard.runtime.controller.receiver import Receiver
@@ -42,6 +42,7 @@ class ProcessPool:
         collectives: "shared", memory that all of them map, or "gloo"; for GPUs "nccl" or "gloo".
         starter: starts the workers on other machines; by default they are forked on this one.
         gpus: by device, the number of its GPU on this machine; empty for CPUs.
+        limit_nbytes: the most that a device on this machine may hold; None for no limit.
 
     Communication: calls by the log in shared memory (`shm.log`) or a socket pair, answers by the socket pair; between
     workers shared memory, or gloo on the loopback. With a starter: TCP to the workers, gloo between their machines.
@@ -57,6 +58,7 @@ class ProcessPool:
         collectives: str = "gloo",
         starter: Starter | None = None,
         gpus: Sequence[int] = (),
+        limit_nbytes: int | None = None,
     ) -> None:
         self.collectives = collectives
         self.devices = tuple(Device(i, platform) for i in range(count))
@@ -74,7 +76,8 @@ class ProcessPool:
             descriptors = {}
             self._dispatcher = Dispatcher(self._buffers)
         try:
-            self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **descriptors)
+            forked = {**descriptors, "limit_nbytes": limit_nbytes}
+            self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **forked)
             self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
             self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
             self._reading = Reading(self._dispatcher, self._waiting, self._buffers, self._arena, platform)
@@ -110,7 +113,15 @@ class ProcessPool:
         self._waiting.throttle(run)
         return buffer
 
-    def run(self, program: Program, inputs: Sequence[Buffer], where: Where, *, guards: bool = False) -> list[Buffer]:
+    def run(
+        self,
+        program: Program,
+        inputs: Sequence[Buffer],
+        where: Where,
+        *,
+        guards: bool = False,
+        donated: Sequence[Buffer] = (),
+    ) -> list[Buffer]:
         """Call a program on its devices. Returns a Buffer for each output, at once: a future.
 
         Args:
@@ -118,6 +129,7 @@ class ProcessPool:
             inputs: a value for each input.
             where: the user's line, for errors.
             guards: the program checks its inputs: its errors count as errors of the calls that made them.
+            donated: those of the inputs that the devices free at their last use, and whose handles are used no more.
 
         Raises:
             RuntimeStateError: the program has an op that the devices do not know.
@@ -131,7 +143,14 @@ class ProcessPool:
         if guards:
             for buffer in inputs:
                 add_check(buffer.run, run)
-        dispatcher.post(Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made))))
+        call = Call(run, program, tuple(map(_number_of, inputs)), tuple(map(_number_of, made)))
+        if donated:
+            call.donated = tuple(map(_number_of, donated))
+            for buffer in donated:
+                buffer.delete()
+        dispatcher.post(call)
+        for number in call.donated:  # only now: a thread that sends something else must not free it before the call
+            self._buffers.release(number)
         if dispatcher.has_many_calls:
             self._waiting.throttle(run)
         return made
@@ -181,6 +200,18 @@ class ProcessPool:
         for buffer in buffers:
             self._reading.raise_failures(buffer, [device])
         return list(answers[device])
+
+    def delete(self, buffer: Buffer) -> None:
+        """Free a value though it has handles: they can be used no more."""
+        buffer.delete()
+        self._buffers.release(buffer.number)
+        self._dispatcher.post(Free())
+
+    def memory_stats(self, device: int) -> dict[str, int] | None:
+        """What a device holds and has held, after all earlier calls and frees; None where that is not limited."""
+        self._answers("sync", [device])
+        stats: dict[str, int] | None = self._answers("memory", [device])[device]
+        return stats
 
     def held(self, device: int) -> int:
         """How many values a device holds after all earlier calls and frees."""

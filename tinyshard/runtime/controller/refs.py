@@ -7,6 +7,7 @@ written in Python is lost. Here the finalizer is one call in C: the weak referen
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
 import math
 import weakref
@@ -19,6 +20,7 @@ import torch
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Buffer, Run
+from tinyshard.runtime.worker.memory import mebibytes
 
 _MOST_SHOWN = 5
 
@@ -83,9 +85,15 @@ class Buffers(Watched):
         return buffer
 
     def held_by(self, device: int) -> list[Buffer]:
-        """The values in use of which this device holds a block."""
+        """The values in use, and not deleted, of which this device holds a block."""
         held = (watch() for watch in list(self._held.values()) if device in watch.devices)
-        return [buffer for buffer in held if buffer is not None]
+        return [buffer for buffer in held if buffer is not None and not buffer.is_deleted]
+
+    def release(self, number: int) -> None:
+        """Let the devices free a value that still has a handle."""
+        watch = self._held.get(number)
+        if watch is not None:
+            self._released.append(watch)
 
 
 def by_devices(watches: Iterable[Watch]) -> dict[tuple[int, ...], list[int]]:
@@ -137,21 +145,23 @@ def alive_text(buffers: Iterable[Buffer]) -> str:
     """The memory that the values of one device take, the largest first, each with the line that made it.
 
     Returns:
-        "12.0 MB in 3 values\n8.0 MB f32[1024, 2048] made by In[2], line 3: y = x + 1 ..."
+        "12.0 MiB in 3 values\n8.0 MiB f32[1024, 2048] made by In[2], line 3: y = x + 1 ..."
     """
     held = sorted(buffers, key=block_nbytes, reverse=True)
-    lines = [f"{megabytes(sum(map(block_nbytes, held)))} in {len(held)} values"]
-    lines += [f"{megabytes(block_nbytes(b))} {b.block} made by {b.run.where}" for b in held[:_MOST_SHOWN]]
+    lines = [f"{mebibytes(sum(map(block_nbytes, held)))} in {len(held)} values"]
+    lines += [f"{mebibytes(block_nbytes(b))} {described(b)} made by {b.run.where}" for b in held[:_MOST_SHOWN]]
     if len(held) > _MOST_SHOWN:
         lines.append(f"and {len(held) - _MOST_SHOWN} more")
     return "\n".join(lines)
 
 
-def megabytes(nbytes: int) -> str:
-    """A size as text.
-
-    Example:
-        >>> megabytes(1 << 22)
-        '4.2 MB'
-    """
-    return f"{nbytes / 1e6:.1f} MB"
+def described(buffer: Buffer) -> str:
+    """A value as errors list it, by one of its Arrays: "f32[64, 4], a block of f32[512, 4] by P('x')"."""
+    holders = (x for x in gc.get_referrers(buffer) if isinstance(x, dict) and "_layout" in x)
+    arrays = (x for holder in holders for x in gc.get_referrers(holder) if getattr(x, "_buffer", None) is buffer)
+    x: Any = next(arrays, None)
+    return (
+        f"{buffer.block}"
+        if x is None
+        else f"{buffer.block}, a block of {x._meta} by {' '.join(repr(x.sharding).split())}"
+    )

@@ -48,6 +48,7 @@ class Forked:
         arena: descriptor of the memory that they share, if that joins them.
         gpus: by device, the number of its GPU; none for CPUs.
         bell: descriptor of the pipe by which they wake the controller, if they share memory with it.
+        limit_nbytes: the most that each may hold; None for no limit.
     """
 
     def __init__(
@@ -58,9 +59,10 @@ class Forked:
         arena: int = -1,
         gpus: Sequence[int] = (),
         bell: int = -1,
+        limit_nbytes: int | None = None,
     ) -> None:
         self._fork_server = fork_server
-        self._facts = {"count": count, "collectives": collectives}
+        self._facts = {"count": count, "collectives": collectives, "limit_nbytes": limit_nbytes}
         self._gpus: Sequence[int | None] = gpus or [None] * count
         self._arena = arena
         self._bells = [bell] if bell >= 0 else []

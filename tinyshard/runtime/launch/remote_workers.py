@@ -93,12 +93,20 @@ class RemoteWorkers:
         agents: which agents fork, by device.
         collectives: what joins the workers: "gloo" or "nccl".
         gpus: by device, the number of its GPU on its machine; none for CPUs.
+        limit_nbytes: the most that each may hold; None for no limit.
     """
 
-    def __init__(self, agents: Sequence[Agent], platform: str, collectives: str, gpus: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        agents: Sequence[Agent],
+        platform: str,
+        collectives: str,
+        gpus: Sequence[int] = (),
+        limit_nbytes: int | None = None,
+    ) -> None:
         self._agents = agents
         self._platform = platform
-        self._facts = {"count": len(agents), "collectives": collectives}
+        self._facts = {"count": len(agents), "collectives": collectives, "limit_nbytes": limit_nbytes}
         self._gpus: Sequence[int | None] = gpus or [None] * len(agents)
 
     def host(self, device: int) -> str:

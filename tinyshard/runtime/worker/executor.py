@@ -18,6 +18,8 @@ from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
 
+# a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
+VIEWS = {"local_slice", "aten._unsafe_view.default"}
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
 
@@ -35,6 +37,7 @@ class ReadyStep:
         dead: values that no later step uses.
         flow: of control flow, starts it on the values of the program.
         bodies: of control flow, the programs that it runs.
+        makes_nbytes: the size of its results, as far as it is known and they are no views.
     """
 
     call: Callable[[list[Any]], Sequence[Any]] | None
@@ -46,6 +49,7 @@ class ReadyStep:
     dead: tuple[int, ...]
     flow: Callable[[list[Any]], Flow] | None = None
     bodies: tuple[ReadyProgram, ...] = ()
+    makes_nbytes: int = 0
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -114,12 +118,14 @@ def _ready_step(
         meta, made = program.metas[operand], program.metas[step.results[0]]
         request = Request(step.op, program.devices, program.axes, axes, params, meta, made)
         perform = communicator.ready(request) if communicator is not None else None
-        return ReadyStep(None, step, request, operand, perform, step.results, dead)
+        nbytes = 0 if step.op in VIEWS else _nbytes(made)
+        return ReadyStep(None, step, request, operand, perform, step.results, dead, makes_nbytes=nbytes)
     if step.op in FLOWS:
         bodies = tuple(make_ready(body, place, communicator) for body in step.bodies)
         types = tuple(program.metas[n] for n in step.results)
         flow = functools.partial(FLOWS[step.op], step, bodies, types, place)
-        return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies)
+        nbytes = sum(map(_nbytes, FLOWS[step.op].stacked(step, types)))
+        return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies, nbytes)
     try:
         if step.op == "literal":
             literal = (step.args[0].values.to(place),)
@@ -127,7 +133,20 @@ def _ready_step(
         call = _caller(step, program.metas, place, is_shortened=communicator is not None)
     except Exception as error:  # as of an op that is not there: an error of each call of the program
         call = functools.partial(_raise, error)
-    return ReadyStep(call, step, None, -1, None, step.results, dead)
+    nbytes = 0 if is_view(step) else sum(_nbytes(program.metas[n]) for n in step.results if n >= 0)
+    return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=nbytes)
+
+
+def _nbytes(meta: ShapedType | None) -> int:
+    return 0 if meta is None else meta.nbytes
+
+
+def is_view(step: Eqn) -> bool:
+    """Whether the result of a step takes no memory of its own, but that of its first operand."""
+    if step.op in VIEWS:
+        return True
+    is_op = step.op not in COLLECTIVES and step.op not in ("literal", "transfer") and not step.bodies
+    return is_op and has_op(step.op) and bool(find_op(step.op).is_view)
 
 
 def _raise(error: Exception, values: list[Any]) -> NoReturn:

@@ -11,7 +11,7 @@ A device that has failed goes on with the rounds whose collectives other devices
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -42,6 +42,13 @@ def _values(body: Body, inputs: Sequence[Any] = ()) -> list[Any]:
 
 class Flow(Protocol):
     """A step of control flow while it runs."""
+
+    @staticmethod
+    def stacked(step: Eqn, made: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+        """Those of its results, of these shapes and dtypes, that it makes before the first round."""
+
+    def begin(self) -> Sequence[torch.Tensor]:
+        """Make them."""
 
     def next(self, failed: bool) -> Round | None:
         """The program to run now, and its values; None at the end. It raises before it has gone on."""
@@ -78,10 +85,20 @@ class Scan:
         (self._body,) = bodies
         self._length, self._reverse = step.kwargs["length"], step.kwargs["reverse"]
         self._count = len(carry)
-        self._stacked = made[len(carry) :]
+        self._stacked = self.stacked(step, made)
         self._stacks: list[torch.Tensor] = []
         self._place = place
         self._done = 0
+
+    @staticmethod
+    def stacked(step: Eqn, made: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+        """What rounds add to."""
+        return made[len(step.args[0]) :]
+
+    def begin(self) -> Sequence[torch.Tensor]:
+        """The stacks, still empty."""
+        self._stacks = [torch.empty(m.shape, dtype=m.dtype, device=self._place) for m in self._stacked if m]
+        return self._stacks
 
     def next(self, failed: bool) -> Round | None:
         """The body, with the carry and the next row."""
@@ -105,20 +122,26 @@ class Scan:
         made = [values[number] for number in self._body.program.outputs]
         self._carry = made[: self._count]
         at = self._at(self._done - 1)
-        for stack, y in zip(self._room(), made[self._count :], strict=True):
+        for stack, y in zip(self._stacks, made[self._count :], strict=True):
             stack[at].copy_(y)
-
-    def _room(self) -> list[torch.Tensor]:
-        if not self._stacks:
-            self._stacks = [torch.empty(m.shape, dtype=m.dtype, device=self._place) for m in self._stacked if m]
-        return self._stacks
 
     def results(self) -> Sequence[Any]:
         """The last carry, and the stacks."""
-        return [*self._carry, *self._room()]
+        return [*self._carry, *self._stacks]
 
 
-class While:
+class _WithoutStacks:
+    @staticmethod
+    def stacked(step: Eqn, made: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+        """None."""
+        return ()
+
+    def begin(self) -> Sequence[torch.Tensor]:
+        """Nothing."""
+        return ()
+
+
+class While(_WithoutStacks):
     """A body, as long as a test of its carry is true. The arguments are those of `Scan`; the bodies are test and body.
 
     Where devices exchange data inside, they agree on the outcome of the test; one that has failed ends the loop so.
@@ -161,7 +184,7 @@ class While:
         return self._carry
 
 
-class Branches:
+class Branches(_WithoutStacks):
     """The body of a number. The arguments are those of `Scan`; the bodies are the branches."""
 
     def __init__(
@@ -196,4 +219,4 @@ class Branches:
         return self._results or ()
 
 
-FLOWS: dict[str, Callable[..., Flow]] = {"scan": Scan, "while": While, "cond": Branches}
+FLOWS: dict[str, type[Scan] | type[While] | type[Branches]] = {"scan": Scan, "while": While, "cond": Branches}

@@ -27,6 +27,7 @@ from tinyshard.runtime.shm.log import LogReader
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
+from tinyshard.runtime.worker.memory import Memory
 from tinyshard.runtime.worker.steps import Steps, flush, leave
 
 _LIBC = ctypes.CDLL(None)
@@ -48,6 +49,7 @@ class Worker:
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         place: the GPU on which it keeps and computes its values; None for the CPU.
         is_remote: the controller may be on another machine.
+        memory: counts what the device holds; None where that is not limited.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Worker:
         place: torch.device | None,
         *,
         is_remote: bool,
+        memory: Memory | None = None,
     ) -> None:
         self._sock = sock
         self._device = device
@@ -76,7 +79,8 @@ class Worker:
         self._may_have_printed = False
         self._busy_s = time.monotonic()
         self._reported = 0
-        self._steps = Steps(device, call_control, self._fail, place, has_arena=arena is not None)
+        self._memory = memory
+        self._steps = Steps(device, call_control, self._fail, place, has_arena=arena is not None, memory=memory)
 
     def serve(self) -> None:
         """Handle messages in order, until the controller has ended. The controller bounds how many wait to be read."""
@@ -125,12 +129,16 @@ class Worker:
     ) -> None:
         """Run a program, and note that the call is finished."""
         operands = list(map(self._values.get, inputs))
+        if self._memory is not None:
+            self._memory.hold(operands)
         self._free(free)  # operands among these are freed at their last use
         if self._call_control.enter(number):
             self._run(number, self._programs[program], operands, outputs)
         else:
             skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
             self._values.update(dict.fromkeys(outputs, skipped))
+        if self._memory is not None:
+            self._memory.let_go(operands)  # what is left of them and of the program's values
         self._free(free)  # results of this call may be among these, too
         self._end_call(number)
         self._communicator.settle()
@@ -167,6 +175,8 @@ class Worker:
             self._reply(head[1], None)
         elif kind == "held":
             self._reply(head[1], len(self._values))
+        elif kind == "memory":
+            self._reply(head[1], None if self._memory is None else self._memory.stats())
         elif kind == "fetch":
             self._fetch(head[1], *head[2])
         elif kind == "handed":
@@ -187,14 +197,17 @@ class Worker:
     def _put(
         self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
     ) -> None:
+        tensor = None
         if block is not None:
             assert self._arena is not None
-            self._values[value] = self._arena.hold(block, shape, dtype)
-            return
+            tensor = self._arena.hold(block, shape, dtype)
         try:
-            if payload is None and (nbytes := math.prod(shape) * dtype.itemsize):  # the reader had no memory for it
+            nbytes = math.prod(shape) * dtype.itemsize
+            if self._memory is not None:
+                self._memory.check(nbytes)
+            if block is None and payload is None and nbytes:  # the reader had no memory for it
                 raise MemoryError(f"no room for {nbytes} bytes")
-            self._values[value] = wire.tensor_of(payload, shape, dtype).to(self._place)
+            self._keep(value, wire.tensor_of(payload, shape, dtype).to(self._place) if tensor is None else tensor)
         except Exception as error:
             failure = failure_of(self._device, f"placing {ShapedType(shape, dtype)}", error)
             self._values[value] = self._fail(number, failure)
@@ -226,7 +239,14 @@ class Worker:
 
     def _free(self, values: Iterable[int]) -> None:
         for value in values:
-            self._values.pop(value, None)
+            tensor = self._values.pop(value, None)
+            if self._memory is not None:
+                self._memory.let_go((tensor,))
+
+    def _keep(self, value: int, tensor: Any) -> None:
+        self._values[value] = tensor
+        if self._memory is not None:
+            self._memory.hold((tensor,))
 
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
         """Run a program.
@@ -246,7 +266,7 @@ class Worker:
             if failed:
                 self._values[value] = failed
             elif values[slot] is not None:
-                self._values[value] = values[slot]
+                self._keep(value, values[slot])
 
     def _failed_on_gpu(self, number: int, ready: ReadyProgram) -> Failure | None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""

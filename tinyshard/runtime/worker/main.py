@@ -20,6 +20,7 @@ from tinyshard.runtime.collectives.shm import SharedMemoryCommunicator
 from tinyshard.runtime.shm.allocator import Arena
 from tinyshard.runtime.worker.control import CallControl, listen
 from tinyshard.runtime.worker.loop import Worker
+from tinyshard.runtime.worker.memory import Memory
 
 _LIBC = ctypes.CDLL(None)
 # how much freed memory a worker keeps at the top of its heap: a tensor of 32 MiB, and the allocator's own words
@@ -68,6 +69,7 @@ def main(
     core: int | None = None,
     bell: int = -1,
     listener: int = -1,
+    limit_nbytes: int | None = None,
 ) -> None:
     """Run a freshly forked worker until it exits.
 
@@ -83,6 +85,7 @@ def main(
         core: to which it is pinned, if it is.
         bell: descriptor of the pipe that wakes the controller, if they share memory.
         listener: descriptor at which this worker serves the TCPStore, if it is the one that does.
+        limit_nbytes: the most that it may hold; None for no limit.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the controller handles Ctrl-C
     os.dup2(output, 1)
@@ -115,7 +118,8 @@ def main(
         host = sock.getsockname()[0] if is_remote else "127.0.0.1"
         communicator = _join(collectives, _store(store, count, listener), device, count, host, place)
     joined.append(communicator)
-    Worker(sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote).serve()
+    memory = None if limit_nbytes is None else Memory(limit_nbytes)
+    Worker(sock, device, call_control, communicator, arena, bell, place, is_remote=is_remote, memory=memory).serve()
 
 
 def _mapped(path: str, device: int, count: int) -> Arena:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from tinyshard.runtime.collectives.base import PeerLostError
 from tinyshard.runtime.failure import NO_MEMORY, Failure, failure_of, is_out_of_memory
 from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, zeros_for
+from tinyshard.runtime.worker.memory import Memory
 
 _LIBC = ctypes.CDLL(None)
 
@@ -27,6 +28,7 @@ class Steps:
         fail: notes the first failure of a call, and returns it.
         place: the GPU on which values are made; None for the CPU.
         has_arena: whether the devices share memory.
+        memory: counts what the device holds; None where that is not limited.
     """
 
     def __init__(
@@ -37,12 +39,14 @@ class Steps:
         place: torch.device | None,
         *,
         has_arena: bool,
+        memory: Memory | None = None,
     ) -> None:
         self._device = device
         self._call_control = call_control
         self._fail = fail
         self._place = place
         self._has_arena = has_arena
+        self._memory = memory
         self._exchanges = 0  # of the present call, so far
 
     def run(self, number: int, ready: ReadyProgram, values: list[Any], failed: Failure | None) -> Failure | None:
@@ -54,8 +58,10 @@ class Steps:
         return self._run(number, ready, values, failed)
 
     def _run(self, number: int, ready: ReadyProgram, values: list[Any], failed: Failure | None) -> Failure | None:
-        call_control = self._call_control
+        call_control, memory = self._call_control, self._memory
         for step in ready.steps:
+            if memory is not None and not failed:
+                failed = self._checked(number, step, values, memory)
             if number <= call_control.cancelled_upto and not failed:
                 failed = self._fail(number, call_control.cancelled(self._device))
             try:
@@ -78,6 +84,8 @@ class Steps:
             except Exception as error:
                 failed = self._raised(number, step, values, error, failed)
             call_control.current = None
+            if memory is not None:
+                failed = self._counted(number, step, values, memory, failed)
             for slot in step.dead:
                 values[slot] = None
         return failed
@@ -85,7 +93,16 @@ class Steps:
     def _rounds(self, number: int, step: ReadyStep, values: list[Any], failed: Failure | None) -> Failure | None:
         """Run a step of control flow, and give the program its results; returns as `run`."""
         assert step.flow is not None
-        flow = step.flow(values)
+        flow, memory = step.flow(values), self._memory
+        before: list[Any] = []  # the values of the last round, of which the carry is in use
+        stacks: Sequence[Any] = ()
+        if not failed:
+            try:
+                stacks = flow.begin()
+            except Exception as error:
+                failed = self._raised(number, step, values, error, failed)
+        if memory is not None:
+            memory.hold(stacks)
         while True:
             try:
                 following = flow.next(bool(failed))
@@ -94,6 +111,10 @@ class Steps:
                 following = flow.next(True)
             if following is None:
                 break
+            if memory is not None:
+                memory.hold(following[1])
+                memory.let_go(before)
+                before = following[1]
             failed = self._run(number, *following, failed)
             try:
                 flow.take(following[1], bool(failed))
@@ -102,6 +123,31 @@ class Steps:
         if not failed:
             for slot, result in zip(step.results, flow.results(), strict=True):
                 values[slot] = result
+        if memory is not None:
+            memory.hold(() if failed else map(values.__getitem__, step.results))
+            memory.let_go(before)
+            memory.let_go(stacks)
+        return failed
+
+    def _checked(self, number: int, step: ReadyStep, values: list[Any], memory: Memory) -> Failure | None:
+        """The failure of a call if the results of a step are over the limit: they are not made."""
+        try:
+            memory.check(step.makes_nbytes)
+        except MemoryError as error:  # a device that exchanges zeros from now on: it has not run out of memory
+            return self._fail(number, failure_of(self._device, step.describe(values), error))
+        return None
+
+    def _counted(
+        self, number: int, step: ReadyStep, values: list[Any], memory: Memory, failed: Failure | None
+    ) -> Failure | None:
+        """Count what a step has made, and no more what is dead after it; returns as `_checked`."""
+        if step.flow is None and not failed:  # one that has failed exchanges zeros, and keeps nothing
+            memory.hold(values[slot] for slot in step.results if slot >= 0)
+        try:  # of results whose size was not known before
+            memory.check()
+        except MemoryError as error:
+            failed = failed or self._fail(number, failure_of(self._device, step.describe(values), error))
+        memory.let_go(values[slot] for slot in step.dead)
         return failed
 
     def _raised(
