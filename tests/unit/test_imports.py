@@ -51,7 +51,8 @@ KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 LATE = {
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
-    "tinyshard.runtime.lifecycle": {
+    "tinyshard.runtime.lifecycle": {"tinyshard.runtime.launch.forkserver"},
+    "tinyshard.runtime.prepared": {
         "tinyshard.runtime.controller.pool",
         "tinyshard.runtime.launch.forkserver",
         "tinyshard.runtime.launch.processors",

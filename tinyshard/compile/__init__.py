@@ -14,6 +14,7 @@ traced_views     views by traced numbers, that can be written to as in torch
 cond             torch.cond, and torch's other control flow, on Arrays
 spmd             a graph on whole tensors becomes an Executable: each node in order is partitioned
 look_ahead       a partial sum is combined once, where several ops ahead need it
+donation         arguments whose memory a call may use again
 executable       a Program with the layouts of its inputs and results, and the call of it
 trace_cache      the traces of a function, and the executables made from each
 replay           a graph run again as a function, to be differentiated or vmapped

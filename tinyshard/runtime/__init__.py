@@ -20,6 +20,7 @@ worker/               a device: one process
     steps             the steps of a call, and of the programs within it
     flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
+    memory            what the device holds, counted and limited
     kernels           faster functions for some ops
     gpu               what is done otherwise on a GPU
     control           the control thread: freeze, cancel, look, lost
@@ -57,7 +58,9 @@ failure               a failure on a device, as text
 forks                 what a child closes that user code forks from the controller
 standard_descriptors  0, 1 and 2 are open before the runtime opens others
 local                 all devices in this process: the oracle of the tests
+lockstep              the steps of a program for all of them
 options               what init may be told, checked
+prepared              devices that can be started
 lifecycle             which devices there are: init, devices, shutdown, the runtime in use
 cache                 what was used last; programs of what it drops are dropped by the devices
 

@@ -93,3 +93,13 @@ def interrupted(device: int, by: str) -> Failure:
 def is_out_of_memory(failure: Failure) -> bool:
     """Whether an op failed because memory ran out."""
     return any(sign in failure.error for sign in _SIGNS)
+
+
+def mebibytes(nbytes: int) -> str:
+    """A size as text.
+
+    Example:
+        >>> mebibytes(1 << 22), mebibytes(1000)
+        ('4.0 MiB', '1,000 bytes')
+    """
+    return f"{nbytes / (1 << 20):,.1f} MiB" if nbytes >= 1 << 17 else f"{nbytes:,} bytes"

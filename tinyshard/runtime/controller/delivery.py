@@ -103,7 +103,10 @@ class Deliveries:
         elif isinstance(item, Request):
             sends = [(sorted(item.waiting), wire.frame((item.kind, item.number, item.what)))]
         is_called = isinstance(item, Call) and bool(sends)
-        sends += [(devices, wire.frame(("free", values))) for devices, values in free.items()]
+        used = _values_of([item])
+        for devices, values in free.items():  # before the item, which may need the memory, if it uses none of them
+            at = 0 if used and used.isdisjoint(values) else len(sends)
+            sends.insert(at, (devices, wire.frame(("free", values))))
         sends += [(devices, wire.frame(("forget", programs))) for devices, programs in by_devices(unused).items()]
         if self._calls.has_lost:
             sends = [([d for d in devices if not self._calls.links[d].lost], pieces) for devices, pieces in sends]

@@ -76,8 +76,9 @@ class ProcessPool:
             descriptors = {}
             self._dispatcher = Dispatcher(self._buffers)
         try:
-            forked = {**descriptors, "limit_nbytes": limit_nbytes}
-            self._starter = starter or Forked(forkserver.start(), count, collectives, gpus=gpus, **forked)
+            self._starter = starter or Forked(
+                forkserver.start(), count, collectives, gpus=gpus, limit_nbytes=limit_nbytes, **descriptors
+            )
             self._receiver = Receiver(self._dispatcher, self._starter, platform, self._arena)
             self._waiting = Waiting(self._dispatcher, self._completions, platform, self._starter.why_silent)
             self._reading = Reading(self._dispatcher, self._waiting, self._buffers, self._arena, platform)

@@ -20,7 +20,7 @@ import torch
 from tinyshard.core.program import Program
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.lineage import Buffer, Run
-from tinyshard.runtime.worker.memory import mebibytes
+from tinyshard.runtime.failure import mebibytes
 
 _MOST_SHOWN = 5
 

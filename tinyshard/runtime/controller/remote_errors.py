@@ -85,7 +85,7 @@ def unknown_op(op: str, where: object) -> RuntimeStateError:
 def error_of(failures: Mapping[int, tuple[Failure, object]], platform: str, buffers: Buffers) -> RemoteError:
     """As `remote_error`; where memory ran out, an OutOfMemoryError that lists what is alive there."""
     error = remote_error(failures, platform)
-    full = next((device for device, (failure, _) in failures.items() if is_out_of_memory(failure)), None)
+    full = next((failure.device for failure, _ in failures.values() if is_out_of_memory(failure)), None)
     if full is None or type(error) is not RemoteError:
         return error
     kept = [buffer for buffer in buffers.held_by(full) if full not in buffer.run.failures]

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-_MIB = 1 << 20
+from tinyshard.runtime.failure import mebibytes
 
 
 class Memory:
@@ -77,13 +77,3 @@ class Memory:
             "peak_bytes_in_use": self.peak_nbytes,
             "bytes_limit": self.limit_nbytes,
         }
-
-
-def mebibytes(nbytes: int) -> str:
-    """A size as text.
-
-    Example:
-        >>> mebibytes(1 << 22), mebibytes(1000)
-        ('4.0 MiB', '1,000 bytes')
-    """
-    return f"{nbytes / _MIB:,.1f} MiB" if nbytes >= _MIB // 10 else f"{nbytes:,} bytes"
