@@ -761,7 +761,7 @@ TRANSFORMS = (
     Fault(
         "a policy of checkpoint saves values and computes them again all the same",
         "tinyshard/transforms/cutting.py",
-        "        node.replace_all_uses_with(made)\n",
+        "        node.replace_all_uses_with(placeholder)\n",
         "",
         ("tests/unit/test_checkpoint.py::test_policies_by_name_save_what_is_named_and_no_more",),
     ),

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.levels import levels
-from tinyshard.arrays.placement import as_sharding
+from tinyshard.arrays.placement import as_sharding, device_put
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.errors import DtypeError
-from tinyshard.core.layout import Layout
+from tinyshard.core.errors import DtypeError, ShardingError
+from tinyshard.core.layout import Layout, is_same_placement
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 from tinyshard.sharding.base import checked_shape
@@ -139,3 +139,16 @@ def sharding_in_type(x: Any) -> Sharding | None:
         if functorch.is_batchedtensor(each):
             del entries[functorch.maybe_get_bdim(each)]
     return NamedSharding(sharding.mesh, PartitionSpec(*entries))
+
+
+def put_where(x: Any, sharding: Sharding, described: bool) -> Any:
+    """An argument of jit where in_shardings says; raises ShardingError if it is committed elsewhere."""
+    layout = sharding.checked_layout(tuple(x.shape))
+    if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
+        raise ShardingError(
+            "an argument is committed to another sharding than in_shardings says",
+            got=f"an Array of shape {tuple(x.shape)} with {x.sharding!r}",
+            rule=f"in_shardings says {sharding!r}",
+            try_="ts.device_put(x, sharding) before the call, or no in_shardings",
+        )
+    return ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding) if described else device_put(x, sharding)

@@ -75,7 +75,7 @@ class Call:
         operands: how many of its operands `backwards` takes, of a call that saves values.
         wanted: those of which `backwards` makes gradients.
         backwards: makes the gradients from what was saved; None if nothing was.
-        made: what was made of it: its derivatives.
+        derived: what was made of it: its derivatives.
     """
 
     body: Traced
@@ -84,7 +84,7 @@ class Call:
     operands: int = 0
     wanted: tuple[int, ...] = ()
     backwards: Call | None = None
-    made: dict[Any, Any] = field(default_factory=dict)
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def taken(self) -> list[ShapedType]:

@@ -140,7 +140,9 @@ class Lockstep:
         shards = {p: zeros_for(request.meta) if p in failed else values[p][step.operand] for p in positions}
         slot = step.results[0]
         if request.name == "transfer":
-            for row, out in zip(values, _transfer(list(shards.values()), request.made, **request.params), strict=True):
+            for row, out in zip(
+                values, _transfer(list(shards.values()), request.result, **request.params), strict=True
+            ):
                 row[slot] = out
             return
         does = COLLECTIVES[request.name]

@@ -93,15 +93,15 @@ def saving(call: Call, wanted: tuple[int, ...]) -> Call:
             backwards = replace(backwards, derivation=call.derivation)
         return Call(parts.forwards, call.derivation, call.count, len(call.taken), wanted, backwards)
 
-    made: Call = bodies.derived(call.made, ("gradient", wanted), make)
-    return made
+    parts: Call = bodies.derived(call.derived, ("gradient", wanted), make)
+    return parts
 
 
 def as_ops(call: Call) -> Call:
     """A call that saves values as a function of all its results, which is differentiated as its ops are."""
     apart = call.derivation if call.derivation.name == "checkpoint" else RECOMPUTED
-    made: Call = bodies.derived(call.made, "as ops", lambda: Call(call.body, apart, len(call.outputs)))
-    return made
+    as_ops: Call = bodies.derived(call.derived, "as ops", lambda: Call(call.body, apart, len(call.outputs)))
+    return as_ops
 
 
 class CallPrimitive(FunctionPrimitive[Call]):
@@ -115,7 +115,7 @@ class CallPrimitive(FunctionPrimitive[Call]):
     def run(self, params: Call, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
         if not any(isinstance(x, Array) for x in xs):
             return [x.clone() if any(x is y for y in xs) else x for x in replayed(params.body)(*xs)]
-        entry = bodies.derived(params.made, "entry", lambda: TraceCacheEntry(params.body))
+        entry = bodies.derived(params.derived, "entry", lambda: TraceCacheEntry(params.body))
         return list(entry.call(xs, f"a function under {params.derivation.name}"))
 
     def graphs(self, params: Call) -> Sequence[torch.fx.GraphModule]:
@@ -131,18 +131,18 @@ class CallPrimitive(FunctionPrimitive[Call]):
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> list[frozenset[str]]:
         return list(evaluate(self.params(args).body.graph, Varying(), given))
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
         call = self.params(args)
         inputs = [f"{x!r} of the graph around it" for x in args[0]]
-        first = f"{made} {call.derivation.name}({', '.join(map(repr, args[0]))}):"
+        first = f"{result} {call.derivation.name}({', '.join(map(repr, args[0]))}):"
         return [first, *printer.nested(call.body, inputs, "")]
 
     # ---- derivatives --------------------------------------------------------------------------------------------
 
-    def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], made: Sequence[torch.Tensor]) -> None:
+    def save(self, ctx: Any, params: Call, xs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         ctx.set_materialize_grads(False)
         ctx.is_outer = params.backwards is not None and axis_names.level() != _level.get()
-        saved = made[params.count :]
+        saved = outputs[params.count :]
         ctx.save_for_backward(*xs, *saved)
         ctx.save_for_forward(*xs, *saved)
 
@@ -172,10 +172,10 @@ class CallPrimitive(FunctionPrimitive[Call]):
         xs = ctx.saved_tensors[:count]
         call = call if call.backwards is None else as_ops(call)
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
-        along: Call = bodies.derived(call.made, ("tangent", moved), lambda: call.derivation.tangent(call, moved))
+        along: Call = bodies.derived(call.derived, ("tangent", moved), lambda: call.derivation.tangent(call, moved))
         flowing = call.flowing
-        made = apply_call(along, [*xs, *(t for t in tangents if t is not None)])
-        found = dict(zip(flowing, made[len(made) - len(flowing) :], strict=True))
+        pushed = apply_call(along, [*xs, *(t for t in tangents if t is not None)])
+        found = dict(zip(flowing, pushed[len(pushed) - len(flowing) :], strict=True))
         return [found.get(i) for i in range(ctx.count)]
 
     def batch(
@@ -194,16 +194,16 @@ class CallPrimitive(FunctionPrimitive[Call]):
             body = bodies.traced_body(function, metas, custom_derivative=call.body.custom_derivative)
             return Call(body, call.derivation.batched(call, in_axes, size, name), call.count)
 
-        batched = bodies.derived(call.made, ("vmap", in_axes, size, name), make)
-        made = apply_call(batched, [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)])
-        return made, [0] * len(made)
+        batched = bodies.derived(call.derived, ("vmap", in_axes, size, name), make)
+        outputs = apply_call(batched, [x if d is None else x.movedim(d, 0) for x, d in zip(xs, dims, strict=True)])
+        return outputs, [0] * len(outputs)
 
     # ---- programs -----------------------------------------------------------------------------------------------
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         call, walk = self.params(args), partitioner.within(partitioner.builder)
         with _steps(partitioner.builder, call):
-            return list(evaluate(call.body.graph, walk, args[0], walk.made))
+            return list(evaluate(call.body.graph, walk, args[0], walk.values))
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         call = self.params(args)

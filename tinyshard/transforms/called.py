@@ -49,7 +49,7 @@ class Called(Jitted):
         """Call it on plain tensors, Arrays or traced values, within any transformation."""
         bound = self._bind(args, kwargs)
         note_numbers(bound.operands, bound.signature.numbers)
-        entry, everything = self._everything(bound, bound.operands)
+        entry, everything = self._trace_and_inputs(bound, bound.operands)
         if self._is_plain(entry):
             return bound.call(bound.operands)
         note_modes(entry.traced.modes)

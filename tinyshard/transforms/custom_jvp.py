@@ -113,8 +113,8 @@ class CustomJvp(Custom):
 
         def push(*values: torch.Tensor) -> list[torch.Tensor]:
             primals, tangents = (tuple(arguments_of(signature, xs)[0]) for xs in (values[:count], values[count:]))
-            made = pair_of("jvp", self, jvp(*nondiff, primals, tangents), "(result, tangent of the result)")
-            results, along = flat(made[0])[0], flat(made[1])[0]
+            outputs = pair_of("jvp", self, jvp(*nondiff, primals, tangents), "(result, tangent of the result)")
+            results, along = flat(outputs[0])[0], flat(outputs[1])[0]
             check_alike(f"jvp of {self._name}", list(map(shaped_type_of, along)), list(map(shaped_type_of, results)))
             return [*results, *along]
 
@@ -140,7 +140,7 @@ class _Given:
 
     def _traced(self, call: Call) -> Traced:
         known = call.taken[: self.count]
-        traced: Traced = bodies.derived(call.made, "jvp", lambda: bodies.traced_body(self.push, [*known, *known]))
+        traced: Traced = bodies.derived(call.derived, "jvp", lambda: bodies.traced_body(self.push, [*known, *known]))
         results = call.outputs[: call.count]
         check_alike(f"jvp of {self.function}", types_of(traced.results)[: len(results)], results)
         return traced
@@ -151,8 +151,8 @@ class _Given:
         function = linear(self._traced(call), self.count)
 
         def both(*xs: torch.Tensor) -> list[torch.Tensor]:
-            made = function(*xs[: self.count], *map(torch.zeros_like, xs[: self.count]))
-            return [*made[:results], *made[2 * results :]]
+            outputs = function(*xs[: self.count], *map(torch.zeros_like, xs[: self.count]))
+            return [*outputs[:results], *outputs[2 * results :]]
 
         def gradient(*values: torch.Tensor) -> list[torch.Tensor]:
             xs, cotangents = values[: self.count], values[len(taken) :]
@@ -161,8 +161,8 @@ class _Given:
                 tangents = list(map(torch.zeros_like, xs))
                 for i, t in zip(wanted, chosen, strict=True):
                     tangents[i] = t
-                made = function(*xs, *tangents)
-                return tuple(made[results + i] for i in flowing), tuple(made[2 * results :])
+                outputs = function(*xs, *tangents)
+                return tuple(outputs[results + i] for i in flowing), tuple(outputs[2 * results :])
 
             vjp: Any = torch.func.vjp
             _, pull, saved = vjp(along, *(torch.zeros_like(xs[i]) for i in wanted), has_aux=True)
@@ -178,8 +178,8 @@ class _Given:
 
         def along(*values: torch.Tensor) -> list[torch.Tensor]:
             xs, given = values[: self.count], dict(zip(moved, values[len(taken) :], strict=True))
-            made = self.push(*xs, *(given[i] if i in given else torch.zeros_like(x) for i, x in enumerate(xs)))
-            return [made[results + i] for i in flowing]
+            outputs = self.push(*xs, *(given[i] if i in given else torch.zeros_like(x) for i, x in enumerate(xs)))
+            return [outputs[results + i] for i in flowing]
 
         body = bodies.traced_body(along, [*taken, *(taken[i] for i in moved)])
         return Call(body, replace(RECOMPUTED, name="tangent"), len(flowing))

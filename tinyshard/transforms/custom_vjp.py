@@ -81,9 +81,9 @@ class CustomVjp(Custom):
         is_saved: list[bool] = []
 
         def forwards(*xs: torch.Tensor) -> list[torch.Tensor]:
-            made, kept = pair_of("fwd", self, fwd(*arguments_of(signature, xs)[1]), "(result, residuals)")
-            results, form = flat(made)
-            leaves, of_residuals = tree_flatten(kept)
+            returned, residual_tree = pair_of("fwd", self, fwd(*arguments_of(signature, xs)[1]), "(result, residuals)")
+            results, form = flat(returned)
+            leaves, of_residuals = tree_flatten(residual_tree)
             is_saved[:] = [isinstance(x, torch.Tensor) for x in leaves]
             residuals[:] = [None if one else x for x, one in zip(leaves, is_saved, strict=True)]
             forms[:] = [form, of_residuals]
@@ -92,8 +92,8 @@ class CustomVjp(Custom):
         def backwards(saved: list[Any], cotangents: list[Any], xs: list[Any]) -> list[torch.Tensor]:
             given = iter(saved)
             leaves = [next(given) if one else x for x, one in zip(residuals, is_saved, strict=True)]
-            made = bwd(*nondiff, tree_unflatten(leaves, forms[1]), tree_unflatten(cotangents, forms[0]))
-            return _gradients(name, made, arguments_of(signature, xs)[0])
+            gradients = bwd(*nondiff, tree_unflatten(leaves, forms[1]), tree_unflatten(cotangents, forms[0]))
+            return _gradients(name, gradients, arguments_of(signature, xs)[0])
 
         return _Given(name, forwards, backwards, len(signature.metas))
 
@@ -121,9 +121,9 @@ class _Given:
         check_not_closed_over(self.name, self.function, wanted, self.count)
         results, taken, flowing = call.outputs[: call.count], call.taken, call.flowing
         forwards = bodies.traced_body(lambda *xs: self.forwards(*xs[: self.count]), taken)
-        made = types_of(forwards.results)
-        check_alike(f"fwd of {self.function}", made[: len(results)], results)
-        saved = len(made) - len(results)
+        types = types_of(forwards.results)
+        check_alike(f"fwd of {self.function}", types[: len(results)], results)
+        saved = len(types) - len(results)
 
         def gradient(*values: torch.Tensor) -> Sequence[torch.Tensor]:
             given = dict(zip(flowing, values[saved + len(taken) :], strict=True))
@@ -133,7 +133,7 @@ class _Given:
             found = self.backwards(list(values[:saved]), cotangents, list(values[saved:][: self.count]))
             return [found[i] for i in wanted]
 
-        metas = [*made[len(results) :], *taken, *(results[i] for i in flowing)]
+        metas = [*types[len(results) :], *taken, *(results[i] for i in flowing)]
         return Split(forwards, bodies.traced_body(gradient, metas))
 
     def tangent(self, call: Call, moved: tuple[int, ...]) -> Call:
@@ -156,16 +156,16 @@ class _Given:
         return _Given(self.function, forwards, backwards, self.count)
 
 
-def _gradients(function: str, made: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
+def _gradients(function: str, returned: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:
     """What bwd has returned, as a gradient for each tensor of the arguments."""
-    if not isinstance(made, tuple | list) or len(made) != len(arguments):
+    if not isinstance(returned, tuple | list) or len(returned) != len(arguments):
         raise DtypeError(
             f"bwd of {function}, a custom_vjp, does not return a gradient for each argument",
-            got=f"{type(made).__name__}" + (f" of {len(made)}" if isinstance(made, tuple | list) else ""),
+            got=f"{type(returned).__name__}" + (f" of {len(returned)}" if isinstance(returned, tuple | list) else ""),
             rule=f"a tuple of {len(arguments)}, one for each argument that is not in nondiff_argnums; None for zeros",
         )
     found: list[torch.Tensor] = []
-    for number, (given, argument) in enumerate(zip(made, arguments, strict=True)):
+    for number, (given, argument) in enumerate(zip(returned, arguments, strict=True)):
         xs, form = tree_flatten(argument)
         leaves, other = ([None] * len(xs), form) if given is None else tree_flatten(given)
         if other != form:
@@ -175,8 +175,8 @@ def _gradients(function: str, made: Any, arguments: Sequence[Any]) -> list[torch
                 rule="a gradient has the containers of its argument; None stands for zeros",
             )
         pairs = [(x, g) for x, g in zip(xs, leaves, strict=True) if x is not None]
-        made_of = [torch.zeros_like(x) if g is None else flat(g)[0][0] for x, g in pairs]
+        slopes = [torch.zeros_like(x) if g is None else flat(g)[0][0] for x, g in pairs]
         metas = [shaped_type_of(x) for x, _ in pairs]
-        check_alike(f"bwd of {function}, argument {number}", list(map(shaped_type_of, made_of)), metas)
-        found += made_of
+        check_alike(f"bwd of {function}, argument {number}", list(map(shaped_type_of, slopes)), metas)
+        found += slopes
     return found

@@ -54,10 +54,10 @@ def cut(both: Traced, results: int, joint: Traced, count: int) -> Split:
             inputs.append(None)
             continue
         with graph.inserting_before(first):
-            made = graph.placeholder(f"saved_{number}")
-        made.meta["val"] = node.meta["val"]
-        node.replace_all_uses_with(made)
-        inputs.append(made)
+            placeholder = graph.placeholder(f"saved_{number}")
+        placeholder.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(placeholder)
+        inputs.append(placeholder)
     output.args = (list(output.args[0])[count:],)
     drop_dead_code(joint.graph)
     used = [i for i, x in enumerate(inputs) if x is not None and x.users]

@@ -14,7 +14,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
-from tinyshard.arrays.abstract import ShapeDtypeStruct
+from tinyshard.arrays.abstract import ShapeDtypeStruct, put_where
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import has_tangent
 from tinyshard.arrays.explicit import Types, types_of
@@ -29,8 +29,7 @@ from tinyshard.compile.trace_cache import MOST_ALIKE, MOST_PROGRAMS, TraceCacheE
 from tinyshard.compile.tracing import trace
 from tinyshard.core import axis_names, config, progress
 from tinyshard.core.current_trace import this_thread
-from tinyshard.core.errors import DtypeError, ShardingError
-from tinyshard.core.layout import is_same_placement
+from tinyshard.core.errors import DtypeError
 from tinyshard.runtime.cache import Recent
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import PartitionSpec, Sharding
@@ -298,7 +297,7 @@ class Jitted:
         places = spread_over_arguments("jit's in_shardings", self._name, self._in_shardings, args, names)
         by_name = [None] * (len(bound.operands) - len(places))
         return [
-            x if place is None else _put_where(x, as_sharding(place), described)
+            x if place is None else put_where(x, as_sharding(place), described)
             for x, place in zip(bound.operands, [*places, *by_name], strict=True)
         ]
 
@@ -328,30 +327,17 @@ class Jitted:
         return asked
 
 
-def _is_watched(operands: Sequence[Any]) -> bool:
-    """Whether a transformation of torch.func, or torch's tape, watches what is done with the operands."""
+def _is_watched(values: Sequence[Any]) -> bool:
+    """Whether a transformation of torch.func, or torch's tape, watches what is done with the values."""
     if torch._C._functorch.maybe_current_level() is not None:
         return True
     if torch.is_grad_enabled():
         with torch._C.DisableTorchFunctionSubclass():  # else each would be a call of `Array.__torch_function__`
-            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in operands):
+            if any(isinstance(x, torch.Tensor) and x.requires_grad for x in values):
                 return True
-    return forward_ad._current_level >= 0 and has_tangent(operands)
+    return forward_ad._current_level >= 0 and has_tangent(values)
 
 
 def _at(x: Any, place: Any) -> Any:
     """A tensor under a sharding; anything else, and a tensor without one, as it is."""
     return device_put(x, as_sharding(place)) if place is not None and isinstance(x, torch.Tensor) else x
-
-
-def _put_where(x: Any, sharding: Sharding, described: bool) -> Any:
-    """An argument where in_shardings says; raises ShardingError if it is committed elsewhere."""
-    layout = sharding.checked_layout(tuple(x.shape))
-    if getattr(x, "committed", False) and not is_same_placement(x._layout, layout):
-        raise ShardingError(
-            "an argument is committed to another sharding than in_shardings says",
-            got=f"an Array of shape {tuple(x.shape)} with {x.sharding!r}",
-            rule=f"in_shardings says {sharding!r}",
-            try_="ts.device_put(x, sharding) before the call, or no in_shardings",
-        )
-    return ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding) if described else device_put(x, sharding)

@@ -74,17 +74,17 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     function = linear(bodies.traced_body(push, [*taken, *metas]), len(taken))
 
     def forwards(*xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        made = function(*xs, *map(torch.zeros_like, xs[:count]))
-        return [*made[: len(results)], *made[len(results) + len(flowing) :]]
+        outputs = function(*xs, *map(torch.zeros_like, xs[:count]))
+        return [*outputs[: len(results)], *outputs[len(results) + len(flowing) :]]
 
     def onwards(*given: torch.Tensor) -> Sequence[torch.Tensor]:
-        made = function(*given)
-        return [*made[len(results) + len(flowing) :], *made[len(results) :][: len(flowing)]]
+        outputs = function(*given)
+        return [*outputs[len(results) + len(flowing) :], *outputs[len(results) :][: len(flowing)]]
 
     both, joint = bodies.traced_body(forwards, taken), bodies.traced_body(onwards, [*taken, *metas])
     parts = cut(both, len(results), joint, len(joint.results) - len(flowing))
-    made = apply_call(Call(parts.forwards, _LINEAR, len(parts.forwards.results)), xs)
-    value, saved = of.results(made[: len(results)]), made[len(results) :]
+    outputs = apply_call(Call(parts.forwards, _LINEAR, len(parts.forwards.results)), xs)
+    value, saved = of.results(outputs[: len(results)]), outputs[len(results) :]
     call = Call(parts.backwards, _LINEAR, len(flowing))
 
     def along(*tangents: Any) -> Any:

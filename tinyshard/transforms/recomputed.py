@@ -57,8 +57,8 @@ class Recomputed:
                 inputs = list(xs)
                 for i, x in zip(wanted, chosen, strict=True):
                     inputs[i] = x
-                made = function(*inputs)
-                return tuple(made[i] for i in flowing), tuple(made[len(given) :])
+                outputs = function(*inputs)
+                return tuple(outputs[i] for i in flowing), tuple(outputs[len(given) :])
 
             vjp: Any = torch.func.vjp
             _, pull, saved = vjp(alone, *(xs[i] for i in wanted), has_aux=True)
