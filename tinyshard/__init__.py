@@ -16,6 +16,8 @@
     training            random.functional optim.functional optim.clip_by_global_norm
     derivatives         grad value_and_grad vjp jvp linearize linear_transpose jacfwd jacrev jacobian hessian
                         custom_vjp custom_jvp lax.stop_gradient; checkpoint remat checkpoint_name checkpoint_policies
+    shapes, settings    eval_shape · threefry_partitionable default_device disable_jit
+    processes           process_index process_count local_device_count default_backend
     pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
@@ -98,8 +100,10 @@ from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.lax.constraint import reshard
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
+from tinyshard.runtime.processes import default_backend, local_device_count, process_count, process_index
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
 from tinyshard.sharding.axis_types import AxisType
+from tinyshard.sharding.contexts import default_device, disable_jit, threefry_partitionable
 from tinyshard.sharding.current import get_abstract_mesh, get_mesh
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
@@ -110,7 +114,7 @@ from tinyshard.transforms.checkpoint import checkpoint, checkpoint_name
 from tinyshard.transforms.custom_jvp import custom_jvp
 from tinyshard.transforms.custom_vjp import custom_vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
-from tinyshard.transforms.jit import jit, make_graph, make_jaxpr
+from tinyshard.transforms.jit import eval_shape, jit, make_graph, make_jaxpr
 from tinyshard.transforms.linearize import linear_transpose, linearize
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
@@ -184,10 +188,14 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "debug",
+    "default_backend",
+    "default_device",
     "device_count",
     "device_get",
     "device_put",
     "devices",
+    "disable_jit",
+    "eval_shape",
     "get_abstract_mesh",
     "get_mesh",
     "grad",
@@ -203,6 +211,7 @@ __all__ = [
     "linearize",
     "live_arrays",
     "load",
+    "local_device_count",
     "local_devices",
     "make_array_from_callback",
     "make_array_from_process_local_data",
@@ -213,6 +222,8 @@ __all__ = [
     "mesh_utils",
     "optim",
     "pmap",
+    "process_count",
+    "process_index",
     "random",
     "remat",
     "reshard",
@@ -222,6 +233,7 @@ __all__ = [
     "sharding",
     "shardings",
     "shutdown",
+    "threefry_partitionable",
     "tree",
     "typeof",
     "value_and_grad",

@@ -37,6 +37,8 @@ WITHOUT: dict[tuple[str, str], str] = {
     ("ts.get_abstract_mesh", "Raises"): "without a mesh it returns None",
     ("ts.get_mesh", "Raises"): "without a mesh it returns None",
     ("ts.lax.stop_gradient", "Raises"): "every value is a tree",
+    ("ts.process_count", "Raises"): "there is one controller",
+    ("ts.process_index", "Raises"): "there is one controller",
     ("ts.random.Key", "Raises"): "it takes its words as they are: wrap_key_data checks them",
     ("ts.shutdown", "Raises"): "it ends what there is, which may be nothing",
     ("ts.tree.flatten", "Raises"): "every value is a tree",

@@ -152,3 +152,8 @@ def put_where(x: Any, sharding: Sharding, described: bool) -> Any:
             try_="ts.device_put(x, sharding) before the call, or no in_shardings",
         )
     return ShapeDtypeStruct(tuple(x.shape), x.dtype, sharding=sharding) if described else device_put(x, sharding)
+
+
+def put_at(x: Any, place: Any) -> Any:
+    """A tensor under a sharding; anything else, and a tensor without one, as it is."""
+    return device_put(x, as_sharding(place)) if place is not None and isinstance(x, torch.Tensor) else x

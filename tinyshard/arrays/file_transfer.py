@@ -82,8 +82,8 @@ def write(given: dict[Any, list[_Block]], folder: Path) -> dict[str, list[dict[s
         if where != HOST:
             builder = Builder((where,), (1,))
             values = [Value(builder.input(ShapedType(b.shape, b.dtype))) for b in blocks]
-            made = [ShapedType((count,), torch.int64)]
-            program = builder.finish(builder.emit("write_file", (str(folder / file), head, values), {}, made))
+            types = [ShapedType((count,), torch.int64)]
+            program = builder.finish(builder.emit("write_file", (str(folder / file), head, values), {}, types))
             runtime = blocks[0].value.runtime
             started.append((file, head, where, runtime.run(program, [b.value for b in blocks], users_line())[0]))
         else:
@@ -132,11 +132,11 @@ def read(tensors: Sequence[SavedTensor]) -> None:
             shape = t.layout.shard_shape(t.shape)
             parts = t.parts(t.layout.index(position, t.shape))
             numbers += builder.emit("read_block", (t.name, parts, shape, t.dtype), {}, [ShapedType(shape, t.dtype)])
-        made = runtime.run(builder.finish(numbers), [], users_line())
-        blocks.update({(t.name, device): buffer for (t, _), buffer in zip(reads, made, strict=True)})
+        buffers = runtime.run(builder.finish(numbers), [], users_line())
+        blocks.update({(t.name, device): buffer for (t, _), buffer in zip(reads, buffers, strict=True)})
     _wait((device, buffer) for (_, device), buffer in blocks.items())
     wanted = [(t.layout, [blocks[t.name, d] for d in t.layout.devices]) for t in tensors if t.layout is not None]
     shapes = [(t.shape, t.dtype) for t in tensors]
     for t, buffer in zip(tensors, joined(runtime, wanted, shapes), strict=True):
         assert t.layout is not None
-        t.made = Array(buffer, t.layout, t.shape, t.dtype, t.committed, t.mesh, t.sharding)
+        t.value = Array(buffer, t.layout, t.shape, t.dtype, t.committed, t.mesh, t.sharding)

@@ -91,8 +91,8 @@ def save(tree: Any, folder: str | os.PathLike[str]) -> None:
         if x.dtype not in NAMES and x.dtype not in REALS:
             rule = "files in the safetensors format hold " + ", ".join(str(d) for d in [*NAMES, *REALS])
             raise DtypeError("a tensor cannot be saved", got=f"{x.dtype} at {name!r}", rule=rule)
-    with replacing(Path(folder), is_own) as made:
-        write_manifest(made, form, tensors, write(shared_out(tensors), made))
+    with replacing(Path(folder), is_own) as new_folder:
+        write_manifest(new_folder, form, tensors, write(shared_out(tensors), new_folder))
 
 
 def _host_tensor(x: Any) -> torch.Tensor:
@@ -148,7 +148,7 @@ def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
     read([t for t in tensors if t.layout is not None])
     for t in tensors:
         if t.layout is None:
-            t.made = read_block(t.name, t.parts((slice(None),) * len(t.shape)), t.shape, t.dtype, None)
+            t.value = read_block(t.name, t.parts((slice(None),) * len(t.shape)), t.shape, t.dtype, None)
     return tree_map(lambda x: _finished(x) if isinstance(x, SavedTensor) else x, tree)
 
 
@@ -195,9 +195,9 @@ def _finished(t: SavedTensor) -> Any:
     """What the tree holds in the end."""
     about = t.about or {}
     if t.as_array and t.layout is None:
-        return t.made.numpy() if t.shape else t.made.numpy()[()]
+        return t.value.numpy() if t.shape else t.value.numpy()[()]
     if about.get("is_parameter"):
         if t.layout is None:
-            return torch.nn.Parameter(t.made, about.get("requires_grad", False))
-        t.made._is_param = True
-    return t.made.requires_grad_() if about.get("requires_grad") else t.made
+            return torch.nn.Parameter(t.value, about.get("requires_grad", False))
+        t.value._is_param = True
+    return t.value.requires_grad_() if about.get("requires_grad") else t.value

@@ -36,7 +36,7 @@ def joined(
     Returns:
         For each result its value.
     """
-    made: dict[int, Buffer] = {}
+    joined_buffers: dict[int, Buffer] = {}
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, (layout, _) in enumerate(wanted):
         groups.setdefault(layout.devices, []).append(i)
@@ -46,8 +46,8 @@ def joined(
         inputs = [[Value(builder.input(meta)) for _ in devices] for meta in metas]
         outputs = [builder.emit("held", (values,), {}, [meta])[0] for values, meta in zip(inputs, metas, strict=True)]
         buffers = [buffer for i in members for buffer in wanted[i][1]]
-        made.update(zip(members, runtime.run(builder.finish(outputs), buffers, users_line()), strict=True))
-    return [made[i] for i in range(len(wanted))]
+        joined_buffers.update(zip(members, runtime.run(builder.finish(outputs), buffers, users_line()), strict=True))
+    return [joined_buffers[i] for i in range(len(wanted))]
 
 
 def make_array_from_callback(
@@ -161,8 +161,8 @@ def make_array_from_single_device_arrays(
     if len(dtypes) > 1:
         raise DtypeError(f"the arrays of {name} have one dtype", got=", ".join(sorted(map(str, dtypes))))
     buffers = [by_device[d]._buffer for d in layout.devices]
-    (made,) = dtypes
-    return Array(joined(runtime, [(layout, buffers)], [(sizes, made)])[0], layout, sizes, made, True, sharding=place)
+    (dtype,) = dtypes
+    return Array(joined(runtime, [(layout, buffers)], [(sizes, dtype)])[0], layout, sizes, dtype, True, sharding=place)
 
 
 def make_array_from_process_local_data(

@@ -53,7 +53,7 @@ class SavedTensor:
     layout: Layout | None = None
     mesh: Mesh | None = None
     committed: bool = True
-    made: Any = field(default=None)
+    value: Any = field(default=None)
 
     def parts(self, index: tuple[slice, ...]) -> list[Part]:
         """What is read for these slices of the whole."""

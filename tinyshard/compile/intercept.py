@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from tinyshard.arrays.array import op_scope
 from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
-from tinyshard.arrays.function_overrides.derivatives import note_own_rule
+from tinyshard.arrays.function_overrides.derivatives import note_custom_derivative
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.function_overrides.show import repr_traced
 from tinyshard.compile import python_numbers
@@ -135,7 +135,7 @@ def _noting(asks_for_setup: Callable[[Any], bool]) -> Callable[[Any], bool]:
         if is_tracing():
             kind: Any = sys._getframe(1).f_locals["cls"]
             if not kind.__module__.startswith("tinyshard."):
-                note_own_rule(f"autograd.Function {kind.__name__}")
+                note_custom_derivative(f"autograd.Function {kind.__name__}")
         return asks_for_setup(setup_context)
 
     return asked

@@ -23,6 +23,7 @@ keys         keys of caches: what the arguments of an op are known by
 tree         `ts.tree`: torch's pytrees under JAX's names
 safetensors  a format of files: a JSON header, and the bytes of tensors
 replaced_folder  a folder that is replaced as a whole
+registration  classes of one's own as trees
 device_dtypes which tensors a device can hold
 jax_hints    what to use in place of a name that JAX has and tinyshard has not
 collector    Python's garbage collector, paused while much is imported, and while a function is traced

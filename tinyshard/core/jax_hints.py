@@ -17,19 +17,6 @@ import torch
 
 from tinyshard.core.errors import DtypeError, message
 
-# drawn by rejecting numbers: jax.random's name -> that in torch.distributions
-_OF_TORCH = {
-    "gamma": "Gamma",
-    "beta": "Beta",
-    "dirichlet": "Dirichlet",
-    "chisquare": "Chi2",
-    "t": "StudentT",
-    "f": "FisherSnedecor",
-    "poisson": "Poisson",
-    "binomial": "Binomial",
-    "multinomial": "Multinomial",
-}
-
 # names of torch.distributed.tensor's -> what does that here
 _OF_DTENSOR = {
     "DTensor": "ts.Array",
@@ -55,17 +42,13 @@ NAMES: dict[str, dict[str, str]] = {
         "xmap": "ts.shard_map",
         "pjit": "ts.jit(f, in_shardings=..., out_shardings=...)",
         "distributed": "ts.init(hosts=...)",
-        "process_index": "the controller is one process: 0; a device has its own, device.process_index",
-        "process_count": "len({device.host for device in ts.devices()}) machines; a process for each device",
-        "default_device": "ts.device_put(x, device)",
-        "eval_shape": "ts.jit(f).lower(*args).compile().as_text(), which shows every shape",
         "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
         "debug_nans": "torch.isfinite(x).all(), of what a function returns",
-        "disable_jit": "the function itself; of a jitted one jitted.__wrapped__",
+        "named_scope": "nothing: errors and texts name the user's own lines",
+        "named_call": "nothing: errors and texts name the user's own lines",
+        "ensure_compile_time_eval": "the value itself, computed before the traced function",
         "clear_caches": "nothing: traces and programs are gone with their function",
         "custom_gradient": "ts.custom_vjp",
-        "local_device_count": "len(ts.local_devices())",
-        "default_backend": "ts.devices()[0].platform",
         "scipy": "torch.special and torch.linalg",
         "use_mesh": "with ts.set_mesh(mesh):",
         "no_grad": "x.detach(), for a value of which no gradient is taken",
@@ -93,10 +76,7 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "tinyshard.lax": {
         "select": "torch.where",
-        "dynamic_slice": "x.narrow(dim, start, length), once for each dim",
-        "dynamic_slice_in_dim": "x.narrow(dim, start, length)",
-        "dynamic_index_in_dim": "x[i], or x.select(dim, i)",
-        "dynamic_update_slice": "y = x.clone(), and then y.narrow(...) or y[i] = value",
+        "ragged_all_to_all": "ts.lax.all_to_all, of blocks that are padded to one size",
         "dot_general": "torch.einsum",
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",
@@ -122,20 +102,6 @@ NAMES: dict[str, dict[str, str]] = {
         "randn": "ts.random.normal(key, shape)",
         "randperm": "ts.random.permutation(key, n)",
         "manual_seed": "ts.random.key(seed)",
-        "key_impl": "threefry2x32, the only one",
-        "clone": "the key itself",
-        "lognormal": "ts.random.normal(key, shape).exp()",
-        "rayleigh": "scale * (2 * ts.random.exponential(key, shape)).sqrt()",
-        "maxwell": "ts.random.normal(key, (*shape, 3)).norm(dim=-1)",
-        "pareto": "(ts.random.exponential(key, shape) / b).exp()",
-        "weibull_min": "scale * ts.random.exponential(key, shape) ** (1 / concentration)",
-        "geometric": "(-ts.random.exponential(key, shape) / math.log1p(-p)).floor() + 1",
-        "multivariate_normal": "mean + ts.random.normal(key, (n, len(mean))) @ torch.linalg.cholesky(cov).mT",
-        "orthogonal": "q * r.diagonal().sign(), with q, r = torch.linalg.qr(ts.random.normal(key, (n, n)))",
-        **{
-            name: f"torch.distributions.{torchs}(...).sample(shape) outside of jit: of torch's generator, of no key"
-            for name, torchs in _OF_TORCH.items()
-        },
     },
     "tinyshard.sharding": {
         "reshard": "ts.reshard(x, ts.P('a'))",
@@ -147,7 +113,8 @@ NAMES: dict[str, dict[str, str]] = {
         **_OF_DTENSOR,
     },
     "tinyshard.tree": {
-        "all": "all(ts.tree.leaves(tree))",
+        "leaves_with_paths": "ts.tree.leaves_with_path",
+        "broadcast": "ts.tree.map(lambda x, part: ts.tree.map(lambda _: x, part), prefix, tree)",
     },
 }
 
@@ -213,6 +180,10 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         "auto": "nothing: shard_map maps over all axes of its mesh",
     },
     "choice": {"out_sharding": "ts.reshard(draw, sharding); inside of jit each device makes its own block"},
+    "multinomial": {
+        "out_sharding": "ts.reshard(draw, sharding); inside of jit each device makes its own block",
+        "unroll": "nothing: the loop over the outcomes is one step of the program",
+    },
     "dot": dict.fromkeys(("precision", "preferred_element_type"), _OF_MATMUL),
     "einsum": dict.fromkeys(("precision", "preferred_element_type", "optimize"), _OF_MATMUL),
 }

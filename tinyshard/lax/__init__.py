@@ -12,6 +12,7 @@ branches    cond switch
 associative_scan  associative_scan
 constraint  with_sharding_constraint; ts.reshard
 out_sharding  dot einsum reshape: ops of torch's that are told how their result is cut
+dynamic_slice  dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim dynamic_update_slice ...
 stop_gradient  stop_gradient
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -22,6 +23,14 @@ from tinyshard.core.jax_hints import names_of as _names_of
 from tinyshard.lax.associative_scan import associative_scan
 from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint
+from tinyshard.lax.dynamic_slice import (
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+)
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter
 from tinyshard.lax.index import axis_index, axis_size, pcast
@@ -41,6 +50,12 @@ __all__ = [
     "axis_size",
     "cond",
     "dot",
+    "dynamic_index_in_dim",
+    "dynamic_slice",
+    "dynamic_slice_in_dim",
+    "dynamic_update_index_in_dim",
+    "dynamic_update_slice",
+    "dynamic_update_slice_in_dim",
     "einsum",
     "fori_loop",
     "map",

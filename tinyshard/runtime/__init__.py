@@ -25,6 +25,7 @@ worker/               a device: one process
     files             steps that write a device's blocks to a file and read them
     gpu               what is done otherwise on a GPU
     control           the control thread: freeze, cancel, look, lost
+processes             which process this is: process_index, process_count, local_device_count
 shm/                  memory shared by the processes of one host
     segment           the file that all of them map, and its mapping in one process
     control_block     its first part, of fixed layout

@@ -7,6 +7,7 @@
     current      get_mesh, get_abstract_mesh: the mesh that set_mesh chose
     axis_types   AxisType: whether values say how they are cut along an axis, or the partitioner
     of_module    `ts.shardings`: of the parameters of a module, by patterns of their names
+    contexts     default_device, disable_jit, threefry_partitionable: flags for a block of code
     mesh_utils   `ts.mesh_utils`: create_device_mesh
     prefix       a tree of shardings that is a prefix of a tree of values
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from tinyshard.arrays.abstract import ShapeDtypeStruct, put_where
+from tinyshard.arrays.abstract import ShapeDtypeStruct, put_at, put_where
 from tinyshard.arrays.array import Array
 from tinyshard.arrays.constraint import has_tangent
 from tinyshard.arrays.explicit import Types, types_of
-from tinyshard.arrays.placement import array, as_sharding, device_put
+from tinyshard.arrays.placement import array, as_sharding
 from tinyshard.compile.compiled import Compiled, Lowered
 from tinyshard.compile.donation import donated_operands, usable
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
@@ -102,6 +102,8 @@ class Jitted:
         """Run on the devices of the arguments; returns at once. Within a trace it becomes a part of it."""
         if this_thread.recorder is not None:
             return self._inlined(args, kwargs)
+        if config.read("disable_jit") and self.what == "jit" and not self._is_of_constants:
+            return self._op_by_op(args, kwargs)
         key = self._key(args, kwargs)
         found = None if key is None or self._is_edited() else self._found.get(key)
         if found is not None:
@@ -166,6 +168,12 @@ class Jitted:
 
         return assembled(entry.traced, jit_autodiff.apply(_derived(entry), run, everything))
 
+    def _op_by_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function on Arrays, as the flag `disable_jit` asks for."""
+        bound = self._bind(args, kwargs)
+        made = bound.call([array(x) for x in self._apply_in_shardings(bound)])
+        return self._laid_out(tree_map(lambda x: array(x) if isinstance(x, torch.Tensor) else x, made))
+
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""
         bound = self._bind(args, kwargs)
@@ -183,7 +191,9 @@ class Jitted:
 
     def _laid_out(self, out: Any) -> Any:
         """A tree of results where out_shardings wants them."""
-        return out if self._out_shardings is None else map_with(self._misfit_of_results, _at, out, self._out_shardings)
+        return (
+            out if self._out_shardings is None else map_with(self._misfit_of_results, put_at, out, self._out_shardings)
+        )
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What decides on trace, executable and assignment together, for the most common call; None for others."""
@@ -336,8 +346,3 @@ def _is_watched(values: Sequence[Any]) -> bool:
             if any(isinstance(x, torch.Tensor) and x.requires_grad for x in values):
                 return True
     return forward_ad._current_level >= 0 and has_tangent(values)
-
-
-def _at(x: Any, place: Any) -> Any:
-    """A tensor under a sharding; anything else, and a tensor without one, as it is."""
-    return device_put(x, as_sharding(place)) if place is not None and isinstance(x, torch.Tensor) else x

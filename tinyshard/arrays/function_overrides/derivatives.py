@@ -23,7 +23,7 @@ from tinyshard.runtime.controller.lineage import users_line
 _MODES = ("tinyshard.compile.intercept", "tinyshard.compile.traced_views", "torch.fx.experimental.proxy_tensor")
 
 
-def note_own_rule(what: str) -> None:
+def note_custom_derivative(what: str) -> None:
     """In a trace: note what makes the function's derivative another one than its graph's."""
     recorder = current_recorder()
     if recorder is not None and recorder.custom_derivative is None:
@@ -58,20 +58,20 @@ def set_data(x: torch.Tensor, value: torch.Tensor) -> None:
 
 def detach_in_place(input: torch.Tensor) -> torch.Tensor:
     """`detach_` in a trace."""
-    note_own_rule("Tensor.detach_")
+    note_custom_derivative("Tensor.detach_")
     return input.detach_()
 
 
 def register_hook(x: torch.Tensor, hook: Callable[..., Any]) -> Any:
     """`register_hook` in a trace."""
-    note_own_rule("Tensor.register_hook")
+    note_custom_derivative("Tensor.register_hook")
     return x.register_hook(hook)
 
 
 def set_grad_enabled(mode: bool) -> None:
     """What `torch.no_grad` and its like call, in a trace."""
     if not mode and _is_users_switch():
-        note_own_rule("torch.no_grad")
+        note_custom_derivative("torch.no_grad")
     torch._C._set_grad_enabled(mode)
 
 
