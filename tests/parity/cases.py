@@ -72,6 +72,50 @@ def _cases():
     yield "gumbel", _ONE, (("shape", (40,)), ("mode", "high"))
     yield "truncated_normal", _ONE, (("lower", [-1.0, 0.0, 2.0]), ("upper", [1.0, 0.5, 3.0]), ("shape", (5, 3)))
     yield "rademacher", _ONE, (("shape", (9,)),)
+    for function, parameters in _WITH_PARAMETERS:
+        yield function, _ONE, (*parameters, ("shape", (33,)))
+    for function, parameters in _OF_TENSORS:
+        yield function, _ONE, parameters
 
 
+_WITH_PARAMETERS = (
+    ("maxwell", ()),
+    ("lognormal", (("sigma", 0.5),)),
+    ("rayleigh", (("scale", 0.5),)),
+    ("double_sided_maxwell", (("loc", 1.0), ("scale", 2.0))),
+    ("pareto", (("b", 3.0),)),
+    ("weibull_min", (("scale", 2.0), ("concentration", 1.5))),
+    ("triangular", (("left", -1.0), ("mode", 0.5), ("right", 2.0))),
+    ("wald", (("mean", 2.0),)),
+    ("geometric", (("p", 0.2),)),
+    ("gamma", (("a", 2.0),)),
+    ("gamma", (("a", 0.3),)),
+    ("loggamma", (("a", 0.01),)),
+    ("beta", (("a", 2.0), ("b", 0.5))),
+    ("chisquare", (("df", 3.0),)),
+    ("f", (("dfnum", 3.0), ("dfden", 4.0))),
+    ("t", (("df", 3.0),)),
+    ("generalized_normal", (("p", 1.5),)),
+    ("poisson", (("lam", 3.0),)),
+    ("poisson", (("lam", 50.0),)),
+    ("binomial", (("n", 10.0), ("p", 0.3))),
+    ("binomial", (("n", 1000.0), ("p", 0.3))),
+    ("dirichlet", (("alpha", [0.5, 1.0, 2.0]),)),
+    ("ball", (("d", 3),)),
+    ("ball", (("d", 3), ("p", 1.0))),
+    ("multivariate_normal", (("mean", [1.0, 2.0]), ("cov", [[2.0, 0.5], [0.5, 1.0]]))),
+)
+_NAN, _INF = float("nan"), float("inf")
+_OF_TENSORS = (
+    ("gamma", (("a", [0.1, 1.0, 9.0]), ("shape", (5, 3)))),
+    ("loggamma", (("a", [[0.001], [30.0]]),)),
+    ("poisson", (("lam", [0.0, -1.0, 2.0, 30.0, _NAN]),)),
+    ("binomial", (("n", [5.0, 100.0, -1.0, _INF, 7.5, 3.0]), ("p", [0.2, 0.9, 0.5, 0.5, 0.5, 1.5]))),
+    ("multinomial", (("n", 20.0), ("p", [0.2, 0.3, 0.5]))),
+    ("multinomial", (("n", 200.0), ("p", [0.2, 0.3, 0.5, 0.0]), ("shape", (5, 4)))),
+    ("orthogonal", (("n", 4), ("shape", (3,)))),
+    ("orthogonal", (("n", 4), ("m", 2))),
+    ("orthogonal", (("n", 2), ("m", 5))),
+    ("geometric", (("p", [0.1, 0.9, 1.0]),)),
+)
 CASES = tuple({repr(case): case for case in _cases()}.values())

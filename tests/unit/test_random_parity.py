@@ -16,7 +16,7 @@ cases = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(cases)
 
 EXACT = {"bits", "split", "fold_in", "uniform", "randint", "bernoulli", "rademacher", "permutation", "choice"}
-EXACT |= {"categorical"}
+EXACT |= {"categorical", "geometric", "poisson", "binomial", "multinomial"}
 
 
 def recorded():

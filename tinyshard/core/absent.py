@@ -17,19 +17,6 @@ import torch
 
 from tinyshard.core.errors import DtypeError, message
 
-# drawn by rejecting numbers: jax.random's name -> that in torch.distributions
-_OF_TORCH = {
-    "gamma": "Gamma",
-    "beta": "Beta",
-    "dirichlet": "Dirichlet",
-    "chisquare": "Chi2",
-    "t": "StudentT",
-    "f": "FisherSnedecor",
-    "poisson": "Poisson",
-    "binomial": "Binomial",
-    "multinomial": "Multinomial",
-}
-
 # names of torch.distributed.tensor's -> what does that here
 _OF_DTENSOR = {
     "DTensor": "ts.Array",
@@ -139,20 +126,6 @@ NAMES: dict[str, dict[str, str]] = {
         "randn": "ts.random.normal(key, shape)",
         "randperm": "ts.random.permutation(key, n)",
         "manual_seed": "ts.random.key(seed)",
-        "key_impl": "threefry2x32, the only one",
-        "clone": "the key itself",
-        "lognormal": "ts.random.normal(key, shape).exp()",
-        "rayleigh": "scale * (2 * ts.random.exponential(key, shape)).sqrt()",
-        "maxwell": "ts.random.normal(key, (*shape, 3)).norm(dim=-1)",
-        "pareto": "(ts.random.exponential(key, shape) / b).exp()",
-        "weibull_min": "scale * ts.random.exponential(key, shape) ** (1 / concentration)",
-        "geometric": "(-ts.random.exponential(key, shape) / math.log1p(-p)).floor() + 1",
-        "multivariate_normal": "mean + ts.random.normal(key, (n, len(mean))) @ torch.linalg.cholesky(cov).mT",
-        "orthogonal": "q * r.diagonal().sign(), with q, r = torch.linalg.qr(ts.random.normal(key, (n, n)))",
-        **{
-            name: f"torch.distributions.{torchs}(...).sample(shape) outside of jit: of torch's generator, of no key"
-            for name, torchs in _OF_TORCH.items()
-        },
     },
     "tinyshard.sharding": {
         "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
@@ -217,7 +190,9 @@ _FORWARDS = {**_DERIVATIVE, "chunk_size": "ts.jacrev(f, chunk_size=n)"}
 
 _DISTRIBUTIONS = """
 bits uniform normal truncated_normal exponential gumbel laplace cauchy logistic randint bernoulli rademacher
-permutation choice categorical
+permutation choice categorical maxwell lognormal rayleigh double_sided_maxwell pareto weibull_min triangular wald
+geometric gamma loggamma beta dirichlet chisquare f t generalized_normal poisson binomial multinomial
+multivariate_normal orthogonal ball
 """
 
 # function -> an argument of JAX's -> what to do here

@@ -1,8 +1,12 @@
 """Random numbers from keys: the same on every mesh, and bit for bit those of JAX.
 
-    keys         key PRNGKey split fold_in key_data wrap_key_data Key
+    keys         key PRNGKey split fold_in clone key_data wrap_key_data key_impl Key
     bits, ints   bits randint bernoulli rademacher permutation choice categorical
-    floats       uniform normal truncated_normal exponential gumbel laplace cauchy logistic
+    floats       uniform normal truncated_normal exponential gumbel laplace cauchy logistic maxwell
+                 lognormal rayleigh double_sided_maxwell pareto weibull_min triangular wald
+                 gamma loggamma beta chisquare f t generalized_normal
+    counts       poisson binomial geometric
+    vectors      dirichlet multinomial multivariate_normal orthogonal ball
 
 A draw from a key on the host is an uncommitted Array, computed on `devices()[0]`; in a jitted function it is made where
 its consumer wants it, each device making its own block. Where torch.func.vmap maps a plain key, it is a plain tensor.
@@ -11,6 +15,11 @@ its consumer wants it, each device making its own block. Where torch.func.vmap m
     keys, making       keys, and where they come from
     discrete           bits randint bernoulli rademacher
     continuous         uniform normal ...: formulas on uniform numbers
+    parameters         what distributions with parameters share
+    formulas           lognormal rayleigh pareto weibull_min triangular wald geometric ...
+    gammas             gamma loggamma beta dirichlet chisquare f t generalized_normal
+    counts             poisson binomial multinomial
+    geometry           multivariate_normal orthogonal ball
     choices            permutation choice categorical
     functional         torch's stateful draws, as of a dropout, made from a key
     sampling           what all distributions share: the checks, and where the numbers are made
@@ -26,40 +35,79 @@ from tinyshard.random.continuous import (
     gumbel,
     laplace,
     logistic,
+    maxwell,
     normal,
     truncated_normal,
     uniform,
 )
+from tinyshard.random.counts import binomial, multinomial, poisson
 from tinyshard.random.discrete import bernoulli, bits, rademacher, randint
+from tinyshard.random.formulas import (
+    double_sided_maxwell,
+    geometric,
+    lognormal,
+    pareto,
+    rayleigh,
+    triangular,
+    wald,
+    weibull_min,
+)
 from tinyshard.random.functional import functional
+from tinyshard.random.gammas import beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
+from tinyshard.random.geometry import ball, multivariate_normal, orthogonal
 from tinyshard.random.keys import DrawError, Key, KeyReuseError
-from tinyshard.random.making import PRNGKey, fold_in, key, key_data, split, wrap_key_data
+from tinyshard.random.making import PRNGKey, clone, fold_in, key, key_data, key_impl, split, wrap_key_data
 
 __all__ = [
     "DrawError",
     "Key",
     "KeyReuseError",
     "PRNGKey",
+    "ball",
     "bernoulli",
+    "beta",
+    "binomial",
     "bits",
     "categorical",
     "cauchy",
+    "chisquare",
     "choice",
+    "clone",
+    "dirichlet",
+    "double_sided_maxwell",
     "exponential",
+    "f",
     "fold_in",
     "functional",
+    "gamma",
+    "generalized_normal",
+    "geometric",
     "gumbel",
     "key",
     "key_data",
+    "key_impl",
     "laplace",
+    "loggamma",
     "logistic",
+    "lognormal",
+    "maxwell",
+    "multinomial",
+    "multivariate_normal",
     "normal",
+    "orthogonal",
+    "pareto",
     "permutation",
+    "poisson",
     "rademacher",
     "randint",
+    "rayleigh",
     "split",
+    "t",
+    "triangular",
     "truncated_normal",
     "uniform",
+    "wald",
+    "weibull_min",
     "wrap_key_data",
 ]
 

@@ -260,3 +260,17 @@ def logistic(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
     """
     x = unit(data, sizes, dtype, torch.finfo(dtype).tiny, 1.0)
     return torch.log(x) - torch.log1p(-x)
+
+
+@_of_floats
+def maxwell(data: Tensor, sizes: list[int], dtype: torch.dtype) -> Tensor:
+    """Numbers of the Maxwell distribution: the length of a vector of three normal numbers.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> maxwell(ts.random.key(0), (2,)).shape
+        torch.Size([2])
+    """
+    x = drawn(data, [*sizes, 3], "normal", dtype)
+    return (x * x).sum(-1).sqrt()

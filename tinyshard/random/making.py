@@ -85,6 +85,51 @@ def key_data(keys: Key) -> Tensor:
     return checked_keys("key_data", keys).data.view(torch.uint32)
 
 
+def key_impl(keys: Key) -> str:
+    """The name of the hash that keys are for.
+
+    Args:
+        keys: a Key of any shape.
+
+    Returns:
+        "threefry2x32", the only one.
+
+    Raises:
+        DtypeError: not a Key.
+
+    Communication: none.
+
+    In JAX: "fry", and other hashes.
+
+    Example:
+        >>> key_impl(key(0))
+        'threefry2x32'
+    """
+    checked_keys("key_impl", keys)
+    return "threefry2x32"
+
+
+def clone(key: Key) -> Key:
+    """The same keys, as if new: with the flag `debug_key_reuse`, drawing from them again is no second use.
+
+    Args:
+        key: a Key of any shape.
+
+    Returns:
+        Equal keys.
+
+    Raises:
+        DtypeError: not a Key.
+
+    Communication: none.
+
+    Example:
+        >>> bool(clone(key(0)) == key(0))
+        True
+    """
+    return new_key(checked_keys("clone", key).data)
+
+
 def wrap_key_data(data: Any, **others: Any) -> Key:
     """Keys made from their words.
 

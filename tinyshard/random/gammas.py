@@ -1,0 +1,266 @@
+"""The gamma distribution, and what is made of it. Numbers are drawn until they are accepted, each from a key of its own.
+
+The method is that of Marsaglia and Tsang (2000), as in JAX. The derivative by the parameter is the implicit one: of the
+distribution function, at the number that was drawn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tinyshard.arrays.function_overrides.derivatives import note_own_rule
+from tinyshard.lax.while_loop import while_loop
+from tinyshard.random.making import draw_op
+from tinyshard.random.parameters import of_parameters, split_words
+from tinyshard.random.sampling import drawn, unit
+from tinyshard.transforms.jitted import Jitted
+
+Sizes = list[int]
+THIRD = 1 / 3
+_LOOPS = "none but the loop's: in each round the devices that have a part agree to go on, by an all_reduce of 4 bytes."
+
+
+def _accepted(data: Tensor, alpha: Tensor, of_logarithm: bool) -> Tensor:
+    """Gamma numbers, or their logarithms: of each parameter one."""
+    dtype = alpha.dtype
+    keys = draw_op(data, list(alpha.shape), "words", torch.int32)
+    keys, boost_keys = split_words(keys)
+    d = torch.where(alpha >= 1, alpha, alpha + 1) - THIRD
+    c = torch.full_like(d, THIRD) / d.sqrt()
+
+    def next_normal(state: Any) -> Any:
+        keys, x, v = state
+        following, key = split_words(keys)
+        drawn_x = draw_op(key, [], "normal", dtype)
+        again = v <= 0
+        return following, torch.where(again, drawn_x, x), torch.where(again, 1 + drawn_x * c, v)
+
+    def next_try(state: Any) -> Any:
+        keys, cubes, again = state
+        following, x_keys, u_keys = split_words(keys, 3)
+        start = x_keys, torch.zeros_like(d), torch.full_like(d, -1)
+        _, x, v = while_loop(lambda state: (state[2] <= 0).any(), next_normal, start)
+        square, cube = x * x, v * v * v
+        u = draw_op(u_keys, [], "uniform", dtype)
+        is_squeezed = u < 1 - 0.0331 * (square * square)
+        is_below = u.log() < square * 0.5 + d * (1 - cube + cube.log())
+        return following, torch.where(again, cube, cubes), again & ~(is_squeezed | is_below)
+
+    state = keys, torch.ones_like(d), torch.ones_like(d, dtype=torch.bool)
+    _, cubes, _ = while_loop(lambda state: state[2].any(), next_try, state)
+    u = draw_op(boost_keys, [], "uniform", dtype)
+    # a number for alpha < 1 is one for alpha + 1, times u ** (1 / alpha)
+    if not of_logarithm:
+        return d * cubes * torch.where(alpha >= 1, 1, (1 - u) ** alpha.reciprocal())
+    logarithm = torch.log1p(-u)
+    boost = torch.where((alpha >= 1) | (logarithm == 0), 0, logarithm * alpha.reciprocal())
+    return d.log() + cubes.log() + boost
+
+
+_accepted_jitted = Jitted(_accepted, static_argnums=(2,))
+
+
+class _Implicit(torch.autograd.Function):
+    """Numbers as they were drawn, with their derivative by the parameter."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(alpha: Tensor, made: Tensor, of_logarithm: bool) -> Tensor:
+        return made.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        alpha, _, ctx.of_logarithm = inputs
+        ctx.save_for_backward(alpha, output)
+        ctx.save_for_forward(alpha, output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        return gradients[0] * _slope(*ctx.saved_tensors, ctx.of_logarithm), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        slope: Tensor = tangents[0] * _slope(*ctx.saved_tensors, ctx.of_logarithm)
+        return slope
+
+
+def _slope(alpha: Tensor, made: Tensor, of_logarithm: bool) -> Tensor:
+    """The derivative of a number by its parameter."""
+    if alpha.dtype.itemsize < 4:
+        return _slope(alpha.float(), made.float(), of_logarithm).to(alpha.dtype)
+    if not of_logarithm:
+        return torch._standard_gamma_grad(alpha, made)
+    # near 0 the distribution function is x ** alpha / gamma(alpha + 1)
+    is_near_0 = made < -16
+    x = torch.where(is_near_0, 1, made.exp())
+    near_0 = (torch.digamma(alpha + 1) - made) / alpha
+    return torch.where(is_near_0, near_0, torch._standard_gamma_grad(alpha, x) / x)
+
+
+def gamma_of(data: Tensor, sizes: Sizes, alpha: Tensor, of_logarithm: bool = False) -> Tensor:
+    """Gamma numbers of a key's words, or their logarithms."""
+    alpha = alpha.expand(sizes)
+    note_own_rule("the implicit derivative of gamma numbers")
+    made = _accepted_jitted(data, alpha.detach(), of_logarithm)
+    applied: Tensor = _Implicit.apply(alpha, made, of_logarithm)
+    return applied
+
+
+@of_parameters(communication=_LOOPS)
+def gamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
+    """Numbers of the gamma distribution with scale 1; they have derivatives by the parameter.
+
+    Args:
+        a: the shape parameter, above 0.
+
+    In JAX: the last bits can differ, as those of `normal`.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> gamma(ts.random.key(0), 2.0, (3,)).shape
+        torch.Size([3])
+    """
+    return gamma_of(data, sizes, a)
+
+
+@of_parameters(communication=_LOOPS)
+def loggamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
+    """Logarithms of the numbers that `gamma` draws: exact where these would be 0.
+
+    Args:
+        a: the shape parameter, above 0.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> bool(loggamma(ts.random.key(0), 1e-4, (3,)).isfinite().all())
+        True
+    """
+    return gamma_of(data, sizes, a, of_logarithm=True)
+
+
+@of_parameters(communication=_LOOPS)
+def beta(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor, b: Tensor) -> Tensor:
+    """Numbers of the beta distribution.
+
+    Args:
+        a: the first shape parameter, above 0.
+        b: the second one, above 0.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> beta(ts.random.key(0), 2.0, 3.0, (3,)).shape
+        torch.Size([3])
+    """
+    first, second = split_words(data)
+    logarithms = gamma_of(first, sizes, a, True), gamma_of(second, sizes, b, True)
+    largest = torch.maximum(*logarithms)
+    of_a, of_b = ((x - largest).exp() for x in logarithms)
+    return of_a / (of_a + of_b)
+
+
+@of_parameters("Vectors of positive numbers that add up to 1, of shape (\\*shape, n)", communication=_LOOPS, ndims=1)
+def dirichlet(data: Tensor, sizes: Sizes, dtype: torch.dtype, alpha: Tensor) -> Tensor:
+    """Vectors of the Dirichlet distribution.
+
+    Args:
+        alpha: the concentrations, of shape [..., n], above 0; the batch of them broadcasts to the shape.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> dirichlet(ts.random.key(0), torch.ones(3), (2,)).sum(-1).round().tolist()
+        [1.0, 1.0]
+    """
+    return torch.softmax(gamma_of(data, [*sizes, alpha.shape[-1]], alpha, True), -1)
+
+
+def _chisquare(data: Tensor, sizes: Sizes, df: Tensor) -> Tensor:
+    return gamma_of(data, sizes, df / 2, True).exp() * 2
+
+
+@of_parameters(communication=_LOOPS)
+def chisquare(data: Tensor, sizes: Sizes, dtype: torch.dtype, df: Tensor) -> Tensor:
+    """Numbers of the chi-square distribution.
+
+    Args:
+        df: the degrees of freedom, above 0.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> chisquare(ts.random.key(0), 4.0, (3,)).shape
+        torch.Size([3])
+    """
+    return _chisquare(data, sizes, df)
+
+
+@of_parameters(communication=_LOOPS)
+def f(data: Tensor, sizes: Sizes, dtype: torch.dtype, dfnum: Tensor, dfden: Tensor) -> Tensor:
+    """Numbers of the F distribution.
+
+    Args:
+        dfnum: the degrees of freedom of the numerator, above 0.
+        dfden: those of the denominator, above 0.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> f(ts.random.key(0), 4.0, 5.0, (3,)).shape
+        torch.Size([3])
+    """
+    below, above = split_words(data)
+    return (_chisquare(above, sizes, dfnum) / dfnum) / (_chisquare(below, sizes, dfden) / dfden)
+
+
+@of_parameters(communication=_LOOPS)
+def t(data: Tensor, sizes: Sizes, dtype: torch.dtype, df: Tensor) -> Tensor:
+    """Numbers of Student's t distribution.
+
+    Args:
+        df: the degrees of freedom, above 0.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> t(ts.random.key(0), 4.0, (3,)).shape
+        torch.Size([3])
+    """
+    normal_key, gamma_key = split_words(data)
+    return drawn(normal_key, sizes, "normal", dtype) * (df / 2 / gamma_of(gamma_key, sizes, df / 2)).sqrt()
+
+
+def _generalized_normal(data: Tensor, sizes: Sizes, dtype: torch.dtype, p: Tensor) -> Tensor:
+    sizes_key, signs_key = split_words(data)
+    signs = (unit(signs_key, sizes, torch.float32) < 0.5).to(dtype) * 2 - 1
+    return signs * gamma_of(sizes_key, sizes, p.reciprocal()) ** p.reciprocal()
+
+
+@of_parameters(communication=_LOOPS)
+def generalized_normal(data: Tensor, sizes: Sizes, dtype: torch.dtype, p: Tensor) -> Tensor:
+    """Numbers of the generalized normal distribution, with density proportional to exp(-abs(x) ** p).
+
+    Args:
+        p: the shape parameter, above 0: 2 for a normal distribution of variance 1/2, 1 for Laplace's.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> generalized_normal(ts.random.key(0), 1.5, (3,)).shape
+        torch.Size([3])
+    """
+    return _generalized_normal(data, sizes, dtype, p)
+
+
+def ball_of(data: Tensor, sizes: Sizes, dtype: torch.dtype, d: int, p: Tensor) -> Tensor:
+    """Points of the unit ball of d dims, in the norm of p."""
+    point_key, radius_key = split_words(data)
+    x = _generalized_normal(point_key, [*sizes, d], dtype, p)
+    e = -torch.log1p(-unit(radius_key, sizes, dtype))
+    return x / (((x.abs() ** p).sum(-1) + e) ** p.reciprocal()).unsqueeze(-1)
