@@ -96,10 +96,6 @@ NAMES: dict[str, dict[str, str]] = {
     "tinyshard.lax": {
         "select": "torch.where",
         "stop_gradient": "x.detach()",
-        "dynamic_slice": "x.narrow(dim, start, length), once for each dim",
-        "dynamic_slice_in_dim": "x.narrow(dim, start, length)",
-        "dynamic_index_in_dim": "x[i], or x.select(dim, i)",
-        "dynamic_update_slice": "y = x.clone(), and then y.narrow(...) or y[i] = value",
         "dot_general": "torch.einsum",
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",

@@ -10,6 +10,7 @@ loops       fori_loop map
 while_loop  while_loop
 branches    cond switch
 associative_scan  associative_scan
+dynamic_slice  dynamic_slice dynamic_slice_in_dim dynamic_index_in_dim dynamic_update_slice ...
 constraint  with_sharding_constraint
 operands    what the collectives take: axis names, groups, dims, trees
 
@@ -20,6 +21,14 @@ from tinyshard.core.absent import names_of as _names_of
 from tinyshard.lax.associative_scan import associative_scan
 from tinyshard.lax.branches import cond, switch
 from tinyshard.lax.constraint import with_sharding_constraint
+from tinyshard.lax.dynamic_slice import (
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+)
 from tinyshard.lax.exchange import all_to_all, pswapaxes
 from tinyshard.lax.gather import all_gather, psum_scatter
 from tinyshard.lax.index import axis_index, axis_size
@@ -36,6 +45,12 @@ __all__ = [
     "axis_index",
     "axis_size",
     "cond",
+    "dynamic_index_in_dim",
+    "dynamic_slice",
+    "dynamic_slice_in_dim",
+    "dynamic_update_index_in_dim",
+    "dynamic_update_slice",
+    "dynamic_update_slice_in_dim",
     "fori_loop",
     "map",
     "pmax",
