@@ -11,6 +11,8 @@
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     training            random.functional optim.functional optim.clip_by_global_norm
     derivatives         grad value_and_grad vjp jvp jacfwd jacrev hessian
+    shapes, settings    eval_shape · threefry_partitionable default_device disable_jit
+    processes           process_index process_count local_device_count default_backend
     pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
@@ -84,12 +86,14 @@ from tinyshard.core.errors import (
 )
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
+from tinyshard.runtime.processes import default_backend, local_device_count, process_count, process_index
 from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding, SingleDeviceSharding, mesh_utils
+from tinyshard.sharding.contexts import default_device, disable_jit, threefry_partitionable
 from tinyshard.sharding.mesh import AbstractMesh, Mesh, make_mesh, set_mesh
 from tinyshard.sharding.of_module import shardings
 from tinyshard.transforms.autodiff import grad, jvp, value_and_grad, vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacrev
-from tinyshard.transforms.jit import jit, make_graph
+from tinyshard.transforms.jit import eval_shape, jit, make_graph
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
 from tinyshard.transforms.vmap import vmap
@@ -143,10 +147,14 @@ __all__ = [
     "collectives_in",
     "config",
     "debug",
+    "default_backend",
+    "default_device",
     "device_count",
     "device_get",
     "device_put",
     "devices",
+    "disable_jit",
+    "eval_shape",
     "grad",
     "hessian",
     "init",
@@ -156,18 +164,22 @@ __all__ = [
     "jvp",
     "lax",
     "live_arrays",
+    "local_device_count",
     "local_devices",
     "make_graph",
     "make_mesh",
     "mesh_utils",
     "optim",
     "pmap",
+    "process_count",
+    "process_index",
     "random",
     "set_mesh",
     "shard_map",
     "sharding",
     "shardings",
     "shutdown",
+    "threefry_partitionable",
     "tree",
     "typeof",
     "value_and_grad",

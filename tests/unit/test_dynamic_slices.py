@@ -48,12 +48,12 @@ def test_along_one_dim():
 def test_derivatives_are_those_of_slices():
     x, update, start = torch.randn(5, 3), torch.randn(2, 3), torch.tensor(3)
     weight = torch.randn(2, 3)
+    whole = torch.randn(5, 3)
     for wrap in (lambda f: f, ts.jit):
         grad = wrap(ts.grad(lambda x: (ts.lax.dynamic_slice(x, (start, 0), (2, 3)) * weight).sum()))(x)
         expected = torch.zeros(5, 3)
         expected[3:] = weight
         torch.testing.assert_close(ts.device_get(grad), expected)
-        whole = torch.randn(5, 3)
         of_both = ts.grad(lambda x, u: (ts.lax.dynamic_update_slice(x, u, (start, 0)) * whole).sum(), argnums=(0, 1))
         by_x, by_update = map(ts.device_get, wrap(of_both)(x, update))
         torch.testing.assert_close(by_update, whole[3:])

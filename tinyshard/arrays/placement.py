@@ -21,8 +21,8 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.holdable import check_holdable
 from tinyshard.core.leaves import is_whole
-from tinyshard.runtime import lifecycle
 from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
+from tinyshard.sharding.contexts import device_by_default
 from tinyshard.sharding.mesh import current_mesh
 from tinyshard.sharding.prefix import is_container, map_with
 
@@ -121,7 +121,7 @@ def as_sharding(device: Any) -> Sharding:
     if isinstance(device, Device):
         return SingleDeviceSharding(device)
     if device is None:
-        return SingleDeviceSharding(lifecycle.devices()[0])
+        return SingleDeviceSharding(device_by_default())
     mesh = current_mesh()
     if isinstance(device, PartitionSpec) and mesh is not None:
         return NamedSharding(mesh, device)
@@ -242,7 +242,7 @@ def array(value: Any, dtype: torch.dtype | None = None) -> Array:
         host = _of_python(value, dtype)
     if is_tracing():
         return host  # type: ignore[return-value]
-    default = SingleDeviceSharding(lifecycle.devices()[0])
+    default = SingleDeviceSharding(device_by_default())
     return put_tensor(host, default.layout(host.dim()), committed=False)
 
 

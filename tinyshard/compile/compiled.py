@@ -225,6 +225,16 @@ class Lowered:
         """
         return self._traced.graph
 
+    @property
+    def out_info(self) -> Any:
+        """What the function returns, with a ShapeDtypeStruct for each tensor.
+
+        Communication: none.
+        """
+        metas = [shaped_type_of(node.meta["val"]) for node in self._traced.results]
+        described: list[Any] = [ShapeDtypeStruct(meta.shape, meta.dtype) for meta in metas]
+        return assembled(self._traced, described)
+
     def as_text(self) -> str:
         """The ops on whole tensors, one a line.
 

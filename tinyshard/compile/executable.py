@@ -29,6 +29,7 @@ from tinyshard.partition.reshard import ShardedVar
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, Sharding
+from tinyshard.sharding.contexts import device_by_default
 from tinyshard.sharding.mesh import Mesh
 
 
@@ -119,7 +120,7 @@ def assignment_of(operands: Sequence[Any], names: Callable[[], Sequence[str]] | 
     for x in operands:
         if isinstance(x, Array):
             return DeviceAssignment(x._layout.devices, x._layout.platform, x._mesh, False)
-    default = lifecycle.devices()[0]
+    default = device_by_default()
     return DeviceAssignment((default.id,), default.platform, None, False)
 
 

@@ -20,6 +20,7 @@ evaluate     the one walk over a traced graph, and what interprets it
 leaves       where trees differ from torch's: a key is a leaf, and None an empty tree
 ints         ints as users write them
 tree         `ts.tree`: torch's pytrees under JAX's names
+registration  classes of one's own as trees
 holdable     which tensors a device can hold
 absent       what to use in place of a name that JAX has and tinyshard has not
 collector    Python's garbage collector, paused while much is imported, and while a function is traced

@@ -46,23 +46,19 @@ NAMES: dict[str, dict[str, str]] = {
         "xmap": "ts.shard_map",
         "pjit": "ts.jit(f, in_shardings=..., out_shardings=...)",
         "distributed": "ts.init(hosts=...)",
-        "process_index": "the controller is one process: 0; a device has its own, device.process_index",
-        "process_count": "len({device.host for device in ts.devices()}) machines; a process for each device",
-        "default_device": "ts.device_put(x, device)",
-        "eval_shape": "ts.jit(f).lower(*args).compile().as_text(), which shows every shape",
         "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
         "checkpoint": "a torch.autograd.Function that computes again in its backward",
         "reshard": "ts.device_put(x, sharding); inside of jit ts.lax.with_sharding_constraint(x, sharding) too",
         "get_mesh": "the mesh that ts.set_mesh was given, or x.sharding.mesh",
         "debug_nans": "torch.isfinite(x).all(), of what a function returns",
-        "disable_jit": "the function itself; of a jitted one jitted.__wrapped__",
+        "named_scope": "nothing: errors and texts name the user's own lines",
+        "named_call": "nothing: errors and texts name the user's own lines",
+        "ensure_compile_time_eval": "the value itself, computed before the traced function",
         "clear_caches": "nothing: traces and programs are gone with their function",
         "linearize": "ts.jvp(f, (x,), (t,)), which computes f again for each t",
         "linear_transpose": "ts.vjp(f, x)[1], of a linear f",
         "custom_gradient": "torch.autograd.Function, with setup_context",
         "remat": "a torch.autograd.Function that computes again in its backward",
-        "local_device_count": "len(ts.local_devices())",
-        "default_backend": "ts.devices()[0].platform",
         "make_array_from_callback": "ts.device_put(x, sharding): the controller has the whole value",
         "make_array_from_single_device_arrays": "ts.device_put(torch.stack(blocks), sharding)",
         "scipy": "torch.special and torch.linalg",
@@ -96,6 +92,7 @@ NAMES: dict[str, dict[str, str]] = {
     "tinyshard.lax": {
         "select": "torch.where",
         "stop_gradient": "x.detach()",
+        "ragged_all_to_all": "ts.lax.all_to_all, of blocks that are padded to one size",
         "dot_general": "torch.einsum",
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",
@@ -134,7 +131,8 @@ NAMES: dict[str, dict[str, str]] = {
         **_OF_DTENSOR,
     },
     "tinyshard.tree": {
-        "all": "all(ts.tree.leaves(tree))",
+        "leaves_with_paths": "ts.tree.leaves_with_path",
+        "broadcast": "ts.tree.map(lambda x, part: ts.tree.map(lambda _: x, part), prefix, tree)",
     },
 }
 
@@ -233,6 +231,7 @@ ARGUMENTS: dict[str, dict[str, str]] = {
         for distribution in _DISTRIBUTIONS.split()
     },
 }
+ARGUMENTS["multinomial"]["unroll"] = "nothing: the loop over the outcomes is one step of the program"
 
 
 def no_attribute(x: Any, name: str) -> NoReturn:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from tinyshard.core.devices import Device
 from tinyshard.core.errors import UnknownFlagError
 from tinyshard.core.ints import as_int
 
@@ -21,12 +22,14 @@ class Flag(NamedTuple):
         meaning: what it does.
         changes_programs: whether it is part of every cache key.
         choices: its legal values, if they are words: then the environment variable TINYSHARD_<NAME> sets it too.
+        kind: the type of its values, where the default is None, which it may be again.
     """
 
     default: Any
     meaning: str
     changes_programs: bool = False
     choices: tuple[str, ...] = ()
+    kind: type | None = None
 
 
 FLAGS: dict[str, Flag] = {
@@ -40,6 +43,10 @@ FLAGS: dict[str, Flag] = {
         "shard_map and pmap compare the blocks of a result that out_specs or out_axes call the same",
         changes_programs=True,
     ),
+    "default_device": Flag(
+        None, "where values live that are not placed; None: on the first one", changes_programs=True, kind=Device
+    ),
+    "disable_jit": Flag(False, "jitted functions run op by op"),
     "debug_key_reuse": Flag(False, "drawing twice from one key, outside of jit, is an error"),
     "hosts_timeout_s": Flag(120, "how long ts.init(hosts=...) waits for the workers of other machines"),
     "collective_timeout_s": Flag(60, "how long a wait goes on while no device makes progress; then it is an error"),
@@ -71,7 +78,11 @@ def update(name: str, value: Any) -> None:
     """
     if name not in FLAGS:
         raise UnknownFlagError(f"there is no flag {name!r}", rule=f"the flags are {', '.join(map(repr, FLAGS))}")
-    kind, choices = type(FLAGS[name].default), FLAGS[name].choices
+    kind: type = FLAGS[name].kind or type(FLAGS[name].default)
+    choices = FLAGS[name].choices
+    if value is None and FLAGS[name].kind is not None:
+        _values[name] = value
+        return
     if choices and value not in choices:
         raise UnknownFlagError(f"{name!r} takes {' or '.join(map(repr, choices))}", got=repr(value))
     number = as_int(value) if kind is int and not isinstance(value, bool) else None
@@ -81,7 +92,7 @@ def update(name: str, value: Any) -> None:
             f"{name!r} takes {'an int' if kind is int else f'a {kind.__name__}'}",
             got=f"{value!r} ({type(value).__name__})",
         )
-    if kind is int and value < 1:
+    if isinstance(value, int) and kind is int and value < 1:
         raise UnknownFlagError(f"{name!r} is a positive int", got=repr(value))
     _values[name] = value
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import TreeSpec
 from tinyshard.core.absent import names_of as _names_of
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import stops_at, without_none
+from tinyshard.core.registration import register_dataclass, register_static
 
 IsLeaf = Callable[[Any], bool] | None
 
@@ -274,7 +275,30 @@ def transpose(outer_treedef: TreeSpec, inner_treedef: TreeSpec | None, pytree_to
     return unflatten([unflatten(column, outer_treedef) for column in zip(*rows, strict=True)], inner_treedef)
 
 
+def all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
+    """Whether every leaf is true.
+
+    Args:
+        tree: any value; what is no container is a leaf.
+        is_leaf: of a part of the tree: whether it is a leaf, though it is a container or None.
+
+    Returns:
+        A bool; True for a tree without leaves.
+
+    Raises:
+        TracedValueError: a leaf is a traced value.
+
+    Communication: none between devices; it waits for leaves that are Arrays.
+
+    Example:
+        >>> all({"a": True, "b": [1, None]}), all([True, 0])
+        (True, False)
+    """
+    return not [x for x in leaves(tree, is_leaf) if not x]
+
+
 __all__ = [
+    "all",
     "flatten",
     "flatten_with_path",
     "leaves",
@@ -282,6 +306,8 @@ __all__ = [
     "map",
     "map_with_path",
     "reduce",
+    "register_dataclass",
+    "register_static",
     "structure",
     "transpose",
     "unflatten",

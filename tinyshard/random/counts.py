@@ -17,7 +17,7 @@ from tinyshard.lax.scan import scan
 from tinyshard.lax.while_loop import while_loop
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
 from tinyshard.random.parameters import as_parameter, of_parameters, split_words
-from tinyshard.random.sampling import checked_float, checked_parameters, drawn, unit
+from tinyshard.random.sampling import checked_float, checked_parameters, unit
 from tinyshard.transforms.jitted import Jitted
 
 Sizes = list[int]

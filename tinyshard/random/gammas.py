@@ -1,4 +1,4 @@
-"""The gamma distribution, and what is made of it. Numbers are drawn until they are accepted, each from a key of its own.
+"""The gamma distribution, and what is made of it: numbers drawn until they are accepted, each from a key of its own.
 
 The method is that of Marsaglia and Tsang (2000), as in JAX. The derivative by the parameter is the implicit one: of the
 distribution function, at the number that was drawn.
@@ -80,20 +80,22 @@ class _Implicit(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0] * _slope(*ctx.saved_tensors, ctx.of_logarithm), None, None
+        return gradients[0] * _slope(ctx), None, None
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        slope: Tensor = tangents[0] * _slope(*ctx.saved_tensors, ctx.of_logarithm)
+        slope: Tensor = tangents[0] * _slope(ctx)
         return slope
 
 
-def _slope(alpha: Tensor, made: Tensor, of_logarithm: bool) -> Tensor:
-    """The derivative of a number by its parameter."""
-    if alpha.dtype.itemsize < 4:
-        return _slope(alpha.float(), made.float(), of_logarithm).to(alpha.dtype)
-    if not of_logarithm:
-        return torch._standard_gamma_grad(alpha, made)
+def _slope(ctx: Any) -> Tensor:
+    """The derivative of a number by its parameter, in its dtype; computed in float32 at least."""
+    dtype = ctx.saved_tensors[0].dtype
+    alpha, made = (x.float() if dtype.itemsize < 4 else x for x in ctx.saved_tensors)
+    return (_of_logarithm if ctx.of_logarithm else torch._standard_gamma_grad)(alpha, made).to(dtype)
+
+
+def _of_logarithm(alpha: Tensor, made: Tensor) -> Tensor:
     # near 0 the distribution function is x ** alpha / gamma(alpha + 1)
     is_near_0 = made < -16
     x = torch.where(is_near_0, 1, made.exp())

@@ -127,9 +127,7 @@ def orthogonal(
     return q.mT if rows < columns else q
 
 
-def ball(
-    key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any
-) -> Tensor:
+def ball(key: Any, d: int, p: Any = 2, shape: Shape = (), dtype: torch.dtype | None = None, **others: Any) -> Tensor:
     """Points of the unit ball, each as likely as any other.
 
     Args:

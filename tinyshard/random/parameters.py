@@ -1,7 +1,7 @@
 """Distributions that have parameters: a formula of the key's words and of the parameters, as a public function.
 
-    @of_parameters()
-    def pareto(data, sizes, dtype, b): ...        pareto(key, b, shape=None, dtype=None)
+@of_parameters()
+def pareto(data, sizes, dtype, b): ...        pareto(key, b, shape=None, dtype=None)
 """
 
 from __future__ import annotations

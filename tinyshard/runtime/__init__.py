@@ -23,6 +23,7 @@ worker/               a device: one process
     kernels           faster functions for some ops
     gpu               what is done otherwise on a GPU
     control           the control thread: freeze, cancel, look, lost
+processes             which process this is: process_index, process_count, local_device_count
 shm/                  memory shared by the processes of one host
     segment           the file that all of them map, and its mapping in one process
     control_block     its first part, of fixed layout

@@ -5,6 +5,7 @@
     positional   PositionalSharding(devices).reshape(4, 2).replicate(0)
     mesh         Mesh, AbstractMesh, make_mesh, set_mesh: devices in a grid whose axes have names
     of_module    `ts.shardings`: of the parameters of a module, by patterns of their names
+    contexts     default_device, disable_jit, threefry_partitionable: flags for a block of code
     mesh_utils   `ts.mesh_utils`: create_device_mesh
     prefix       a tree of shardings that is a prefix of a tree of values
 

@@ -130,3 +130,28 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
     """
     jitted = jit(fun, static_argnums=static_argnums)
     return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())
+
+
+def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Shapes and dtypes of what a function returns, without computing it.
+
+    Args:
+        fun: a function as jit takes it.
+        args, kwargs: as for a call; a ShapeDtypeStruct may stand for a tensor.
+
+    Returns:
+        The tree that it returns, with a ShapeDtypeStruct for each tensor.
+
+    Raises:
+        TracedValueError, ImmutableError, DtypeError: as `jit`, when called.
+
+    Communication: none; no device is started.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> import torch
+        >>> b = ts.ShapeDtypeStruct((4, 5), torch.float32)
+        >>> eval_shape(lambda a, b: {"product": a @ b}, torch.ones(3, 4), b)
+        {'product': f32[3, 5]}
+    """
+    return jit(fun).lower(*args, **kwargs).out_info

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import Array
@@ -93,6 +93,8 @@ class Jitted:
         """Run on the devices of the arguments; returns at once. Within a trace it becomes a part of it."""
         if this_thread.recorder is not None:
             return self._inlined(args, kwargs)
+        if config.read("disable_jit") and self.what == "jit" and not self._is_of_constants:
+            return self._op_by_op(args, kwargs)
         key = self._key(args, kwargs)
         found = None if key is None or self._is_edited() else self._found.get(key)
         if found is not None:
@@ -143,6 +145,12 @@ class Jitted:
             return call(executable, inputs, assignment)
 
         return assembled(entry.traced, applied.apply(_derived(entry), run, everything))
+
+    def _op_by_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function on Arrays, as the flag `disable_jit` asks for."""
+        bound = self._bind(args, kwargs)
+        made = bound.call([array(x) for x in self._in_place(bound)])
+        return self._laid_out(tree_map(lambda x: array(x) if isinstance(x, torch.Tensor) else x, made))
 
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""
