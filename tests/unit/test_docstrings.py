@@ -31,6 +31,8 @@ WITHOUT: dict[tuple[str, str], str] = {
     ("ts.Shard", "Raises"): "x.addressable_shards makes it of a position that is there",
     ("ts.Sharding", "Raises"): "an abstract class: its subclasses say what they refuse",
     ("ts.errors.message", "Raises"): "it puts strings together",
+    ("ts.process_count", "Raises"): "there is one controller",
+    ("ts.process_index", "Raises"): "there is one controller",
     ("ts.random.Key", "Raises"): "it takes its words as they are: wrap_key_data checks them",
     ("ts.shutdown", "Raises"): "it ends what there is, which may be nothing",
     ("ts.tree.flatten", "Raises"): "every value is a tree",

@@ -137,7 +137,7 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
     Args:
         fun: a function as jit takes it.
-        args, kwargs: as for a call; a ShapeDtypeStruct may stand for a tensor.
+        args: as for a call, by name too; a ShapeDtypeStruct may stand for a tensor.
 
     Returns:
         The tree that it returns, with a ShapeDtypeStruct for each tensor.
