@@ -25,6 +25,7 @@ from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import dotted, first_fitting
 from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
+from tinyshard.sharding.prefix import spread
 from tinyshard.transforms.jit import jit
 
 Schedule = Callable[[torch.Tensor], Any]
@@ -102,13 +103,15 @@ class Optimizer:
     options: Mapping[str, Any]
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def init(self, params: Any, sharding: Sharding | None = None) -> dict[str, Any]:
+    def init(self, params: Any, sharding: Any = None) -> dict[str, Any]:
         """The state before the first update.
 
         Args:
             params: the tree of parameters: Arrays or tensors; None stays None.
-            sharding: where to put the parts of the state that have the shape of their parameter; None: each as its
-                parameter. `NamedSharding(mesh, P("d"))` cuts the state of replicated parameters along "d": ZeRO-1.
+            sharding: where to put the parts of the state that have the shape of their parameter: a Sharding, with
+                `set_mesh` a PartitionSpec, or a tree of these that is a prefix of `params`, as `ts.shardings` returns
+                it; None, for all or in place of one: as the parameter. ZeRO-1 is `init(params,
+                ts.shardings(params, {"*": P("d")}, mesh))`, of replicated parameters.
 
         Returns:
             {"count": the number of updates, a 0-d int64; "slots": the tree of `params`, with a dict for each parameter,
@@ -116,19 +119,22 @@ class Optimizer:
 
         Raises:
             DtypeError: a parameter that is not a floating-point or complex tensor.
-            ShardingError: `sharding` does not fit a part of the state.
+            ShardingError: `sharding` does not fit the tree of parameters, or a part of the state.
 
         Communication: new values are made by the devices; counters are sent to them.
         """
         leaves, form = _flat(params)
         count = torch.zeros((), dtype=torch.int64)
         bound = _Bound(self, params, [x if x is None else x.detach() for x in leaves], count)
+        problem = "the shardings of the state do not fit the parameters"
+        places = iter(spread(problem, sharding, params))
+        wanted = [None if x is None else next(places) for x in leaves]
         slots = [
-            slot and {name: _placed(x, like, sharding) for name, x in slot.items()}
-            for slot, like in zip(bound.initial(), leaves, strict=True)
+            slot and {name: _placed(x, like, place) for name, x in slot.items()}
+            for slot, like, place in zip(bound.initial(), leaves, wanted, strict=True)
         ]
         like = next((x for x in leaves if x is not None), count)
-        return {"count": _placed(count, like, sharding), "slots": trees.unflatten(slots, form)}
+        return {"count": _placed(count, like, None), "slots": trees.unflatten(slots, form)}
 
     def update(self, params: Any, grads: Any, state: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """One step.
@@ -302,7 +308,7 @@ def _fitting(what: str, tree: Any, form: Any) -> list[Any]:
         ) from error
 
 
-def _placed(x: Any, like: torch.Tensor, sharding: Sharding | None) -> Any:
+def _placed(x: Any, like: torch.Tensor, sharding: Any) -> Any:
     """A part of the state beside its parameter, or where it is wanted; what is not of its shape is replicated."""
     if not isinstance(like, Array) or not isinstance(x, torch.Tensor):
         return x
