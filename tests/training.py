@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 import tinyshard as ts
 from course.transformer import Transformer, batch, cross_entropy
+from tests.extent import examples
 
-WIDTH, HEADS, DEPTH, LENGTH = 128, 4, 4, 64
-MICRO_BATCHES, EXAMPLES = 4, 8  # micro-batches a step, and examples in each
-MAX_NORM, PEAK, WARM_UP, STEPS = 1.0, 3e-3, 5, 50
+WIDTH, HEADS, DEPTH, LENGTH = 128, 4, examples(2, 4), 64
+MICRO_BATCHES, EXAMPLES = examples(2, 4), 8  # micro-batches a step, and examples in each
+MAX_NORM, PEAK, WARM_UP, STEPS = 1.0, 3e-3, 5, 50  # STEPS: after which the rate is at its lowest
 OPTIONS = {"betas": (0.9, 0.95), "weight_decay": 0.1}
 
 P = ts.P
@@ -238,7 +240,7 @@ PLANS = {
     "fsdp": Plan({"d": 8}, P(None, "d"), {"*": ROWS}),
     "tp": Plan({"m": 4}, P(), MEGATRON),
     "dp x tp": Plan({"d": 2, "m": 4}, P(None, "d"), MEGATRON),
-    "1f1b": Plan({"d": 2, "s": 4}, P(None, "d"), {"layers.*": P("s")}, gradients=pipelined, begin=stacked),
+    "1f1b": Plan({"d": 8 // DEPTH, "s": DEPTH}, P(None, "d"), {"layers.*": P("s")}, gradients=pipelined, begin=stacked),
 }
 
 
@@ -247,11 +249,11 @@ class Training:
 
     Args:
         plan: of PLANS.
-        devices: how many, in place of the plan's.
+        folder: of a training under any plan that has the same parameters, which goes on here; None: a new one.
     """
 
-    def __init__(self, plan: str, axes: dict[str, int] | None = None) -> None:
-        self.plan = PLANS[plan] if axes is None else replace(PLANS[plan], axes=axes)
+    def __init__(self, plan: str, folder: Path | None = None) -> None:
+        self.plan = PLANS[plan]
         self.mesh = self.plan.mesh()
         params = self.plan.begin(network()[1])
         self.places = ts.shardings(params, self.plan.params, self.mesh)
@@ -259,6 +261,8 @@ class Training:
         self.params = ts.device_put(params, self.places)
         self.state = OPTIMIZER.init(self.params, of_state)
         self.at_rest = ts.tree.map(lambda x: x.sharding, (self.params, self.state))
+        if folder is not None:
+            self.params, self.state = ts.load(folder, self.at_rest)
         whole = ts.NamedSharding(self.mesh, P())
         self.step = ts.jit(
             learned(self.plan.gradients(self.mesh)), out_shardings=(whole, *self.at_rest), donate_argnums=(0, 1)
@@ -267,6 +271,10 @@ class Training:
     def arguments(self, step: int) -> tuple[Any, ...]:
         """Of a step."""
         return self.params, self.state, ts.device_put(tokens(step), ts.NamedSharding(self.mesh, self.plan.data))
+
+    def save(self, folder: Path) -> None:
+        """Write what another training can go on with."""
+        ts.save((self.params, self.state), folder)
 
     def losses(self, steps: range) -> list[float]:
         """Train."""

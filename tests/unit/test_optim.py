@@ -148,6 +148,21 @@ def test_zero_1_is_a_sharding_of_the_state(params):
     assert {each.kind for each in sent} == {"all_gather"}, "of the new parameters, and of nothing else"
 
 
+def test_a_tree_of_shardings_places_each_part_of_the_state_beside_its_entry(params):
+    mesh = ts.make_mesh(8, "d")
+    copies, parts = ts.NamedSharding(mesh, P()), ts.NamedSharding(mesh, P("d"))
+    values = {"a": ts.device_put(torch.ones(16, 8), copies), "b": ts.device_put(torch.ones(8), copies)}
+    optimizer = ts.optim.functional(torch.optim.AdamW, lr=0.1)
+    slots = optimizer.init(values, ts.shardings(values, {"a": P("d")}, mesh))["slots"]
+    assert slots["a"]["exp_avg"].sharding == parts and slots["a"]["step"].sharding == copies
+    assert slots["b"]["exp_avg"].sharding == copies
+    slots = optimizer.init(values, {"a": None, "b": parts})["slots"]
+    assert slots["a"]["exp_avg"].sharding == copies and slots["b"]["exp_avg_sq"].sharding == parts
+    with pytest.raises(ts.ShardingError, match="shardings of the state do not fit the parameters"):
+        optimizer.init(values, {"a": parts})
+
+
+
 def test_a_training_step_in_one_program_follows_torch(mesh):
     torch.manual_seed(0)
     x, y = torch.randn(16, 8), torch.randn(16, 4)
