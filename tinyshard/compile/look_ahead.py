@@ -22,7 +22,7 @@ import torch
 from torch.fx.node import Node
 
 from tinyshard.core.layout import Axes
-from tinyshard.partition.op_table import op_traits
+from tinyshard.partition.op_table import computes_each_element, op_traits
 from tinyshard.partition.reshard import Dims, ShardedVar, bytes_between
 from tinyshard.partition.rules.elementwise import scales_parts
 
@@ -66,7 +66,7 @@ class LookAhead:
                     cone.add(user)
                     ahead.append(user)
                 else:
-                    needed[reached if torch.Tag.pointwise in getattr(user.target, "tags", ()) else user] = None
+                    needed[reached if computes_each_element(user.target) else user] = None
             if node in needed or sum(map(_numel, needed)) > _numel(node):
                 return True
             if len(node.users) == 1:  # what that op makes is decided for itself
@@ -109,7 +109,7 @@ class LookAhead:
 def _is_elementwise(node: Node, shape: tuple[int, ...]) -> bool:
     value = node.meta.get("val")
     is_alike = isinstance(value, torch.Tensor) and tuple(value.shape) == shape
-    return is_alike and torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return is_alike and computes_each_element(node.target)
 
 
 def _numel(node: Node) -> int:

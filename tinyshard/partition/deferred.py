@@ -21,6 +21,7 @@ from tinyshard.core.layout import Axes
 from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner
+from tinyshard.partition.op_table import computes_each_element
 from tinyshard.partition.reshard import Dims, ShardedVar, reshard
 
 aten = torch.ops.aten
@@ -35,7 +36,6 @@ _FILLS = {
     aten.new_full.default: (None, 2),
     aten.new_empty.default: (0, None),
 }
-_ELEMENTWISE = {aten._to_copy.default}  # computes each element alone, and does not say so in its tags
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +87,7 @@ def deferred(op: Any, args: Any, kwargs: Any, result_type: ShapedType) -> Deferr
 
 def is_elementwise(op: Any, args: Any, kwargs: Any) -> bool:
     """Whether the op makes one tensor, each element from the same element of deferred operands and single numbers."""
-    if torch.Tag.pointwise not in getattr(op, "tags", ()) and op not in _ELEMENTWISE:
+    if not computes_each_element(op):
         return False
     operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, ShardedVar | Deferred)]
     single = all(isinstance(x, Deferred) or (math.prod(x.shape) == 1 and x.is_whole) for x in operands)

@@ -29,12 +29,22 @@ ALIASES = {
 # lazy bits stay on the device that runs the op, and would be lost on the way to another
 INSTEAD = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
-
+_UNTAGGED = {aten._to_copy.default}  # compute each element alone, and torch's tags do not say so
 _META_DIFFERS = {
     aten._embedding_bag.default,
     aten._embedding_bag_backward.default,
     aten._native_batch_norm_legit_no_training.default,
 }
+
+
+def computes_each_element(op: Any) -> bool:
+    """Whether each element of the result is computed from the same element of each operand, by torch's tags or our table.
+
+    Example:
+        >>> computes_each_element(aten._to_copy.default), computes_each_element(aten.mm.default)
+        (True, False)
+    """
+    return torch.Tag.pointwise in getattr(op, "tags", ()) or op in _UNTAGGED
 
 
 def meta_differs(op: Any, args: tuple[Any, ...]) -> bool:
