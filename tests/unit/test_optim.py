@@ -162,7 +162,6 @@ def test_a_tree_of_shardings_places_each_part_of_the_state_beside_its_entry(para
         optimizer.init(values, {"a": parts})
 
 
-
 def test_a_training_step_in_one_program_follows_torch(mesh):
     torch.manual_seed(0)
     x, y = torch.randn(16, 8), torch.randn(16, 4)

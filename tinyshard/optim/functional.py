@@ -72,6 +72,19 @@ def functional(
         >>> params, state = sgd.update(params, {"w": ts.array([1.0, 1.0])}, state)
         >>> params["w"], state["slots"]["w"]["momentum_buffer"], state["count"]
         (Array([-0.45,  0.55], dtype=float32), Array([1.9, 1.9], dtype=float32), Array(2, dtype=int64))
+
+        In bfloat16, with master weights in float32, and the gradients of two micro-batches added up:
+
+        >>> def loss(params, x):
+        ...     return (params["w"].bfloat16() * x.bfloat16()).float().square().mean()
+        >>> def step(params, state, micro_batches):
+        ...     def add(total, x):
+        ...         return ts.tree.map(torch.add, total, ts.grad(loss)(params, x)), None
+        ...     grads, _ = ts.lax.scan(add, ts.tree.map(torch.zeros_like, params), micro_batches)
+        ...     return sgd.update(params, grads, state)
+        >>> params, state = ts.jit(step)(params, state, torch.ones(2, 4, 2))
+        >>> params["w"].dtype, state["slots"]["w"]["momentum_buffer"].dtype
+        (torch.float32, torch.float32)
     """
     result = Optimizer(optimizer, options, dict(groups or {}))
     result.check()
