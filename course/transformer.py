@@ -58,7 +58,7 @@ class Transformer(nn.Module):
     Example:
         >>> model = Transformer(width=128, heads=4, depth=4, length=64)
         >>> sum(p.numel() for p in model.parameters())
-        818240
+        817984
         >>> model(torch.zeros(2, 64, dtype=torch.int64)).shape
         torch.Size([2, 64, 64])
     """

@@ -99,3 +99,15 @@ def test_a_sum_is_followed_through_more_ops_than_python_calls_may_be_nested(mesh
         return (g,)
 
     assert kinds(program(mesh, scaled, P())[0]) == {"all_reduce": 1}
+
+
+def test_a_sum_in_bfloat16_that_meets_a_sharded_value_in_float32_is_scattered(mesh: ts.Mesh) -> None:
+    def step(x: Tensor, y: Tensor, p: Tensor) -> Tensor:
+        return p + (x.bfloat16().t() @ y.bfloat16()).float()
+
+    batch, at = ts.NamedSharding(mesh, P("d")), ts.NamedSharding(mesh, P("d"))
+    x, y, p = torch.ones(64, 16), torch.ones(64, 32), torch.ones(16, 32)
+    given = ts.device_put(x, batch), ts.device_put(y, batch), ts.device_put(p, at)
+    compiled = ts.jit(step, out_shardings=at).lower(*given).compile()
+    assert {(each.kind, each.count) for each in compiled.cost_analysis().traffic} == {("reduce_scatter", 1)}
+    assert torch.equal(ts.device_get(ts.jit(step, out_shardings=at)(*given)), torch.full((16, 32), 65.0))
