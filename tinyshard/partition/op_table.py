@@ -38,7 +38,7 @@ _META_DIFFERS = {
 
 
 def computes_each_element(op: Any) -> bool:
-    """Whether each element of the result is computed from the same element of each operand, by torch's tags or our table.
+    """Whether each element of the result is computed from the same element of its operands, by torch's tags or a table.
 
     Example:
         >>> computes_each_element(aten._to_copy.default), computes_each_element(aten.mm.default)
