@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tinyshard.partition.rule import Passes, Rule
 from tinyshard.partition.rules.call import Call, Family, Row, written
 
@@ -31,6 +33,12 @@ def shuffled(*, is_inverse: bool, factor: str) -> Family:
     return family
 
 
+def folded(call: Call) -> Rule:
+    """col2im: the windows of an image, k elements of each channel in a window, are added up in their places."""
+    sizes = {"c": call.result_shapes[0][-3], "k": math.prod(call["kernel_size"])}
+    return call.text("... (c [k]) _ -> ... c _ _", sizes=sizes, passes="summed")
+
+
 def _resized(stem: str, count: int) -> dict[str, Row]:
     size = {"input_size": "n c"}
     forward, backward = (images("n c # -> n c #", count, "summed", **of) for of in ({}, size))
@@ -50,6 +58,7 @@ ROWS: dict[str, Row] = {
     "max_pool3d_with_indices_backward": images("... #, ... #, ... # -> ... #", 3),
     "pixel_shuffle": shuffled(is_inverse=False, factor="upscale_factor"),
     "pixel_unshuffle": shuffled(is_inverse=True, factor="downscale_factor"),
+    "col2im": folded,
     "channel_shuffle": "n [c] ... -> n [c] ...",
     "grid_sampler_2d": "n c _ _, n h w _ -> n c h w",
     "grid_sampler_3d": "n c _ _ _, n d h w _ -> n c d h w",

@@ -47,6 +47,11 @@ def joined(call: Call) -> Rule | None:
     return elementwise(call, whole=call.dims("dim", rank), passes="summed")
 
 
+def renormed(call: Call) -> Rule:
+    """renorm: along its dim each slice has its own norm, over all other dims."""
+    return elementwise(call, whole=set(range(len(call.shape))) - call.dims("dim"))
+
+
 ROWS: dict[str, Row] = {
     "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data": along("dim"),
     "cumsum cumprod cummax cummin logcumsumexp": along("dim"),
@@ -57,5 +62,6 @@ ROWS: dict[str, Row] = {
     "split.Tensor split_with_sizes split_with_sizes_copy": along("dim", passes="moved"),
     "constant_pad_nd": padded,
     "repeat": repeated,
+    "renorm": renormed,
     "cat": joined,
 }

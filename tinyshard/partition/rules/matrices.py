@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tinyshard.partition.rule import Rule
-from tinyshard.partition.rules.call import Call, Row, singles, tail
+from tinyshard.partition.rules.call import Call, Row, singles, tail, written
 
 
 def outer(call: Call) -> Rule:
@@ -43,6 +43,7 @@ ROWS: dict[str, Row] = {
     "_linalg_eigh": "... _ _ -> ... _, ... _ _",
     "_linalg_svd": "... _ _ -> ... _ _, ... _, ... _ _",
     "_linalg_check_errors": "... -> ",  # each device checks what it computed
+    "trace": written("_ _ -> ", passes="summed"),  # a block of rows has its diagonal elsewhere
     # several
     "linalg_pinv.atol_rtol_tensor": "... _ _, ..., ... -> ... _ _",
     "linalg_solve_triangular": "... _ _, ... _ _ -> ... _ _",
