@@ -19,6 +19,8 @@
     shapes, settings    eval_shape · threefry_partitionable default_device disable_jit
     processes           process_index process_count local_device_count default_backend
     pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
+    what ran            profiler.trace: a timeline, tables, a file for Perfetto
+    inside a program    debug.print debug.callback debug.inspect_array_sharding debug_nans
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
     errors              errors.ShardingError errors.MappingError ...
@@ -38,6 +40,7 @@ The folders, each importing from those before it; the `__init__` of each is its 
     lax         the public collectives
     random      keys and distributions
     optim       torch's optimizers as functions
+    profiler    what ran, on each device and in the controller
 
 `README.md` beside this file follows three calls through them, file by file.
 
@@ -57,7 +60,7 @@ from tinyshard.core import collector as _collector  # isort: skip
 with _collector.paused_for_imports():
     __import__("torch")
 
-from tinyshard import debug, lax, optim, random, sharding
+from tinyshard import debug, lax, optim, profiler, random, sharding
 from tinyshard.arrays import at as _at
 from tinyshard.arrays.abstract import ShapeDtypeStruct, typeof
 from tinyshard.arrays.array import Array
@@ -77,6 +80,7 @@ from tinyshard.compile import cond as _cond
 from tinyshard.compile import intercept as _intercept
 from tinyshard.compile.compiled import collectives_in
 from tinyshard.core import config, errors, tracebacks, tree
+from tinyshard.core.config import debug_nans
 from tinyshard.core.devices import Device
 from tinyshard.core.errors import (
     AxisNameError,
@@ -88,6 +92,7 @@ from tinyshard.core.errors import (
     ImmutableError,
     MappingError,
     MeshError,
+    NotANumberError,
     OutOfMemoryError,
     RemoteError,
     RuntimeStateError,
@@ -165,6 +170,7 @@ __all__ = [
     "Mesh",
     "MeshError",
     "NamedSharding",
+    "NotANumberError",
     "OutOfMemoryError",
     "P",
     "PartitionSpec",
@@ -188,6 +194,7 @@ __all__ = [
     "custom_jvp",
     "custom_vjp",
     "debug",
+    "debug_nans",
     "default_backend",
     "default_device",
     "device_count",
@@ -224,6 +231,7 @@ __all__ = [
     "pmap",
     "process_count",
     "process_index",
+    "profiler",
     "random",
     "remat",
     "reshard",

@@ -1,22 +1,28 @@
-"""Look at where things are, and why: the pictures and the rules that a learner prints."""
+"""Look at where things are, and why, and into a program that runs: pictures, rules, prints."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import builtins
+import string
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from tinyshard.arrays.array import printable
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import names_of
 from tinyshard.core.layout import Layout
 from tinyshard.draw.text import sharding_text
 from tinyshard.partition.rule_text import OpRules, rules_in
-from tinyshard.sharding import Sharding
+from tinyshard.primitives.effects import CALLBACK, INSPECTED, Call
+from tinyshard.runtime import lifecycle
+from tinyshard.sharding import Sharding, SingleDeviceSharding
 from tinyshard.sharding.base import checked_shape
 from tinyshard.transforms.jit import jit
 
-__all__ = ["rule", "visualize_array_sharding", "visualize_sharding"]
+__all__ = ["callback", "inspect_array_sharding", "print", "rule", "visualize_array_sharding", "visualize_sharding"]
 
 
 __getattr__ = names_of("tinyshard.debug", __all__)
@@ -55,7 +61,7 @@ def visualize_array_sharding(x: Any) -> None:
                 rule="where it lives is decided when the traced function is compiled",
                 try_="return it, and draw the result; or jit(f).lower(...).compile().output_shardings",
             )
-        print(sharding_text(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
+        builtins.print(sharding_text(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
     else:
         raise DtypeError(
             "only an array can be shown",
@@ -96,7 +102,7 @@ def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
             try_="NamedSharding(mesh, P('x')), or ts.debug.visualize_array_sharding(x) for an array",
         )
     global_shape = checked_shape(shape)
-    print(sharding_text(sharding.checked_layout(global_shape), global_shape))
+    builtins.print(sharding_text(sharding.checked_layout(global_shape), global_shape))
 
 
 def _short(value: Any) -> str:
@@ -148,3 +154,146 @@ def rule(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> OpRules:
         return fun(*(next(given) if hasattr(x, "shape") else x for x in args), **kwargs)
 
     return rules_in(jit(called).lower(*operands).graph)
+
+
+def callback(fn: Callable[..., Any], *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+    """Call a Python function with values of a program while it runs, for what it does: to print, note or plot them.
+
+    In jit it gets whole values, in pmap and shard_map it is called for each device with that device's values, by
+    device, in vmap for each example, in grad and jvp in the forward pass, in a loop in each round.
+
+    Args:
+        fn: is called in this process, in the thread that called the program; what it returns is dropped, what it
+            raises is raised there.
+        args: trees, named ones too; a tensor of any shape and dtype arrives as a plain torch.Tensor, all else as it is.
+        ordered: has no effect: calls are always in the order of the program.
+
+    Raises:
+        DtypeError: `fn` cannot be called.
+
+    Communication: each device sends its blocks to this process. A call of the program then waits for its end, where
+        without it would return at once.
+
+    In JAX: values are Arrays; calls may come in any order unless `ordered`, and after the program's call has returned.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> seen = []
+        >>> def f(x):
+        ...     callback(seen.append, x.sum())
+        ...     return x + 1
+        >>> ts.jit(f)(torch.ones(3)), seen
+        (Array([2., 2., 2.], dtype=float32), [tensor(3.)])
+    """
+    if not callable(fn):
+        raise DtypeError("not a function", got=f"{_short(fn)}, a {type(fn).__name__}", try_="ts.debug.callback(fn, x)")
+    leaves, form = tree_flatten((args, kwargs))
+    at = [i for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
+
+    def function(values: Sequence[torch.Tensor]) -> None:
+        given = list(leaves)
+        for i, x in zip(at, values, strict=False):  # without operands there is one that stands for them
+            given[i] = x
+        positional, named = tree_unflatten(given, form)
+        fn(*positional, **named)
+
+    operands = [leaves[i] for i in at]
+    for i in at:
+        leaves[i] = None  # a traced value must not outlive its trace
+    CALLBACK.bind(Call(function), *(operands or [torch.zeros(())]))
+
+
+class _Checked(string.Formatter):
+    """Tells whether a format fits its arguments, without formatting them."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return ""
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return value
+
+    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        first = field_name.partition(".")[0].partition("[")[0]
+        key: Any = int(first) if first.isdigit() else first
+        return self.get_value(key, args, kwargs), key
+
+    def check_unused_args(self, used_args: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        unused = [key for key in [*range(len(args)), *kwargs] if key not in used_args]
+        if unused:
+            raise ValueError(f"debug.print does not print its arguments {', '.join(map(repr, unused))}")
+
+
+def print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
+    """Print values from inside of a program, when it runs.
+
+    In jit whole values, in pmap and shard_map those of each device, by device, in vmap each example, in grad and jvp in
+    the forward pass, in a loop in each round.
+
+    Args:
+        fmt: as for `str.format`: "loss {}", "x = {x}", "{:.3f}".
+        args: what it names, named ones too; tensors are printed as NumPy arrays are.
+        ordered: has no effect: prints are always in the order of the program.
+
+    Raises:
+        ValueError: an argument that `fmt` does not name. IndexError, KeyError: it names one that is not given.
+
+    Communication: each device sends its blocks to this process. A call of the program then waits for its end, where
+        without it would return at once.
+
+    In JAX: prints may come in any order unless `ordered`, and after the program's call has returned.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> def f(x):
+        ...     ts.debug.print("on a device: {}", x)
+        ...     return ts.lax.psum(x, "i")
+        >>> y = ts.pmap(f, axis_name="i")(torch.arange(2.0))
+        on a device: 0.0
+        on a device: 1.0
+    """
+    _Checked().vformat(fmt, args, kwargs)
+
+    def show(*values: Any, **named: Any) -> None:
+        shown = tree_map_only(torch.Tensor, printable, (values, named))
+        builtins.print(fmt.format(*shown[0], **shown[1]))
+
+    callback(show, *args, ordered=ordered, **kwargs)
+
+
+def inspect_array_sharding(value: torch.Tensor, *, callback: Callable[[Sharding], None]) -> None:
+    """Call a function with the sharding of a value: of an Array now, in jit when the program is planned.
+
+    Args:
+        value: an Array or a tensor of any shape and dtype, traced or not.
+        callback: takes the Sharding. Inside of jit it is called once for each program, before that runs; in the body
+            of a loop once for each layout that is tried.
+
+    Raises:
+        MappingError: inside of pmap or shard_map, where a value is one device's block.
+
+    Communication: none.
+
+    In JAX: the same, the sharding being that which XLA has chosen.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> ts.init(devices=2, runtime="local")
+        >>> mesh = ts.make_mesh((2,), ("x",))
+        >>> def f(x):
+        ...     inspect_array_sharding(x.sin(), callback=lambda sharding: builtins.print(sharding.spec))
+        ...     return x
+        >>> y = ts.jit(f)(ts.device_put(torch.zeros(4), ts.NamedSharding(mesh, ts.P("x"))))
+        P('x')
+    """
+
+    def function(values: Sequence[Any]) -> None:
+        x = values[0]
+        if isinstance(x, Sharding):
+            callback(x)
+        else:
+            here = getattr(x, "sharding", None)
+            callback(here if isinstance(here, Sharding) else SingleDeviceSharding(lifecycle.devices()[0]))
+
+    INSPECTED.bind(Call(function), value)

@@ -512,8 +512,8 @@ COMPILE = (
     Fault(
         "only the last product is counted in the operations of a program",
         "tinyshard/compile/cost.py",
-        "flops += times * _flops(part, step)",
-        "flops = times * _flops(part, step)",
+        "flops += times * flops_of(part, step)",
+        "flops = times * flops_of(part, step)",
         ("tests/unit/test_lowering.py::test_costs_are_counted_by_collective_and_axes",),
     ),
     Fault(
@@ -1008,7 +1008,34 @@ FILES = (
     ),
 )
 
+PROFILER = (
+    Fault(
+        "the wait of an exchange counts as exchanging",
+        "tinyshard/profiler/events.py",
+        "return self.end_ns - self.start_ns - self.wait_ns",
+        "return self.end_ns - self.start_ns",
+        ("tests/unit/test_profiler.py::test_the_shares_of_a_device_add_up_to_the_wall_time",),
+    ),
+    Fault(
+        "a device waits in an exchange until it is over",
+        "tinyshard/profiler/joining.py",
+        "min(steps[last].start_ns, steps[i].end_ns) - steps[i].start_ns",
+        "steps[i].end_ns - steps[i].start_ns",
+        (
+            "tests/unit/test_profiler.py::"
+            "test_an_exchange_waits_until_the_last_device_has_started_it_whatever_the_clocks_say",
+        ),
+    ),
+    Fault(
+        "a derivative performs the effects of what it computes again",
+        "tinyshard/core/effects.py",
+        "token = _is_silent.set(True)",
+        "token = _is_silent.set(False)",
+        ("tests/unit/test_debug.py::test_a_print_comes_once_for_each_value",),
+    ),
+)
+
 FAULTS = (
     *CORE, *DRAW, *RUNTIME, *SHARDING, *PARTITION, *ARRAYS, *COMPILE, *DISPATCH, *PRIMITIVES, *RANDOM, *OPTIM, *LAX,
-    *TRANSFORMS, *TOP, *COURSE, *FILES,
+    *TRANSFORMS, *TOP, *COURSE, *FILES, *PROFILER,
 )  # fmt: skip

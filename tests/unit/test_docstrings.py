@@ -18,6 +18,7 @@ MODULES = {
     "ts.lax": ts.lax,
     "ts.mesh_utils": ts.mesh_utils,
     "ts.optim": ts.optim,
+    "ts.profiler": ts.profiler,
     "ts.random": ts.random,
     "ts.sharding": ts.sharding,
     "ts.tree": ts.tree,

@@ -38,7 +38,7 @@ IN_PLACE: dict[str, tuple[Callable[[Any], Any], str]] = {
     "relu": (lambda x: F.relu(x, inplace=True), r"torch\.relu\(x"),
     "a view": (lambda x: x[2:4].add_(1), r"torch\.add\(x"),
     "out=": (lambda x: torch.sin(torch.ones(8), out=x), r"y = torch\.sin"),
-    "an index": (lambda x: x.__setitem__(0, 5), "index_put"),
+    "an index": (lambda x: x.__setitem__(0, 5), "x.at\\[index].set\\(value\\)"),
 }
 
 

@@ -120,7 +120,7 @@ def test_a_start_that_is_called_off_kills_what_it_had_started(hosts: Hosts, come
     links = workers.links()
     assert next(links) is None
     del links
-    facts = {"device": 0, "gpu": None, "count": 1, "collectives": "gloo", "store": None}
+    facts = {"device": 0, "gpu": None, "count": 1, "collectives": "gloo", "store": None, "limit_nbytes": None}
     assert wire.receive(agent)[1:] == ("start", facts)
     assert wire.receive(agent)[1:] == ("kill all", None)
 

@@ -40,6 +40,7 @@ FOLDERS = (
     "lax",
     "random",
     "optim",
+    "profiler",
 )
 MOST_ENTRIES = 18
 MOST_LINES = (350, 300)  # of a file; of one in runtime/

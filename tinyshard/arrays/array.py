@@ -280,11 +280,11 @@ class Array(HasShards, Immutable):
         name = str(self.dtype).removeprefix("torch.")
         if math.prod(self.shape) == 0:
             return f"Array([], shape={tuple(self.shape)}, dtype={name})"
-        body = np.array2string(_printable(self._gather()), separator=", ", prefix="Array(", suffix=f", dtype={name})")
+        body = np.array2string(printable(self._gather()), separator=", ", prefix="Array(", suffix=f", dtype={name})")
         return f"Array({body}, dtype={name})"
 
     def __str__(self) -> str:
-        return str(_printable(self._gather()))
+        return str(printable(self._gather()))
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else format(str(self), spec)
@@ -324,7 +324,7 @@ class Array(HasShards, Immutable):
     _is_own = is_own
 
 
-def _printable(values: torch.Tensor) -> np.ndarray:
+def printable(values: torch.Tensor) -> np.ndarray:
     """NumPy values to print: dtypes that NumPy lacks are shown in float32."""
     lacking = values.dtype == torch.bfloat16 or (values.is_floating_point() and values.dtype.itemsize == 1)
     return (values.float() if lacking else values).numpy()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from tinyshard.core.collectives import COLLECTIVES, nbytes_sent
+from tinyshard.core.collectives import nbytes_sent
 from tinyshard.core.program import CROSSING, Eqn, Program, Value
 from tinyshard.runtime.worker.executor import find_op
 
@@ -133,8 +133,8 @@ def cost_of(program: Program, mesh_axes: Sequence[tuple[str, ...]]) -> Cost:
                 over = step.kwargs.get("axes", range(len(part.axes)))
                 key = (step.op, tuple(name for a in over for name in mesh_axes[a]))
                 _add(traffic.setdefault(key, [0, 0]), times, bytes_sent(part, step))
-            elif step.op != "literal" and step.op not in COLLECTIVES and not step.bodies:
-                flops += times * _flops(part, step)
+            elif step.is_torch_op:
+                flops += times * flops_of(part, step)
         for number, reason in part.reasons:
             _add(gathers.setdefault((reason.op, reason.why), [0, 0]), times, bytes_sent(part, part.steps[number]))
     return Cost(
@@ -170,7 +170,8 @@ def _weight(program: Program) -> tuple[int, int, int]:
     return cost.flops, cost.nbytes, len(program.steps)
 
 
-def _flops(program: Program, step: Eqn) -> int:
+def flops_of(program: Program, step: Eqn) -> int:
+    """Multiplications and additions of one step, by torch's own formulas; 0 for an op that has none there."""
     from torch.utils.flop_counter import flop_registry
 
     op = find_op(step.op)
@@ -184,5 +185,5 @@ def _flops(program: Program, step: Eqn) -> int:
         return torch.empty(meta.shape, dtype=meta.dtype, device="meta")
 
     args, kwargs = tree_map_only(Value, empty, (step.args, step.kwargs))
-    outputs: Any = [empty(Value(n)) for n in step.results if n >= 0]
-    return int(formula(*args, **kwargs, out_val=outputs[0] if len(outputs) == 1 else outputs))
+    made: Any = [empty(Value(n)) for n in step.results if n >= 0]
+    return int(formula(*args, **kwargs, out_val=made[0] if len(made) == 1 else made))

@@ -271,6 +271,8 @@ def call(
     runtime = buffers[0].runtime if buffers else lifecycle.current()
     freed = donated_buffers(operands, buffers, donated) if donated else ()
     outputs = runtime.run(executable.program, buffers, where, guards=not executable.results, donated=freed)
+    if executable.program.checks_nans and outputs:
+        runtime.wait(outputs[0], assignment.devices)
     results: Any = executable.results
     if None in results:
         metas: Any = runtime.describe(outputs, assignment.devices[0])

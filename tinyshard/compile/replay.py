@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tinyshard.compile.tracing import Traced
+from tinyshard.core.effects import silenced
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import primitive_of
 
@@ -110,8 +111,9 @@ def gradients(
     cotangents: Sequence[torch.Tensor],
 ) -> Sequence[torch.Tensor]:
     """The gradients of the `wanted` inputs, from those of some `results`, all by their numbers."""
-    pull: Any = torch.func.vjp(_of_some(function, inputs, wanted, results), *(inputs[i] for i in wanted))[1]
-    return tuple(pull(tuple(cotangents)))
+    with silenced():
+        pull: Any = torch.func.vjp(_of_some(function, inputs, wanted, results), *(inputs[i] for i in wanted))[1]
+        return tuple(pull(tuple(cotangents)))
 
 
 def tangents(
@@ -123,7 +125,8 @@ def tangents(
 ) -> Sequence[torch.Tensor]:
     """The tangents of some `results`, from those `given` of the `moved` inputs, all by their numbers."""
     alone, primals = _of_some(function, inputs, moved, results), tuple(inputs[i] for i in moved)
-    return tuple(torch.func.jvp(alone, primals, tuple(given))[1])
+    with silenced():
+        return tuple(torch.func.jvp(alone, primals, tuple(given))[1])
 
 
 def _of_some(

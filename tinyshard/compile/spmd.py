@@ -25,10 +25,11 @@ from tinyshard.compile.executable import (
 from tinyshard.compile.look_ahead import LookAhead
 from tinyshard.compile.trace_errors import unknown_shape_error
 from tinyshard.core import collector
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.evaluate import Interpreter, evaluate, line_of
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.primitive import bound_in, primitive_of
 from tinyshard.core.program import Builder, Value
+from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import deferred, partitioner
@@ -41,6 +42,7 @@ aten = torch.ops.aten
 Goal = tuple[Layout, Layout | None]  # a layout, and the same on the program's axes, None if they cannot say it
 
 
+@spanned("plan", lambda graph, *_: _ops_in_words(graph))
 @in_trace_thread(collector.paused)
 def compile_graph(
     graph: torch.fx.GraphModule,
@@ -67,7 +69,7 @@ def compile_graph(
         assignment, inputs, [*(layout for _, layout in targets), *wanted], [layout for _, layout in required]
     )
     asked = zip([*required, *targets], [*musts, *written[: len(targets)]], strict=True)
-    walk = Partitioner(builder, {node: (layout, on_axes) for (node, layout), on_axes in asked})
+    walk = Partitioner(builder, {node: (layout, on_axes) for (node, layout), on_axes in asked}, assignment)
     results = evaluate(graph, walk, variables, walk.values)
     results = results if isinstance(results, list | tuple) else [results]
     finals = iter(zip(wanted, written[len(targets) :], strict=True))
@@ -84,6 +86,11 @@ def compile_graph(
     return replace(close_program(builder, assignment, variables, done), gaps=gaps)
 
 
+def _ops_in_words(graph: torch.fx.GraphModule) -> str:
+    ops = [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+    return ops[0] if len(ops) == 1 else f"{len(ops)} ops"
+
+
 def _rank(node: torch.fx.Node) -> int:
     value = node.meta["val"]
     return value.dim() if isinstance(value, torch.Tensor) else 0
@@ -98,12 +105,14 @@ class Partitioner(Interpreter):
     Attributes:
         builder: the program.
         goals: for each node of a primitive the layout that it asked for.
+        assignment: where the program will run.
         values: what each node became.
     """
 
-    def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal]) -> None:
+    def __init__(self, builder: Builder, goals: Mapping[torch.fx.Node, Goal], assignment: DeviceAssignment) -> None:
         self.builder = builder
         self.goals = goals
+        self.assignment = assignment
         self.values: dict[torch.fx.Node, Any] = {}
         self._ahead = LookAhead(builder.axes, self.values)
 
@@ -114,6 +123,7 @@ class Partitioner(Interpreter):
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
+        self.builder.where = line_of(node)
         if op is aten.as_strided.default:
             check_traced(node.args, node.kwargs)
         if self._combined(node):
@@ -139,7 +149,6 @@ class Partitioner(Interpreter):
 
     def _applied(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
-        self.builder.where = node.meta.get("custom", {}).get("where")
         try:
             outputs: Sequence[Any] = partitioner.apply(self.builder, op, args, kwargs)
         except partitioner.UnknownShape as error:
@@ -171,7 +180,7 @@ class Partitioner(Interpreter):
 
     def within(self, builder: Builder) -> Partitioner:
         """A walk over the graph of a body, whose program is another one on the same axes."""
-        return Partitioner(builder, self.goals)
+        return Partitioner(builder, self.goals, self.assignment)
 
     # ---- values, for this walk and for the rules of primitives ------------------------------------------------
 

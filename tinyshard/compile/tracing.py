@@ -37,6 +37,7 @@ from tinyshard.core.current_trace import recording, this_thread
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
+from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interruption
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import PACKAGE, TORCH
@@ -134,6 +135,7 @@ def _line_of(error: BaseException) -> Where | None:
     return Where(frames[-1].filename, frames[-1].lineno or 0) if frames else None
 
 
+@spanned("trace", lambda roots, *_: _name_of(roots))
 @in_trace_thread(in_turn, collector.paused, process_kept)
 def trace(
     roots: Sequence[Any],
@@ -174,7 +176,7 @@ def trace(
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     recorder = Recorder(fake, types)
     result: list[Any] = []
-    name = getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
+    name = _name_of(roots)
 
     def flat(*stand_ins: torch.Tensor) -> list[torch.Tensor]:
         recorder.note_made(stand_ins)
@@ -243,6 +245,10 @@ def trace(
     return Traced(graph, tuple(metas), closed, outputs, tree, kept, recorder.custom_derivative, modes, shardings)
 
 
+def _name_of(roots: Sequence[Any]) -> str:
+    return getattr(roots[0], "__name__", type(roots[0]).__name__) if roots else "a function"
+
+
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
     """Without the trace and the levels of torch.func that run around it."""
@@ -299,10 +305,13 @@ def drop_dead_code(module: torch.fx.GraphModule) -> None:
 
 def _stays(node: torch.fx.Node) -> bool:
     """Whether a node stays though nothing uses its result."""
-    if node.op in ("placeholder", "output") or has_effect(node.target):
-        return True
+    return node.op in ("placeholder", "output") or acts(node)
+
+
+def acts(node: torch.fx.Node) -> bool:
+    """Whether the op of a node is called for what it does, as a check of values is."""
     primitive = primitive_of(node.target)
-    return primitive is not None and primitive.has_effect(node.args)
+    return has_effect(node.target) or (primitive is not None and primitive.has_effect(node.args))
 
 
 def closed_names(traced: Traced) -> list[str]:

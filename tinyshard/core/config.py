@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -11,7 +13,7 @@ from tinyshard.core.devices import Device
 from tinyshard.core.errors import UnknownFlagError
 from tinyshard.core.ints import as_int
 
-__all__ = ["FLAGS", "UnknownFlagError", "update"]
+__all__ = ["FLAGS", "UnknownFlagError", "debug_nans", "update"]
 
 
 class Flag(NamedTuple):
@@ -43,6 +45,7 @@ FLAGS: dict[str, Flag] = {
         "shard_map and pmap compare the blocks of a result that out_specs or out_axes call the same",
         changes_programs=True,
     ),
+    "debug_nans": Flag(False, "an op that makes a NaN raises, where it is and on its device", changes_programs=True),
     "default_device": Flag(
         None, "where values live that are not placed; None: on the first one", changes_programs=True, kind=Device
     ),
@@ -57,7 +60,7 @@ FLAGS: dict[str, Flag] = {
 
 # what `set_mesh` made current; no ContextVar: a notebook may run each cell in a context of its own
 mesh: list[Any] = [None]
-_values: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items()}
+values: dict[str, Any] = {name: flag.default for name, flag in FLAGS.items()}
 _CHANGE_PROGRAMS = tuple(name for name, flag in FLAGS.items() if flag.changes_programs)
 
 
@@ -81,7 +84,7 @@ def update(name: str, value: Any) -> None:
     kind: type = FLAGS[name].kind or type(FLAGS[name].default)
     choices = FLAGS[name].choices
     if value is None and FLAGS[name].kind is not None:
-        _values[name] = value
+        values[name] = value
         return
     if choices and value not in choices:
         raise UnknownFlagError(f"{name!r} takes {' or '.join(map(repr, choices))}", got=repr(value))
@@ -94,18 +97,49 @@ def update(name: str, value: Any) -> None:
         )
     if isinstance(value, int) and kind is int and value < 1:
         raise UnknownFlagError(f"{name!r} is a positive int", got=repr(value))
-    _values[name] = value
+    values[name] = value
+
+
+@contextlib.contextmanager
+def debug_nans(value: bool = True) -> Iterator[None]:
+    """A block in which an op that makes a NaN raises, on the line that called it; or in which it does not.
+
+    Args:
+        value: whether. Outside of blocks it is the flag "debug_nans", `ts.config.update("debug_nans", True)`.
+
+    Returns:
+        A context manager.
+
+    Raises:
+        NotANumberError: a call made a NaN; it names the op, its line, and the devices that made
+            the NaN, and is a FloatingPointError. A call waits for its end then, and every op's result is looked at.
+
+    Communication: none; programs are planned once more for it.
+
+    In JAX: the block is for the thread that enters it; here for all threads.
+
+    Example:
+        >>> with debug_nans():
+        ...     read("debug_nans")
+        True
+    """
+    before = read("debug_nans")
+    update("debug_nans", value)
+    try:
+        yield
+    finally:
+        update("debug_nans", before)
 
 
 def read(name: str) -> Any:
     """The value of a flag."""
-    return _values[name]
+    return values[name]
 
 
 def key() -> tuple[Any, ...]:
     """What changes programs: flags, the current mesh, and torch's default dtype and its autocast."""
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    return (*map(_values.__getitem__, _CHANGE_PROGRAMS), mesh[0], torch.get_default_dtype(), autocast)
+    return (*map(values.__getitem__, _CHANGE_PROGRAMS), mesh[0], torch.get_default_dtype(), autocast)
 
 
 for _name, _flag in FLAGS.items():

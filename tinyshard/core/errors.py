@@ -20,6 +20,7 @@ __all__ = [
     "KeyReuseError",
     "MappingError",
     "MeshError",
+    "NotANumberError",
     "OutOfMemoryError",
     "RemoteError",
     "RuntimeStateError",
@@ -126,6 +127,10 @@ class CollectiveTimeoutError(RemoteError):
 
 class OutOfMemoryError(RemoteError):
     """A device has no memory for a value; the message lists what is alive there."""
+
+
+class NotANumberError(RemoteError, FloatingPointError):
+    """An op made a NaN on a device, with the flag `debug_nans`; the message names the op, its line and the device."""
 
 
 class DeviceLostError(RemoteError):

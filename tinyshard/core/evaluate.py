@@ -39,6 +39,11 @@ class Interpreter:
         return several[position]
 
 
+def line_of(node: torch.fx.Node) -> Any:
+    """The user's line that called the op of a node; None if it is not known."""
+    return node.meta.get("custom", {}).get("where")
+
+
 def evaluate(
     module: torch.fx.GraphModule,
     interpreter: Interpreter,

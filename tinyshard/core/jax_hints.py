@@ -43,7 +43,6 @@ NAMES: dict[str, dict[str, str]] = {
         "pjit": "ts.jit(f, in_shardings=..., out_shardings=...)",
         "distributed": "ts.init(hosts=...)",
         "pure_callback": "a function of its own on ts.device_get(x), between two calls of jit",
-        "debug_nans": "torch.isfinite(x).all(), of what a function returns",
         "named_scope": "nothing: errors and texts name the user's own lines",
         "named_call": "nothing: errors and texts name the user's own lines",
         "ensure_compile_time_eval": "the value itself, computed before the traced function",
@@ -69,10 +68,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_OF_DTENSOR,
     },
     "tinyshard.debug": {
-        "print": "print(x) outside of jit; inside it shows shape and dtype, once for each trace",
-        "callback": "a function of its own on ts.device_get(x), between two calls of jit",
         "breakpoint": "breakpoint(); inside of jit it stops once for each trace, and values have a shape and a dtype",
-        "inspect_array_sharding": "x.sharding, of what a function returns",
     },
     "tinyshard.lax": {
         "select": "torch.where",

@@ -21,7 +21,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from tinyshard.core import config
 from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.effects import Site
 from tinyshard.core.types import ShapedType
 
 T = TypeVar("T")
@@ -55,7 +57,7 @@ class Eqn:
     """One op or collective.
 
     Attributes:
-        op: "aten.add.Tensor", the name of a collective, "literal", or control flow: "scan".
+        op: "aten.add.Tensor", the name of a collective, "literal", "effect", or control flow: "scan".
         args: Values, numbers, dtypes, and lists of these.
         kwargs: likewise, by name.
         results: numbers of the values it makes; -1 for a result that is None.
@@ -67,6 +69,11 @@ class Eqn:
     kwargs: dict[str, Any]
     results: tuple[int, ...]
     bodies: tuple[Program, ...] = ()
+
+    @property
+    def is_torch_op(self) -> bool:
+        """Whether an op of torch's registry computes it; else it is a collective, a literal, an effect or a loop."""
+        return "." in self.op
 
     @property
     def communicates(self) -> bool:
@@ -104,6 +111,9 @@ class Program:
         default_dtype: torch's default dtype when it was made, which decides what ops make of ints and Python floats.
         number: tells programs apart, so that each is sent to a worker once.
         foreign: ops that workers may not know, each with the user's line; None where that is the line of the call.
+        lines: for each step the user's line that called its op; None where that is the line of the call.
+        effects: of its steps and of those in bodies; on a device their numbers.
+        checks_nans: whether a step that makes a NaN raises.
         communicates: whether any step exchanges data between devices.
         largest_nbytes: size of its largest value; infinite where only running tells.
     """
@@ -118,6 +128,9 @@ class Program:
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
     number: int = field(default_factory=itertools.count(1).__next__, compare=False)
     foreign: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
+    lines: tuple[Any, ...] = field(default=(), compare=False)
+    effects: tuple[Site, ...] = field(default=(), compare=False)
+    checks_nans: bool = field(default_factory=lambda: config.values["debug_nans"])
     communicates: bool = field(init=False, compare=False)
     largest_nbytes: float = field(init=False, compare=False)
 
@@ -154,6 +167,8 @@ class Builder:
         copies: values that were already brought to another layout, so that two ops share one exchange.
         reasons: why a step gathers an operand, by its position among the steps.
         foreign: ops that workers may not know, with the user's line of the first step of each.
+        lines: for each step what `where` was.
+        effects: of the steps so far.
         where: the user's line that called the op which is being written; None outside of a trace.
     """
 
@@ -167,6 +182,8 @@ class Builder:
     copies: dict[Any, Any] = field(default_factory=dict)
     reasons: dict[int, Reason] = field(default_factory=dict)
     foreign: dict[str, Any] = field(default_factory=dict)
+    lines: list[Any] = field(default_factory=list)
+    effects: list[Site] = field(default_factory=list)
     where: Any = None
 
     def input(self, meta: ShapedType) -> int:
@@ -191,7 +208,10 @@ class Builder:
             self.foreign.setdefault(op, self.where)
         for inner, where in itertools.chain.from_iterable(body.foreign for body in bodies):
             self.foreign.setdefault(inner, where)
+        self.effects += itertools.chain.from_iterable(body.effects for body in bodies)
         self.steps.append(Eqn(op, tuple(args), dict(kwargs or {}), results, bodies))
+        # one object for a run of equal lines: the program is sent with them
+        self.lines.append(self.lines[-1] if self.lines and self.lines[-1] == self.where else self.where)
         return results
 
     def literal(self, values: torch.Tensor) -> int:
@@ -218,4 +238,9 @@ class Builder:
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""
         parts = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
-        return Program(self.devices, self.axes, self.num_inputs, *parts, foreign=tuple(self.foreign.items()))
+        beside: dict[str, Any] = {
+            "foreign": tuple(self.foreign.items()),
+            "lines": tuple(self.lines),
+            "effects": tuple(self.effects),
+        }
+        return Program(self.devices, self.axes, self.num_inputs, *parts, **beside)

@@ -22,6 +22,7 @@ from tinyshard.arrays.views import remember
 from tinyshard.compile.capture import written
 from tinyshard.compile.executable import DeviceAssignment, Executable, assignment_of, call, spec_of
 from tinyshard.compile.spmd import compile_graph
+from tinyshard.core import config
 from tinyshard.core.current_trace import this_thread
 from tinyshard.core.device_dtypes import check_holdable
 from tinyshard.core.errors import DtypeError, StatefulRandomError, TracedValueError
@@ -122,7 +123,12 @@ def _executable(
     op: Any, args: Any, kwargs: Any, operands: Sequence[torch.Tensor], assignment: DeviceAssignment
 ) -> Executable:
     """The executable for operands of these shapes and layouts: kept, or made now."""
-    cache_key = (_key(args, assignment), _key(kwargs, assignment), torch.get_default_dtype())
+    cache_key = (
+        _key(args, assignment),
+        _key(kwargs, assignment),
+        torch.get_default_dtype(),
+        config.values["debug_nans"],
+    )
     mesh = assignment.mesh
     typed = mesh if mesh is not None and mesh.is_explicit and explicit.follows_operands() else None
     key = (op, assignment.platform, assignment.devices, typed, *cache_key)

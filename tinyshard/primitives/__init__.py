@@ -7,6 +7,7 @@ scan                 a loop with one traced body: its graph, and how many rounds
 branching            a while loop, and branches: control flow that asks for a value
 call                 a function whose gradient is not that of its ops: checkpoint, custom_vjp, custom_jvp
 name                 a value under a name, for a policy of checkpoint
+effects              a function that the controller calls with values while the program runs, as to print them
 varying              whether its results are the same along the axes that out_specs leave out
 random_bits          the op that draws: a key and a shape go in, each element is made of its own counter
 sharded_draws        draws on many devices: each makes its own block, in the layout of the first consumer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.function_overrides.memory import check_traced
 from tinyshard.core import config
 from tinyshard.core.collectives import group_positions
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.effects import silenced
+from tinyshard.core.evaluate import Interpreter, evaluate, line_of
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Builder, Value
 from tinyshard.partition.op_table import ALIASES, INSTEAD
@@ -67,7 +69,8 @@ def inline(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[
     Returns:
         The numbers of its results, on their shards.
     """
-    numbers = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
+    with silenced() if region.is_silent else contextlib.nullcontext():
+        numbers = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
     if config.read("check_replicated"):
         compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), numbers)
     return numbers
@@ -85,6 +88,7 @@ class Inliner(Interpreter):
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
+        self.builder.where = line_of(node)
         primitive = primitive_of(op)
         if primitive is not None:
             result = primitive.inline(self, node, args, kwargs)
@@ -102,7 +106,6 @@ def _local(builder: Builder, node: torch.fx.Node, op: Any, args: Any, kwargs: di
         check_traced(node.args, node.kwargs)
     op = INSTEAD.get(op, op)
     value = node.meta.get("val")
-    builder.where = node.meta.get("custom", {}).get("where")
     if needs_contiguous(op):
         args = tree_map_only(Value, lambda x: _contiguous(builder, x), args)
     # an op that is called for what it does makes none: `_linalg_check_errors` raises where a matrix is singular

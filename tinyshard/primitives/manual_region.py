@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyshard.compile.capture import has_effect
-from tinyshard.compile.tracing import Traced
+from tinyshard.compile.tracing import Traced, acts
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType
@@ -28,6 +27,7 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         ins: the layout of each input, on the mesh's axes; what it closes over is whole.
         outs: the layout of each result.
+        is_silent: it computes a region again, whose effects were performed before.
         derived: what was made of it: its handle, its entry of the trace cache, its derivatives.
     """
 
@@ -35,6 +35,7 @@ class ManualRegion:
     mesh: Mesh
     ins: tuple[Layout, ...]
     outs: tuple[Layout, ...]
+    is_silent: bool = False
     derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -52,7 +53,7 @@ class ManualRegion:
     @property
     def has_effect(self) -> bool:
         """Whether an op of its graph is called for what it does, as a check of values is."""
-        return any(has_effect(node.target) for node in self.traced.graph.graph.nodes)
+        return any(map(acts, self.traced.graph.graph.nodes))
 
     @property
     def asks(self) -> bool:

@@ -21,6 +21,8 @@ worker/               a device: one process
     flow              loops and branches: programs that a step runs, in rounds
     executor          prepares a Program to run
     memory            what the device holds, counted and limited
+    recording         what a device records while a trace of ts.profiler is on
+    nans              what the flag debug_nans adds to a step
     kernels           faster functions for some ops
     files             steps that write a device's blocks to a file and read them
     gpu               what is done otherwise on a GPU
@@ -60,7 +62,7 @@ failure               a failure on a device, as text
 forks                 what a child closes that user code forks from the controller
 standard_descriptors  0, 1 and 2 are open before the runtime opens others
 local                 all devices in this process: the oracle of the tests
-lockstep              the steps of a program for all of them
+lockstep              one call there, step by step for all devices
 options               what init may be told, checked
 prepared              devices that can be started
 lifecycle             which devices there are: init, devices, shutdown, the runtime in use

@@ -19,7 +19,9 @@ NO_MEMORY = errno.ENOMEM
 # exit code of a device whose GPU computes nothing any more, as after an index out of range
 GPU_FAILED = errno.EIO
 _MAX_FRAMES = 4
-_OWN_LOOP = ("loop.py", "steps.py", "local.py", "lockstep.py", "executor.py", "memory.py")
+_OWN_LOOP = (
+    "loop.py", "steps.py", "recording.py", "nans.py", "local.py", "lockstep.py", "executor.py", "memory.py",
+)  # fmt: skip
 _RUNTIME = str(Path(__file__).resolve().parent) + os.sep
 _FOLDERS = (
     os.path.dirname(os.path.dirname(os.path.abspath(torch.__file__))) + os.sep,
@@ -39,6 +41,7 @@ class Failure:
         frames: the device's frames inside the runtime's loop, outermost first.
         lost: how the device's process ended; empty if it lives.
         interrupt: the line at which the call was cancelled; empty if it was not.
+        line: the user's line that called the op; None where that is the line that dispatched the call.
     """
 
     device: int = field(compare=False)
@@ -47,13 +50,14 @@ class Failure:
     frames: str
     lost: str = ""
     interrupt: str = ""
+    line: Any = None
 
 
-def failure_of(device: int, call: str, error: BaseException) -> Failure:
-    """The failure of a step that raised `error`; `call` is from `ReadyStep.describe`."""
+def failure_of(device: int, call: str, error: BaseException, line: Any = None) -> Failure:
+    """The failure of a step that raised `error`; `call` is from `ReadyStep.describe`, `line` from the step."""
     stack = [f for f in traceback.extract_tb(error.__traceback__) if not _is_loop(f.filename)]
     frames = "\n".join(_frame_line(f) for f in stack[-_MAX_FRAMES:])
-    return Failure(device, call, f"{type(error).__name__}: {error}".strip(), frames)
+    return Failure(device, call, f"{type(error).__name__}: {error}".strip(), frames, line=line)
 
 
 def _is_loop(file: str) -> bool:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import copy
 import itertools
+import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -17,10 +19,13 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.devices import Device
+from tinyshard.core.effects import Effects
 from tinyshard.core.errors import RuntimeStateError
 from tinyshard.core.program import Program
+from tinyshard.core.spans import current_log
 from tinyshard.core.torch_state import default_keys
 from tinyshard.core.types import ShapedType, default_dtype
+from tinyshard.runtime.collectives.base import MOST_HANDED
 from tinyshard.runtime.controller.lineage import Buffer, Run, Where, add_check, ancestry, input_runs, settle
 from tinyshard.runtime.controller.refs import Buffers, Wanted, by_devices, put_together
 from tinyshard.runtime.controller.remote_errors import error_of
@@ -28,6 +33,7 @@ from tinyshard.runtime.failure import failure_of
 from tinyshard.runtime.lockstep import Lockstep
 from tinyshard.runtime.worker.executor import ReadyProgram, make_ready
 from tinyshard.runtime.worker.memory import Memory
+from tinyshard.runtime.worker.recording import Recording
 
 
 class LocalRuntime:
@@ -53,7 +59,8 @@ class LocalRuntime:
         self._watches: dict[int, weakref.ref[Program]] = {}  # which end with this runtime, as finalizers would not
         self._closed = False
         self._memories = [] if limit_nbytes is None else [Memory(limit_nbytes) for _ in self.devices]
-        self._lockstep = Lockstep(count, self._memories)
+        self._recordings: list[Recording] = []  # while a trace is on, one for each device
+        self._handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in self.devices]
 
     def put(self, blocks: dict[int, Tensor], where: Where) -> Buffer:
         """Give a block to each device."""
@@ -97,9 +104,13 @@ class LocalRuntime:
         numbers = [b.number for b in inputs]
         for buffer in donated:
             buffer.delete()
+        log, start_ns = current_log(), time.monotonic_ns()
         with torch.no_grad(), default_keys(), default_dtype(program.default_dtype):
-            self._execute(ready, run, numbers, [b.number for b in buffers], [b.number for b in donated])
+            effects = self._execute(ready, run, numbers, [b.number for b in buffers], [b.number for b in donated])
         settle(run)
+        if log is not None:
+            log.note("dispatch", "", start_ns, (run, program))
+        effects.perform(is_over=True)
         if guards:
             for buffer in inputs:
                 add_check(buffer.run, run)
@@ -107,7 +118,7 @@ class LocalRuntime:
 
     def _execute(
         self, ready: ReadyProgram, run: Run, inputs: list[int], outputs: list[int], donated: list[int]
-    ) -> None:
+    ) -> Effects:
         devices = ready.program.devices
         extra = [None] * (ready.size - len(inputs))
         values: list[list[Any]] = [[self._stores[d].get(i) for i in inputs] + extra for d in devices]
@@ -117,13 +128,15 @@ class LocalRuntime:
         ):
             memory.hold(row)
         self._free(devices, donated)
-        self._lockstep.run(ready, run, values, failed, range(len(devices)))
+        call = Lockstep(run, ready, failed, self._handed, self._memories, self._recordings)
+        call.run(ready, values)
         for position, device in enumerate(devices):
             for number, slot in zip(outputs, ready.program.outputs, strict=True):
                 if position not in failed and values[position][slot] is not None:
                     self._keep(device, number, values[position][slot])
             if self._memories:
                 self._memories[device].let_go(values[position])
+        return call.effects
 
     def fetch(self, buffer: Buffer, device_ids: Sequence[int]) -> dict[int, Tensor]:
         """The blocks on these devices. Raises RemoteError if they could not be computed."""
@@ -161,10 +174,20 @@ class LocalRuntime:
         self._drop_released()
         return len(self._stores[device])
 
+    def record(self) -> dict[int, int]:
+        """Record the steps of all devices from now on. By device, how far its clock is ahead: not at all."""
+        self._recordings = [Recording() for _ in self.devices]
+        return dict.fromkeys(range(len(self.devices)), 0)
+
+    def recorded(self, within_s: float) -> dict[int, tuple[bytes, int] | None]:
+        """End the recording. By device its records, and how many have gone."""
+        recordings, self._recordings = self._recordings, []
+        return {device: recording.taken() for device, recording in enumerate(recordings)}
+
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
         """The collectives of each device since the last call of this: (name, group size, operand bytes)."""
-        answer = {device: list(handed) for device, handed in enumerate(self._lockstep.handed)}
-        for handed in self._lockstep.handed:
+        answer = {device: list(handed) for device, handed in enumerate(self._handed)}
+        for handed in self._handed:
             handed.clear()
         return answer
 

@@ -1,7 +1,8 @@
-"""The steps of a program for all devices in this process: step by step, in lockstep."""
+"""One call of a program, run for all its devices in this process, step by step in lockstep."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,99 +11,150 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.effects import EFFECT, Effects
 from tinyshard.core.types import ShapedType
-from tinyshard.runtime.collectives.base import MOST_HANDED, Request
+from tinyshard.runtime.collectives.base import Request
 from tinyshard.runtime.controller.lineage import Run
 from tinyshard.runtime.failure import failure_of
+from tinyshard.runtime.worker import nans
 from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep, zeros_for
 from tinyshard.runtime.worker.memory import Memory
+from tinyshard.runtime.worker.recording import NO_EXCHANGE, Recording
+
+Rows = list[list[Any]]  # by position of a device, the values of a program
+_UNRECORDED = contextlib.nullcontext()
 
 
 class Lockstep:
-    """Runs the steps of programs.
+    """One call.
 
     Args:
-        count: number of devices.
+        run: the call.
+        ready: its program.
+        failed: the positions of the devices that have failed before.
+        handed: by device, the collectives of late: (name, group size, operand bytes).
         memories: by device, what counts its memory; none where that is not limited.
+        recordings: while a trace is on, one for each device; else none.
 
     Attributes:
-        handed: by device, the collectives of late: (name, group size, operand bytes).
+        effects: what the devices have sent for the program's effects.
     """
 
-    def __init__(self, count: int, memories: Sequence[Memory]) -> None:
-        self.handed: list[deque[tuple[str, int, int]]] = [deque(maxlen=MOST_HANDED) for _ in range(count)]
-        self._memories = memories
-
-    def _memory_of(self, run: Run, positions: Sequence[int]) -> list[tuple[int, Memory]]:
-        """Of these positions, what counts the memory of their devices."""
-        return [(p, self._memories[run.devices[p]]) for p in positions] if self._memories else []
-
-    def run(
-        self, ready: ReadyProgram, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
+    def __init__(
+        self,
+        run: Run,
+        ready: ReadyProgram,
+        failed: set[int],
+        handed: Sequence[deque[tuple[str, int, int]]],
+        memories: Sequence[Memory],
+        recordings: Sequence[Recording],
     ) -> None:
+        self.effects = Effects(ready.program.effects, run.devices)
+        self._run = run
+        self._failed = failed
+        self._handed = handed
+        self._memories = memories
+        self._recordings = recordings
+        self._exchanges = 0  # so far
+
+    def _memory_of(self, positions: Sequence[int]) -> list[tuple[int, Memory]]:
+        """Of these positions, what counts the memory of their devices."""
+        return [(p, self._memories[self._run.devices[p]]) for p in positions] if self._memories else []
+
+    def run(self, ready: ReadyProgram, rows: Rows) -> None:
+        """Run the call's program."""
+        for device in self._run.devices if self._recordings else ():
+            self._recordings[device].begin(self._run.number)
+        self._steps(ready, rows, range(len(rows)))
+
+    def _steps(self, ready: ReadyProgram, rows: Rows, positions: Sequence[int]) -> None:
         """Run the steps of a program for the devices at these positions: for all, if they communicate."""
-        for step in ready.steps:
-            memories = self._memory_of(run, positions)
+        memories = self._memory_of(positions)
+        for number, step in enumerate(ready.steps):
             for position, memory in memories:
-                if position not in failed:
+                if position not in self._failed:
                     try:
                         memory.check(step.makes_nbytes)
                     except MemoryError as error:
-                        _fail(run, step, values, failed, [position], error)
-            self._step(step, run, values, failed, positions)
+                        self._fail(step, rows, [position], error)
+            self._step(ready, number, rows, positions)
             for position, memory in memories:
-                row = values[position]
-                if step.flow is None and position not in failed:
+                row = rows[position]
+                if step.flow is None and position not in self._failed:
                     memory.hold(row[slot] for slot in step.results if slot >= 0)
                 try:  # of results whose size was not known before
                     memory.check()
                 except MemoryError as error:
-                    _fail(run, step, values, failed, [position], error)
+                    self._fail(step, rows, [position], error)
                 memory.let_go(row[slot] for slot in step.dead)
             for position in positions:
                 for slot in step.dead:
-                    values[position][slot] = None
+                    rows[position][slot] = None
 
-    def _step(
-        self, step: ReadyStep, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
-    ) -> None:
-        if step.request is not None:
-            try:
-                self._collective(step.request, step, values, failed, positions)
-            except Exception as error:
-                _fail(run, step, values, failed, positions, error)
-            return
+    def _step(self, ready: ReadyProgram, number: int, rows: Rows, positions: Sequence[int]) -> None:
+        step = ready.steps[number]
         if step.flow is not None:
             together = [positions] if step.step.communicates else [[p] for p in positions]
             for some in together:
-                self._rounds(step, run, values, failed, some)
-            return
-        assert step.call is not None
-        for position in positions:
-            if position in failed:
-                continue
-            try:
-                for slot, result in zip(step.results, step.call(values[position]), strict=False):
-                    if slot >= 0:
-                        values[position][slot] = result
-            except Exception as error:
-                _fail(run, step, values, failed, [position], error)
+                self._rounds(step, rows, some)
+        elif step.request is not None:
+            with self._recorded(ready, number, positions):
+                self._exchange(ready, step, rows, positions)
+        else:
+            for position in positions:
+                if position not in self._failed:
+                    with self._recorded(ready, number, [position]):
+                        self._op(step, rows, position)
 
-    def _rounds(
-        self, step: ReadyStep, run: Run, values: list[list[Any]], failed: set[int], positions: Sequence[int]
-    ) -> None:
+    def _recorded(self, ready: ReadyProgram, number: int, positions: Sequence[int]) -> Any:
+        """A block that is a step of a program on the devices at these positions."""
+        if not self._recordings:
+            return _UNRECORDED
+        exchange = NO_EXCHANGE
+        if ready.steps[number].step.communicates:
+            exchange, self._exchanges = self._exchanges, self._exchanges + 1
+        recorded = contextlib.ExitStack()
+        for position in positions:
+            recording = self._recordings[self._run.devices[position]]
+            recorded.enter_context(recording.step(ready.program.number, number, exchange))
+        return recorded
+
+    def _op(self, step: ReadyStep, rows: Rows, position: int) -> None:
+        assert step.call is not None
+        try:
+            if step.step.op == EFFECT:
+                operands, site = step.step.args
+                blocks = [rows[position][x.number].clone() for x in operands]
+                self.effects.take(self._run.devices[position], site, blocks)
+                return
+            for slot, result in zip(step.results, step.call(rows[position]), strict=False):
+                if slot >= 0:
+                    rows[position][slot] = result
+        except Exception as error:
+            self._fail(step, rows, [position], error)
+
+    def _exchange(self, ready: ReadyProgram, step: ReadyStep, rows: Rows, positions: Sequence[int]) -> None:
+        assert step.request is not None
+        try:
+            self._collective(step.request, step, rows, positions)
+            if ready.program.checks_nans:
+                nans.check(step.step.op, [rows[p][step.results[0]] for p in positions])
+        except Exception as error:
+            self._fail(step, rows, positions, error)
+
+    def _rounds(self, step: ReadyStep, rows: Rows, positions: Sequence[int]) -> None:
         """Run a step of control flow for these devices in lockstep."""
         assert step.flow is not None
-        flows = {p: step.flow(values[p]) for p in positions}
+        failed, flows = self._failed, {p: step.flow(rows[p]) for p in positions}
 
         def tried(position: int, does: Callable[..., Any], *args: Any) -> Any:
             try:
                 return does(*args)
             except Exception as error:
-                _fail(run, step, values, failed, [position], error)
+                self._fail(step, rows, [position], error)
                 return None
 
-        memories = self._memory_of(run, positions)
+        memories = self._memory_of(positions)
         before: dict[int, list[Any]] = {}  # the values of the last round, of which the carry is in use
         stacks = {p: () if p in failed else tried(p, flow.begin) or () for p, flow in flows.items()}
         for p, memory in memories:
@@ -115,34 +167,30 @@ class Lockstep:
             bodies = [made[0] for made in following.values() if made is not None]
             if not bodies:
                 break
-            rows: list[list[Any]] = [[]] * len(values)
+            within: Rows = [[]] * len(rows)
             for p, made in following.items():
-                rows[p] = made[1]
+                within[p] = made[1]
             for p, memory in memories:
-                memory.hold(rows[p])
+                memory.hold(within[p])
                 memory.let_go(before.get(p, ()))
-                before[p] = rows[p]
-            self.run(bodies[0], run, rows, failed, positions)
+                before[p] = within[p]
+            self._steps(bodies[0], within, positions)
             for p, flow in flows.items():
-                tried(p, flow.take, rows[p], p in failed)
+                tried(p, flow.take, within[p], p in failed)
         for p, flow in flows.items():
             results = None if p in failed else tried(p, flow.results)
             for slot, result in zip(step.results, results or (), strict=False):
-                values[p][slot] = result
+                rows[p][slot] = result
         for p, memory in memories:
-            memory.hold(() if p in failed else [values[p][slot] for slot in step.results])
+            memory.hold(() if p in failed else [rows[p][slot] for slot in step.results])
             memory.let_go(before.get(p, ()))
             memory.let_go(stacks[p])
 
-    def _collective(
-        self, request: Request, step: ReadyStep, values: list[list[Any]], failed: set[int], positions: Sequence[int]
-    ) -> None:
-        shards = {p: zeros_for(request.meta) if p in failed else values[p][step.operand] for p in positions}
+    def _collective(self, request: Request, step: ReadyStep, rows: Rows, positions: Sequence[int]) -> None:
+        shards = {p: zeros_for(request.meta) if p in self._failed else rows[p][step.operand] for p in positions}
         slot = step.results[0]
         if request.name == "transfer":
-            for row, out in zip(
-                values, _transfer(list(shards.values()), request.result, **request.params), strict=True
-            ):
+            for row, out in zip(rows, _transfer(list(shards.values()), request.result, **request.params), strict=True):
                 row[slot] = out
             return
         does = COLLECTIVES[request.name]
@@ -153,26 +201,24 @@ class Lockstep:
                 continue
             group = request.positions(position)
             if does.own is not None:  # no other device takes part
-                values[position][slot] = does.own(shards[position], group.index(position), len(group), **params)
+                rows[position][slot] = does.own(shards[position], group.index(position), len(group), **params)
                 continue
             if len(group) > 1:
                 for p in group:
-                    self.handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
+                    self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
             assert does.form is not None
             made = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
             for p, x in zip(group, made, strict=True):
-                values[p][slot] = x
+                rows[p][slot] = x
             done.update(group)
 
-
-def _fail(
-    run: Run, step: ReadyStep, values: list[list[Any]], failed: set[int], at: Sequence[int], error: Exception
-) -> None:
-    """Note that a step raised for the devices at these positions; what failed before keeps its first failure."""
-    for position in set(at) - failed:
-        device = run.devices[position]
-        run.failures[device] = (failure_of(device, step.describe(values[position]), error), run.where)
-    failed.update(at)
+    def _fail(self, step: ReadyStep, rows: Rows, at: Sequence[int], error: Exception) -> None:
+        """Note that a step raised for the devices at these positions; what failed before keeps its first failure."""
+        run = self._run
+        for position in set(at) - self._failed:
+            device = run.devices[position]
+            run.failures[device] = (failure_of(device, step.describe(rows[position]), error, step.line), run.where)
+        self._failed.update(at)
 
 
 def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:

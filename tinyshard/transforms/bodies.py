@@ -9,14 +9,15 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.explicit import Types
-from tinyshard.compile.capture import capture_outer, has_effect, note_modes
-from tinyshard.compile.tracing import Traced, trace
+from tinyshard.compile.capture import capture_outer, note_modes
+from tinyshard.compile.tracing import Traced, acts, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import current_recorder
+from tinyshard.core.effects import silenced
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, is_same_placement
-from tinyshard.core.primitive import Primitive, bound_in, primitive_of
+from tinyshard.core.primitive import Primitive, primitive_of
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
@@ -101,8 +102,7 @@ def lifted_along(graph: torch.fx.GraphModule, operands: Sequence[torch.Tensor]) 
 
 def is_effective(graph: torch.fx.GraphModule) -> bool:
     """Whether an op of a graph is called for what it does, as a check of values is."""
-    own = any(has_effect(node.target) for node in graph.graph.nodes)
-    return own or any(primitive.has_effect(node.args) for node, primitive, _ in bound_in(graph))
+    return any(map(acts, graph.graph.nodes))
 
 
 def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -> list[bool]:
@@ -183,7 +183,8 @@ def with_tangents(
         return tuple(outputs[i] for i in tangents), tuple(outputs[i] for i in values)
 
     jvp: Any = torch.func.jvp
-    _, pushed, aux = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
+    with silenced():
+        _, pushed, aux = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
     return [*aux, *pushed]
 
 

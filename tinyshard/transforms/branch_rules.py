@@ -161,12 +161,10 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
     # ---- programs -----------------------------------------------------------------------------------------------
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        partitioner.builder.where = node.meta.get("custom", {}).get("where")
         return partitioned_bodies.branches(partitioner, self.params(args), args[0])
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         params, builder = self.params(args), inliner.builder
-        builder.where = node.meta.get("custom", {}).get("where")
 
         def emit() -> list[Value]:
             programs = tuple(bodies.inlined(inliner, branch) for branch in params.branches)

@@ -23,6 +23,7 @@ from tinyshard.compile import replay
 from tinyshard.compile.capture import has_effect
 from tinyshard.compile.replay import Function, gradients, replayed
 from tinyshard.compile.tracing import Traced
+from tinyshard.core.effects import silenced
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.transforms.vmap import vmap
@@ -119,7 +120,8 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
         def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
             return gradients(derived.function, given[:count], wanted, derived.differentiable, given[count:])
 
-        return derived.derive(("gradient", wanted), pull)(*xs, *cotangents)
+        with silenced():
+            return derived.derive(("gradient", wanted), pull)(*xs, *cotangents)
 
     def tangent(
         self, params: Any, moved: tuple[int, ...], xs: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
@@ -129,7 +131,8 @@ class JittedPrimitive(FunctionPrimitive[tuple[Derived, Function]]):
         def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
             return replay.tangents(derived.function, given[:count], moved, derived.differentiable, given[count:])
 
-        return derived.derive(("tangent", moved), push)(*xs, *tangents)
+        with silenced():
+            return derived.derive(("tangent", moved), push)(*xs, *tangents)
 
     def batch(
         self, params: Any, size: int, dims: Sequence[int | None], *xs: torch.Tensor

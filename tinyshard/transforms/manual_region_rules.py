@@ -284,7 +284,7 @@ def _derived(
             return [f"shard {i}" for i in range(len(metas))]
 
         traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
-        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
+        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs), is_silent=key[0] != "vmap")
 
     return _kept(region, (key, config.key()), make)
 

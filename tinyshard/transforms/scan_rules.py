@@ -178,12 +178,10 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
     # ---- programs -----------------------------------------------------------------------------------------------
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        partitioner.builder.where = node.meta.get("custom", {}).get("where")
         return partitioned_bodies.scan(partitioner, self.params(args), args[0])
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         scan, builder = self.params(args), inliner.builder
-        builder.where = node.meta.get("custom", {}).get("where")
 
         def emit() -> list[Value]:
             body = bodies.inlined(inliner, scan.body)

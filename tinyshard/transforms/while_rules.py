@@ -185,12 +185,10 @@ class WhilePrimitive(FunctionPrimitive[While]):
     # ---- programs -----------------------------------------------------------------------------------------------
 
     def partition(self, partitioner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        partitioner.builder.where = node.meta.get("custom", {}).get("where")
         return partitioned_bodies.while_loop(partitioner, self.params(args), args[0])
 
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         loop, builder = self.params(args), inliner.builder
-        builder.where = node.meta.get("custom", {}).get("where")
 
         def emit() -> list[Value]:
             body = bodies.inlined(inliner, loop.body)

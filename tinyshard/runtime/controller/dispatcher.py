@@ -56,6 +56,7 @@ class Dispatcher:
         ended: opens when the I/O thread sends and receives no more.
         broken: why the pool takes no calls any more.
         closing: the pool is being shut down.
+        sent: what devices have sent for effects: (device, call, number of the site, values).
         printed: the lines that workers have printed, each with its device.
         receiving: the I/O thread.
         interrupts: cancellation by Ctrl-C.
@@ -76,6 +77,7 @@ class Dispatcher:
         self.ended = Latch()
         self.broken: TinyshardError | None = None
         self.closing = False
+        self.sent: collections.deque[tuple[int, int, int, Any]] = collections.deque()
         self.printed: list[tuple[int, str]] = []
         self.receiving: threading.Thread | None = None
         self.interrupts = Interrupts(self.calls)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
+import time
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
@@ -11,7 +13,9 @@ from typing import Any
 import torch
 
 from tinyshard.core.devices import Device
+from tinyshard.core.errors import RemoteError, RuntimeStateError
 from tinyshard.core.program import Program
+from tinyshard.core.spans import current_log, spanned
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.controller.cancellation import after_interrupted_cells
 from tinyshard.runtime.controller.dispatcher import Dispatcher
@@ -100,6 +104,7 @@ class ProcessPool:
             return host.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
         return self._reading.new(tuple(host.shape), host.dtype, " to be placed").copy_(host)
 
+    @spanned("put")
     def put(self, blocks: dict[int, torch.Tensor], where: Where) -> Buffer:
         """Send a block to each device; the tensors must not change afterwards."""
         dispatcher = self._dispatcher
@@ -139,6 +144,7 @@ class ProcessPool:
         dispatcher.check_open()
         if program.foreign:
             self._refuse_unknown(program, where)
+        log, start_ns = current_log(), time.monotonic_ns()
         run = Run(0, program.devices, program.communicates, where, input_runs(inputs))
         buffers = [self._buffers.make(run, self, program.metas[number]) for number in program.outputs]
         if guards:
@@ -152,8 +158,12 @@ class ProcessPool:
         dispatcher.post(call)
         for number in call.donated:  # only now: a thread that sends something else must not free it before the call
             self._buffers.release(number)
+        if log is not None:
+            log.note("dispatch", "", start_ns, (run, program))
         if dispatcher.has_many_calls:
             self._waiting.throttle(run)
+        if program.effects:
+            self._waiting.perform_effects(run, program.effects)
         return buffers
 
     def _refuse_unknown(self, program: Program, where: Where) -> None:
@@ -218,6 +228,25 @@ class ProcessPool:
         """How many values a device holds after all earlier calls and frees."""
         self._answers("sync", [device])
         return int(self._answers("held", [device])[device])
+
+    def record(self) -> dict[int, int]:
+        """Let the devices record their steps. By device, how far its clock is ahead of this process's, in ns."""
+        asked_ns = time.monotonic_ns()
+        answers = self._answers("record", range(len(self.devices)))
+        middle_ns = (asked_ns + time.monotonic_ns()) // 2
+        return {device: ns - middle_ns if self.host(device) else 0 for device, ns in answers.items()}
+
+    def recorded(self, within_s: float) -> dict[int, tuple[bytes, int] | None]:
+        """End the recording. By device its records, see `worker.recording`, and how many have gone.
+
+        Args:
+            within_s: devices that have not answered by then, or are lost, are left out; -1 for no limit.
+        """
+        alive = [link.device for link in self._waiting.open_dispatcher().links if not link.lost]
+        request = self._waiting.ask("recorded", alive)
+        with contextlib.suppress(RemoteError, RuntimeStateError):
+            self._waiting.wait([request], within_s)
+        return {device: answer for device, (answer, _) in dict(request.answers).items()}
 
     def handed(self) -> dict[int, list[tuple[str, int, int]]]:
         """What each device exchanged since last asked: (name, with gloo its own; group size; operand bytes)."""

@@ -227,6 +227,8 @@ class Receiver:
                 request.waiting.discard(link.device)
                 if not request.waiting:
                     request.over.open()
+        elif head[0] == "effect":
+            self._dispatcher.sent.append((link.device, *head[1:]))
         elif head[0] == "frozen":
             self._dispatcher.interrupts.note_frozen(link.device, *head[1:])
         elif head[0] == "seen" and link.sight is not None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from tinyshard.core.errors import (
     CancelledError,
     DeviceLostError,
+    NotANumberError,
     OutOfMemoryError,
     RemoteError,
     RuntimeStateError,
@@ -68,8 +69,12 @@ def remote_error(failures: Mapping[int, tuple[Failure, object]], platform: str) 
         op = failure.call.partition("(")[0]
         names = f"{platform.upper()} {','.join(map(str, sorted(ids)))}"
         error = failure.error.replace("\n", "\n  ")
-        parts.append(f"{op} failed on {names}\n  {error}\n  dispatched by {where}\n  on the device:\n    {lines}")
-    return RemoteError("\n".join(parts))
+        called = f"\n  called in {failure.line}" if failure.line not in (None, where) else ""
+        parts.append(
+            f"{op} failed on {names}\n  {error}{called}\n  dispatched by {where}\n  on the device:\n    {lines}"
+        )
+    kind = NotANumberError if failure.error.startswith(FloatingPointError.__name__) else RemoteError
+    return kind("\n".join(parts))
 
 
 def unknown_op(op: str, where: object) -> RuntimeStateError:

@@ -10,8 +10,11 @@ from typing import Any
 import torch
 
 from tinyshard.core import progress
+from tinyshard.core.effects import Effects, Site
 from tinyshard.core.errors import RuntimeStateError
+from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import raise_interruption
+from tinyshard.runtime import wire
 from tinyshard.runtime.controller.connection import Link
 from tinyshard.runtime.controller.dispatcher import Dispatcher
 from tinyshard.runtime.controller.items import Cancel, Latch, Request
@@ -88,7 +91,8 @@ class Waiting:
         """The devices that are not known to have finished what a value depends on."""
         return {d for d, number in known.needs.items() if self._dispatcher.links[d].done < number}
 
-    def until_finished(self, known: Ancestry) -> None:
+    @spanned("wait")
+    def until_finished(self, known: Ancestry, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Block until all that a value depends on is finished, or a device is lost that had not finished its part."""
         if self._completions is None:
             late = self.late(known)
@@ -103,6 +107,7 @@ class Waiting:
                 while not any(link.lost for link in self.links(self.late(known))):
                     self._dispatcher.check_open()
                     self._check(self.late(known), patience)
+                    meanwhile()
                     time.sleep(BETWEEN_GLANCES_S)  # another thread may sleep in the glance, and this one does not
                     if self.glances(known, GLANCE_FOR_S):
                         return
@@ -111,6 +116,24 @@ class Waiting:
             raise
         finally:
             self.print_output()
+
+    def perform_effects(self, run: Run, sites: tuple[Site, ...]) -> None:
+        """Block until a call is finished, and do meanwhile what its program asks the controller to do."""
+        effects = Effects(sites, run.devices)
+        sent = self._dispatcher.sent
+
+        def perform(*, is_over: bool = False) -> None:
+            for _ in range(len(sent)):
+                device, call, site, values = item = sent.popleft()
+                if call == run.number:
+                    effects.take(device, site, [wire.tensor_of(bytearray(x), *meta) for *meta, x in values])
+                elif call > run.number:  # another thread's
+                    sent.append(item)
+            effects.perform(is_over=is_over)
+
+        self.open_dispatcher()
+        self.until_finished(Ancestry(dict.fromkeys(run.devices, run.number), {}), perform)
+        perform(is_over=True)
 
     def glances(self, known: Ancestry, within_s: float) -> bool:
         """Whether shared memory shows within this time that all that a value depends on is finished."""
@@ -152,6 +175,7 @@ class Waiting:
         self._dispatcher.post(request)
         return request
 
+    @spanned("wait")
     def wait(self, requests: Sequence[Request], timeout_s: float = -1) -> bool:
         """Block until all requests are answered; False after `timeout_s`. Raises DeviceLostError if one never is."""
         patience = Patience()

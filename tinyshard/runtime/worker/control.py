@@ -42,6 +42,7 @@ class CallControl:
 
     Attributes:
         done: the last call that the loop has finished.
+        started: the last call that it has started.
         current: while the loop is in a collective, which exchange it is, and the collective; else None.
         cancelled_upto: calls up to this one are cancelled: in their collectives the device sends zeros.
         lost: the failure of a lost device, if there is one.
@@ -56,7 +57,7 @@ class CallControl:
         self.processor_s = _own_clock()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._started = 0
+        self.started = 0
         self._is_frozen = False
         self._skip: set[int] = set()
         self._by = ""
@@ -65,7 +66,7 @@ class CallControl:
 
     def enter(self, number: int) -> bool:
         """Block while the device is frozen; whether this call is to start."""
-        self._started = number  # before the check: a freeze after this line counts the call as started
+        self.started = number  # before the check: a freeze after this line counts the call as started
         if not self._is_frozen and not self._skip:
             return True
         with self._changed:
@@ -94,7 +95,7 @@ class CallControl:
         """Let no further call start. Returns the number of the last call that has started."""
         with self._changed:
             self._is_frozen = True
-            return self._started
+            return self.started
 
     def cancel(self, upto: int, skip: frozenset[int], by: str) -> None:
         """Cancel calls up to `upto`, skip those in `skip`, and let calls start again."""

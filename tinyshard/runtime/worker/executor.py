@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
 
 from tinyshard.core.collectives import COLLECTIVES
+from tinyshard.core.effects import EFFECT
 from tinyshard.core.program import Eqn, Program, Value, values_in
 from tinyshard.core.types import ShapedType
 from tinyshard.runtime.collectives.base import Communicator, Perform, Request
@@ -18,9 +19,11 @@ from tinyshard.runtime.worker.files import BLOCK_STEPS
 from tinyshard.runtime.worker.flow import FLOWS, Flow
 from tinyshard.runtime.worker.gpu import GPU_KERNELS
 from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen, with_tensors_for_numbers
+from tinyshard.runtime.worker.nans import checking
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
 VIEWS = {"local_slice", "aten._unsafe_view.default"}
+Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
 
@@ -39,6 +42,7 @@ class ReadyStep:
         flow: of control flow, starts it on the values of the program.
         bodies: of control flow, the programs that it runs.
         makes_nbytes: the size of its results, as far as it is known and they are no views.
+        line: the user's line that called the op; None where that is the line of the call.
     """
 
     call: Callable[[list[Any]], Sequence[Any]] | None
@@ -51,6 +55,7 @@ class ReadyStep:
     flow: Callable[[list[Any]], Flow] | None = None
     bodies: tuple[ReadyProgram, ...] = ()
     makes_nbytes: int = 0
+    line: Any = None
 
     def describe(self, values: list[Any]) -> str:
         """The call as an error shows it: "aten.add.Tensor(f32[2, 4], 1)"."""
@@ -77,7 +82,10 @@ class ReadyProgram:
 
 
 def make_ready(
-    program: Program, place: torch.device | None = None, communicator: Communicator | None = None
+    program: Program,
+    place: torch.device | None = None,
+    communicator: Communicator | None = None,
+    send: Send | None = None,
 ) -> ReadyProgram:
     """Look up every op of the program once.
 
@@ -86,6 +94,7 @@ def make_ready(
         place: the GPU on which values are kept and made; None for the CPU.
         communicator: runs the collectives. Without one the program runs in the user's own process: there
             the user's torch modes must see each op under its name, and no tensor made under them may be kept.
+        send: sends the values of an effect to the controller; None in the controller's own process.
     """
     last: dict[int, int] = {}
     for k, step in enumerate(program.steps):
@@ -98,7 +107,16 @@ def make_ready(
     for number, k in last.items():
         if number not in keep and number >= 0:
             dead[k].append(number)
-    steps = tuple(_ready_step(k, program, tuple(numbers), place, communicator) for k, numbers in enumerate(dead))
+    steps = tuple(_ready_step(k, program, tuple(numbers), place, communicator, send) for k, numbers in enumerate(dead))
+    if program.lines:
+        steps = tuple(replace(step, line=line) for step, line in zip(steps, program.lines, strict=True))
+    if program.checks_nans:
+        steps = tuple(
+            replace(
+                s, call=s.call and checking(s.step.op, s.call), perform=s.perform and checking(s.step.op, s.perform)
+            )
+            for s in steps
+        )
     may_print = any(s.call and s.step.op != "literal" and not s.step.op.startswith("aten.") for s in steps)
     may_print = may_print or any(body.may_print for s in steps for body in s.bodies)
     return ReadyProgram(program, steps, len(program.metas), may_print)
@@ -110,6 +128,7 @@ def _ready_step(
     dead: tuple[int, ...],
     place: torch.device | None,
     communicator: Communicator | None,
+    send: Send | None,
 ) -> ReadyStep:
     step = program.steps[number]
     if step.op in COLLECTIVES or step.op == "transfer":
@@ -122,9 +141,9 @@ def _ready_step(
         nbytes = 0 if step.op in VIEWS else _nbytes(result)
         return ReadyStep(None, step, request, operand, perform, step.results, dead, makes_nbytes=nbytes)
     if step.op in FLOWS:
-        bodies = tuple(make_ready(body, place, communicator) for body in step.bodies)
+        bodies = tuple(make_ready(body, place, communicator, send) for body in step.bodies)
         types = tuple(program.metas[n] for n in step.results)
-        flow = functools.partial(FLOWS[step.op], step, bodies, types, place)
+        flow = functools.partial(FLOWS[step.op], step, bodies=bodies, results=types, place=place)
         nbytes = sum(map(_nbytes, FLOWS[step.op].stacked(step, types)))
         return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies, nbytes)
     if step.op in BLOCK_STEPS:
@@ -132,6 +151,9 @@ def _ready_step(
         return ReadyStep(
             lambda values: (does(*_filled(step.args, values), place),), step, None, -1, None, step.results, dead
         )
+    if step.op == EFFECT:
+        operands, site = step.args
+        return ReadyStep(functools.partial(_send, send, site, operands), step, None, -1, None, step.results, dead)
     try:
         if step.op == "literal":
             literal = (step.args[0].values.to(place),)
@@ -151,8 +173,13 @@ def is_view(step: Eqn) -> bool:
     """Whether the result of a step takes no memory of its own, but that of its first operand."""
     if step.op in VIEWS:
         return True
-    is_op = step.op not in COLLECTIVES and step.op not in ("literal", "transfer") and not step.bodies
-    return is_op and has_op(step.op) and bool(find_op(step.op).is_view)
+    return step.is_torch_op and has_op(step.op) and bool(find_op(step.op).is_view)
+
+
+def _send(send: Send | None, site: int, operands: Sequence[Value], values: list[Any]) -> Sequence[Any]:
+    assert send is not None
+    send(site, [values[x.number] for x in operands])
+    return ()
 
 
 def _raise(error: Exception, values: list[Any]) -> NoReturn:

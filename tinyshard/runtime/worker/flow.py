@@ -65,19 +65,20 @@ class Scan:
 
     Args:
         step: the step.
+        values: of the program around it.
         bodies: its body.
         results: shape and dtype of each result.
         place: the GPU on which results are made; None for the CPU.
-        values: of the program around it.
     """
 
     def __init__(
         self,
         step: Eqn,
+        values: list[Any],
+        *,
         bodies: Sequence[Body],
         results: Sequence[ShapedType | None],
         place: torch.device | None,
-        values: list[Any],
     ) -> None:
         carry, rows, constants = ([values[x.number] for x in part] for part in step.args)
         self._carry: Sequence[Any] = carry
@@ -150,10 +151,11 @@ class While(_WithoutStacks):
     def __init__(
         self,
         step: Eqn,
+        values: list[Any],
+        *,
         bodies: Sequence[Body],
         results: Sequence[ShapedType | None],
         place: torch.device | None,
-        values: list[Any],
     ) -> None:
         self._carry, self._of_test, self._of_body = ([values[x.number] for x in part] for part in step.args)
         self._test, self._body = bodies
@@ -190,10 +192,11 @@ class Branches(_WithoutStacks):
     def __init__(
         self,
         step: Eqn,
+        values: list[Any],
+        *,
         bodies: Sequence[Body],
         results: Sequence[ShapedType | None],
         place: torch.device | None,
-        values: list[Any],
     ) -> None:
         (index,), operands = step.args
         self._index = values[index.number]

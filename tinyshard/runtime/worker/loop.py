@@ -7,7 +7,6 @@ shared memory, or now and then sends, which calls it has finished.
 
 from __future__ import annotations
 
-import ctypes
 import math
 import socket
 import time
@@ -28,9 +27,9 @@ from tinyshard.runtime.worker.control import CallControl
 from tinyshard.runtime.worker.executor import ReadyProgram, has_op, make_ready
 from tinyshard.runtime.worker.gpu import is_broken
 from tinyshard.runtime.worker.memory import Memory
-from tinyshard.runtime.worker.steps import Steps, flush, leave
+from tinyshard.runtime.worker.recording import Recording
+from tinyshard.runtime.worker.steps import Steps, flush, leave, trim
 
-_LIBC = ctypes.CDLL(None)
 # after so long without a message (as allocators that decay do) a device gives back memory that it keeps for reuse
 _REST_AFTER_S = 10.0
 # without shared memory a device says so often how far it is
@@ -80,6 +79,7 @@ class Worker:
         self._busy_s = time.monotonic()
         self._reported = 0
         self._memory = memory
+        self._recording: Recording | None = None  # while a trace is on
         self._steps = Steps(device, call_control, self._fail, place, has_arena=arena is not None, memory=memory)
 
     def serve(self) -> None:
@@ -119,8 +119,7 @@ class Worker:
         """Give the system back what freed values leave behind, but a little: new memory takes time."""
         if self._arena is not None:
             self._arena.trim()
-        if hasattr(_LIBC, "malloc_trim"):
-            _LIBC.malloc_trim(0)
+        trim()
         if self._place is not None:
             torch.cuda.empty_cache()
 
@@ -133,7 +132,8 @@ class Worker:
             self._memory.hold(operands)
         self._free(free)  # operands among these are freed at their last use
         if self._call_control.enter(number):
-            self._run(number, self._programs[program], operands, outputs)
+            run = self._run if self._recording is None else self._run_recorded
+            run(number, self._programs[program], operands, outputs)
         else:
             skipped = Failure(self._device, "", "the call was skipped", "")  # the controller knows why
             self._values.update(dict.fromkeys(outputs, skipped))
@@ -165,7 +165,7 @@ class Worker:
             self._values.update(dict.fromkeys(head[2], head[3]))
             self._end_call(head[1])
         elif kind == "program":
-            self._programs[head[1]] = make_ready(head[2], self._place, self._communicator)
+            self._programs[head[1]] = make_ready(head[2], self._place, self._communicator, self._send)
         elif kind == "free":
             self._free(head[1])
         elif kind == "forget":
@@ -182,6 +182,12 @@ class Worker:
         elif kind == "handed":
             self._reply(head[1], list(self._communicator.handed))
             self._communicator.handed.clear()
+        elif kind == "record":
+            self._recording = Recording(self._place)
+            self._reply(head[1], time.monotonic_ns())
+        elif kind == "recorded":
+            recording, self._recording = self._recording, None
+            self._reply(head[1], None if recording is None else recording.taken())
         elif kind == "unknown":
             self._reply(head[1], [op for op in head[2] if not has_op(op)])
         elif kind == "describe":
@@ -193,6 +199,11 @@ class Worker:
         if self._is_remote:
             connect.wait_until_there(1)
         wire.send(self._sock, ("reply", request, self._call_control.done, answer), payload)
+
+    def _send(self, site: int, blocks: list[torch.Tensor]) -> None:
+        """Send the values of an effect of the present call to the controller, which waits for them."""
+        values = [(tuple(x.shape), x.dtype, bytes(wire.tensor_bytes(x.cpu()))) for x in blocks]
+        wire.send(self._sock, ("effect", self._call_control.started, site, values))
 
     def _put(
         self, number: int, value: int, shape: tuple[int, ...], dtype: torch.dtype, block: Block | None, payload: Any
@@ -267,6 +278,12 @@ class Worker:
                 self._values[value] = failed
             elif values[slot] is not None:
                 self._keep(value, values[slot])
+
+    def _run_recorded(self, number: int, ready: ReadyProgram, values: list[Any], outputs: tuple[int, ...]) -> None:
+        """As `_run`, while a trace is on."""
+        assert self._recording is not None
+        with self._recording.call(number, ready.program.number):
+            self._run(number, self._recording.of(ready), values, outputs)
 
     def _failed_on_gpu(self, number: int, ready: ReadyProgram) -> Failure | None:
         """Block until the GPU has finished the call's steps, so that their errors are errors of this call."""

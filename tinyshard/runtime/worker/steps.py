@@ -154,7 +154,7 @@ class Steps:
         self, number: int, step: ReadyStep, values: list[Any], error: Exception, failed: Failure | None
     ) -> Failure:
         """The failure of the call, of which a step has raised an error."""
-        failure = failure_of(self._device, step.describe(values), error)
+        failure = failure_of(self._device, step.describe(values), error, step.line)
         # with shared memory it arrives at the barrier all the same, and shows there that it has no memory
         if step.request is not None and is_out_of_memory(failure) and not self._has_arena:
             leave(NO_MEMORY)
@@ -174,3 +174,9 @@ def flush() -> None:
     """Flush what Python and C code printed, so that the controller has it before the answer."""
     sys.stdout.flush()
     _LIBC.fflush(None)
+
+
+def trim() -> None:
+    """Give the system back what freed memory of C code leaves behind."""
+    if hasattr(_LIBC, "malloc_trim"):
+        _LIBC.malloc_trim(0)

@@ -1,0 +1,86 @@
+"""Effects: what a program asks the controller to do while it runs, as to print a value.
+
+    debug.print("{}", x) in a traced function     a step  effect(%3, 7)  of the program; 7 is the number of a Site
+    the step on a device                          sends its block of x, and goes on
+    the controller, which waits for the call      puts the blocks together, and prints
+
+A device never has the function: a Site stays in the controller, and is sent as its number. A derivative that computes a
+function again is silent: what the function prints was printed when it ran.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+import torch
+
+Blocks = Mapping[int, list[torch.Tensor]]  # by device, its block of each operand
+EFFECT = "effect"  # the op of a step
+
+_is_silent: ContextVar[bool] = ContextVar("tinyshard_is_silent", default=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """An effect in a program.
+
+    Attributes:
+        perform: does it, with the blocks of some devices.
+        together: whether it needs the blocks of all devices; else each device has values of its own.
+        number: what stands for it on the devices.
+    """
+
+    perform: Callable[[Blocks], None]
+    together: bool
+    number: int = field(default_factory=itertools.count(1).__next__)
+
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """As its number: a program is sent to the devices."""
+        return int, (self.number,)
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """A block in which what is traced and partitioned has no effects: they were performed before."""
+    token = _is_silent.set(True)
+    try:
+        yield
+    finally:
+        _is_silent.reset(token)
+
+
+def is_silent() -> bool:
+    """Whether effects are left out now."""
+    return _is_silent.get()
+
+
+class Effects:
+    """What the devices have sent for the effects of one call, in the order of the program."""
+
+    def __init__(self, sites: tuple[Site, ...], devices: tuple[int, ...]) -> None:
+        self._sites = {site.number: site for site in sites}
+        self._count = len(devices)
+        self._sent: dict[tuple[int, int], int] = {}  # by device and site, how often
+        self._groups: dict[tuple[int, int], dict[int, list[torch.Tensor]]] = {}  # by site and how often before
+
+    def take(self, device: int, site: int, blocks: list[torch.Tensor]) -> None:
+        """Note what a device has sent."""
+        times = self._sent.get((device, site), 0)
+        self._sent[device, site] = times + 1
+        self._groups.setdefault((site, times), {})[device] = blocks
+
+    def perform(self, *, is_over: bool) -> None:
+        """Perform, in order, what all devices have sent; at the end also what only some send, as in a branch."""
+        while self._groups:
+            key = next(iter(self._groups))
+            blocks, site = self._groups[key], self._sites[key[0]]
+            is_whole = len(blocks) == self._count
+            if not is_whole and not is_over:
+                return
+            del self._groups[key]
+            if is_whole or not site.together:
+                site.perform(dict(sorted(blocks.items())))

@@ -1,0 +1,124 @@
+"""What a device records while a trace is on: each step of its programs, with its start and its end.
+
+    recording.of(ready)     the program with steps that note when they start and end; the loop runs it as any other
+
+Nothing of this is met while no trace is on. A record is a row of six ints in a bounded buffer:
+
+    call, program, step, exchange, start, end
+      step: position in the program; CALL for the call as a whole
+      exchange: which one of the call's; NO_EXCHANGE for a step without other devices
+      start, end: by the monotonic clock, which the processes of one host share, in ns
+
+Waiting for other devices is not recorded apart: it lasts until the last device of an exchange has started it, which
+all records together tell (`tinyshard.profiler`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from tinyshard.runtime.collectives.base import Moment
+from tinyshard.runtime.worker.executor import ReadyProgram, ReadyStep
+from tinyshard.runtime.worker.flow import Flow
+
+FIELDS = 6
+CALL = NO_EXCHANGE = -1
+# of one device: 6 MB
+MOST_RECORDS = 1 << 17
+
+
+class Recording:
+    """The records of one device.
+
+    Args:
+        place: its GPU, which is waited for at the end of each step; None for the CPU.
+        most: how many records are kept; then the older half goes.
+
+    Attributes:
+        dropped: how many have gone.
+    """
+
+    def __init__(self, place: torch.device | None = None, most: int = MOST_RECORDS) -> None:
+        self.dropped = 0
+        self._place = place
+        self._most = most
+        self._rows = array("q")
+        self._programs: dict[int, ReadyProgram] = {}
+        self._call = 0
+
+    def taken(self) -> tuple[bytes, int]:
+        """All records, and how many have gone."""
+        return self._rows.tobytes(), self.dropped
+
+    def begin(self, number: int) -> None:
+        """The steps that follow are those of a call."""
+        self._call = number
+
+    @contextlib.contextmanager
+    def call(self, number: int, program: int) -> Iterator[None]:
+        """A block that is a call."""
+        self.begin(number)
+        with self.step(program, CALL):
+            yield
+
+    @contextlib.contextmanager
+    def step(self, program: int, step: int, exchange: int = NO_EXCHANGE) -> Iterator[None]:
+        """A block that is a step of the present call."""
+        start_ns = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._note(program, step, exchange, start_ns)
+
+    def _note(self, program: int, step: int, exchange: int, start_ns: int) -> None:
+        if self._place is not None:
+            torch.cuda.synchronize(self._place)
+        self._rows.extend((self._call, program, step, exchange, start_ns, time.monotonic_ns()))
+        if len(self._rows) > self._most * FIELDS:
+            half = self._most // 2
+            del self._rows[: half * FIELDS]
+            self.dropped += half
+
+    def of(self, ready: ReadyProgram) -> ReadyProgram:
+        """A program whose steps are recorded."""
+        number = ready.program.number
+        if number not in self._programs:
+            steps = tuple(self._recorded(number, k, step) for k, step in enumerate(ready.steps))
+            self._programs[number] = replace(ready, steps=steps)
+        return self._programs[number]
+
+    def _recorded(self, program: int, number: int, step: ReadyStep) -> ReadyStep:
+        if step.flow is not None:  # the steps of its bodies are recorded, and not those in one
+            flow: Callable[..., Flow] = step.flow
+            bodies = tuple(map(self.of, step.bodies))
+            return replace(step, flow=functools.partial(flow, bodies=bodies), bodies=bodies)
+        if step.perform is not None:
+            perform, communicates = step.perform, step.step.communicates
+
+            def performed(x: Any, moment: Moment) -> Any:
+                start_ns = time.monotonic_ns()
+                try:
+                    return perform(x, moment)
+                finally:
+                    self._note(program, number, moment[1] if communicates else NO_EXCHANGE, start_ns)
+
+            return replace(step, perform=performed)
+        assert step.call is not None
+        call: Callable[[list[Any]], Sequence[Any]] = step.call
+
+        def called(values: list[Any]) -> Sequence[Any]:
+            start_ns = time.monotonic_ns()
+            try:
+                return call(values)
+            finally:
+                self._note(program, number, NO_EXCHANGE, start_ns)
+
+        return replace(step, call=called)
