@@ -149,17 +149,20 @@ def on_shards(
 
 
 def _why_gathered(rule: Rule, dims: Sequence[Dim], have: ShardedVar, want: ShardedVar) -> str:
-    """Why an operand gets fewer cuts than it has; empty if it does not."""
+    """Why an operand gets fewer cuts than it has, for each dim of which this is so; empty if it does not."""
+    reasons: dict[str, None] = {}
     for d, (dim, had, wanted) in enumerate(zip(dims, have.dims, want.dims, strict=True)):
         if len(wanted) >= len(had):
             continue
         names = " ".join(dim) or f"dim {d} of an operand"
         if not dim or rule.whole & set(dim):
-            return f"{next((f for f in dim if f in rule.whole), names)} of `{rule}` must be whole"
-        if len(dim) > 1:
-            return f"blocks of ({names}) are not blocks of its result in `{rule}`"
-        return f"to gather {names} of `{rule}` sends the fewest bytes"
-    return ""
+            reason = f"{next((f for f in dim if f in rule.whole), names)} of `{rule}` must be whole"
+        elif len(dim) > 1:
+            reason = f"blocks of ({names}) are not blocks of its result in `{rule}`"
+        else:
+            reason = f"to gather {names} of `{rule}` sends the fewest bytes"
+        reasons[reason] = None
+    return "; ".join(reasons)
 
 
 def replicated_plan(op: Any, args: Any, kwargs: Any, whole: tuple[ShapedType | None, ...], why: str) -> Plan:

@@ -13,8 +13,10 @@ rule is written with:
     (i j)    a dim of several factors               *        further dims that must be whole
     +i       each device has a part of the sum      =i       each device computes the same
     max:i    a part of a maximum; so min, avg and product
+    (c [k])  a dim of several factors, of which k must be whole
 
-A rule whose result says nothing of a factor of an operand is an error: a forgotten +i would be wrong and silent.
+Nothing on the right of the arrow is a result without dims. A rule whose result says nothing of a factor of an operand
+is an error: a forgotten +i would be wrong and silent. A wrong `passes` is as silent: the sweep of the rules finds it.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ class Rule:
         whole: factors that must be whole.
         passes: which operands may stay partial, the results being partial likewise: "moved" of an op that only moves
             elements, "summed" of one that is linear in all its operands together, "first" of one that is linear in its
-            first; "unread" of one that reads no element, whose results are not partial. "" of other ops.
+            first; "unread" of one that reads no element, whose results are not partial. "" of other ops. Parts of
+            integers, and parts that would grow, are combined all the same (`layouts`).
         arguments: arguments that are sizes -> the factors that they are products of; on a shard they are smaller.
         on_shards: another op, and its arguments after the first, for shards; None if it is the same op.
 

@@ -11,7 +11,9 @@ layers         normalizations, attention, convolutions, losses of classes, rando
 images         pools, resampling
 
 A row has the names of ops, and their rule: a text as `partition.rule` has it, or a function of the call where the rule
-depends on arguments or shapes. An op that is not in these tables gathers its operands, unless torch tags it pointwise.
+depends on arguments or shapes. An op that is not in these tables gathers its operands, unless torch tags it pointwise,
+or `decompositions` puts others in its place: addmm is a product and a sum. An op with a rule is given shards of any
+strides; if its kernel needs contiguous memory, add it to `strides`. The sweep of the rules tests each new row.
 """
 
 from __future__ import annotations

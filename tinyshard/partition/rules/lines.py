@@ -1,4 +1,8 @@
-"""Ops that compute each line along some dims by itself: these dims must be whole, the others may be cut."""
+"""Ops that compute each line along some dims by itself: the dims of a line must be whole, the others may be cut.
+
+cumsum(x, dim=1)       a line is along dim 1
+renorm(x, 2, 0, 1.0)   each index of dim 0 has a norm of its own: a line is along all other dims
+"""
 
 from __future__ import annotations
 
