@@ -70,7 +70,7 @@ unit: test-installed
 sweep: export TINYSHARD_TESTS = sweep
 sweeps sweep: test-installed
 	$(call heading,$@: op database$(comma) torch.nn$(comma) random programs)
-	@$(PYTEST) -n 2 --dist worksteal tests/sweeps
+	@$(PYTEST) -n 2 --dist loadgroup tests/sweeps
 
 # Transport, deaths and interrupts depend on how devices reach each other; test-all runs all the others on gloo too.
 test-all: ON_GLOO := -m "not alone"

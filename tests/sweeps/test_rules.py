@@ -12,6 +12,8 @@ import tinyshard as ts
 from tests.extent import drawn
 from tests.sweeps import aten_calls, factors
 
+pytestmark = pytest.mark.xdist_group("rules")  # one process collects the calls of the op database, for a minute
+
 DRAWS = drawn(1, 3, 60)
 PARTS = drawn(16, 16, 24)  # none takes longer than the limit of a test
 SAMPLES = drawn(1, 2, 12)

@@ -299,7 +299,7 @@ def test_shutdown_right_after_init_is_no_error(pool):
 def test_what_workers_write_is_printed_here_in_device_order(pool, capsys):
     builder = Builder((2, 0, 1), (3,))
     builder.input(ShapedType((1,), torch.float32))
-    made = builder.emit("aten.std.correction", (Value(0),), {"correction": 1}, made=[ShapedType((), torch.float32)])
+    made = builder.emit("aten.std.correction", (Value(0),), {"correction": 1}, metas=[ShapedType((), torch.float32)])
     x = pool.put({d: torch.zeros(1) for d in (2, 0, 1)}, users_line())
     (y,) = pool.run(builder.finish(made), [x], users_line())
     pool.wait(y, (2, 0, 1))
