@@ -29,6 +29,21 @@ def looped(x: torch.Tensor) -> torch.Tensor:
     return ts.lax.scan(body, torch.zeros(()), x)[0]
 
 
+def nested(x: torch.Tensor) -> torch.Tensor:
+    return ts.lax.scan(lambda carry, _: (carry + looped(x) ** 2, None), torch.zeros(()), torch.zeros(2))[0]
+
+
+@ts.custom_jvp
+def ruled(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+@ruled.defjvp
+def _(primals: tuple[torch.Tensor], tangents: tuple[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    x, along = shown(primals[0]) / 2, tangents[0]
+    return x.sin(), x.cos() * along
+
+
 WHOLE = ["x [0. 1. 2. 3. 4. 5. 6. 7.]"]
 EACH = [f"x {i}.0" for i in range(8)]
 ROUNDS = ["0.0 0.0", "0.0 1.0", "1.0 2.0"]
@@ -51,6 +66,27 @@ PRINTS = {
     "grad of scan": (ts.jit(ts.grad(looped)), torch.arange(3.0), ROUNDS),
     "grad of jit of scan": (ts.grad(ts.jit(looped)), torch.arange(3.0), ROUNDS),
     "jvp of scan": (ts.jit(lambda x: ts.jvp(looped, (x,), (x,))), torch.arange(3.0), ROUNDS),
+    "grad of scan of scan": (ts.jit(ts.grad(lambda x: nested(x))), torch.arange(3.0), ROUNDS * 2),
+    "linearize": (lambda x: ts.linearize(shown, x)[1](x), torch.arange(8.0), WHOLE),
+    "linearize of scan": (ts.jit(lambda x: ts.linearize(looped, x)[1](x)), torch.arange(3.0), ROUNDS),
+    "checkpoint": (ts.grad(ts.checkpoint(lambda x: shown(x).sin().sum())), torch.arange(8.0), WHOLE),
+    "checkpoint, all saved": (
+        ts.grad(ts.checkpoint(lambda x: shown(x).sin().sum(), policy=ts.checkpoint_policies.everything_saveable)),
+        torch.arange(8.0),
+        WHOLE,
+    ),
+    "checkpoint of scan": (ts.jit(ts.grad(ts.checkpoint(looped))), torch.arange(3.0), ROUNDS),
+    "checkpoint in shard_map": (
+        lambda x: ts.grad(lambda x: ts.pmap(ts.checkpoint(lambda x: shown(x).sin()))(x).sum())(x),
+        torch.arange(8.0),
+        EACH,
+    ),
+    "vmap of grad of checkpoint of scan": (
+        ts.jit(ts.vmap(ts.grad(ts.checkpoint(looped)))),
+        torch.arange(3.0).reshape(1, 3),
+        ROUNDS,
+    ),
+    "a rule's gradient": (ts.grad(lambda x: ruled(x).sum()), torch.arange(8.0), WHOLE),
     "cond": (ts.jit(lambda x: ts.lax.cond(x.sum() > 0, shown, torch.neg, x)), torch.arange(8.0), WHOLE),
     "cond, the other": (ts.jit(lambda x: ts.lax.cond(x.sum() < 0, shown, torch.neg, x)), torch.arange(8.0), []),
 }

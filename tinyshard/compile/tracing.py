@@ -34,6 +34,7 @@ from tinyshard.compile.process_state import compiling, process_kept, unlogged
 from tinyshard.compile.trace_errors import closed_over_changed
 from tinyshard.core import collector
 from tinyshard.core.current_trace import recording, this_thread
+from tinyshard.core.effects import note_silence, silence_of
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.primitive import primitive_of
@@ -230,6 +231,7 @@ def trace(
         for x in recorder.left():
             end_value(x, name)
     _inputs_first(graph)
+    note_silence(graph)
     paths, modules = reachable(roots)
     met = {*(id(x) for x, _ in recorder.captured.values()), *recorder.modes}
     # it may use one without calling it, as `model.forward` does; another one's tensors it would have met
@@ -297,7 +299,8 @@ def _inputs_first(module: torch.fx.GraphModule) -> None:
 
 def drop_dead_code(module: torch.fx.GraphModule) -> None:
     """Take out of a graph what no result and no effect needs."""
-    module.graph.eliminate_dead_code(is_impure_node=_stays)
+    with silence_of(module):
+        module.graph.eliminate_dead_code(is_impure_node=_stays)
     forget_source(module)
     module.recompile()
     forget_source(module)
@@ -312,6 +315,12 @@ def acts(node: torch.fx.Node) -> bool:
     """Whether the op of a node is called for what it does, as a check of values is."""
     primitive = primitive_of(node.target)
     return has_effect(node.target) or (primitive is not None and primitive.has_effect(node.args))
+
+
+def is_effective(graph: torch.fx.GraphModule) -> bool:
+    """Whether an op of a graph is called for what it does, as a check of values is."""
+    with silence_of(graph):
+        return any(map(acts, graph.graph.nodes))
 
 
 def closed_names(traced: Traced) -> list[str]:

@@ -5,7 +5,8 @@
     the controller, which waits for the call      puts the blocks together, and prints
 
 A device never has the function: a Site stays in the controller, and is sent as its number. A derivative that computes a
-function again is silent: what the function prints was printed when it ran.
+function again is silent: what the function prints was printed when it ran. A graph that is traced in a silent block
+stays silent: who walks over it later, as to write it into a program, leaves out the effects of the loops in it too.
 """
 
 from __future__ import annotations
@@ -51,6 +52,16 @@ def silenced() -> Iterator[None]:
         yield
     finally:
         _is_silent.reset(token)
+
+
+def note_silence(module: torch.fx.GraphModule) -> None:
+    """Note whether a graph is traced in such a block: whoever walks over it is silent then."""
+    module.meta["is_silent"] = is_silent()
+
+
+def silence_of(module: torch.fx.GraphModule) -> contextlib.AbstractContextManager[None]:
+    """A block that is silent if the graph is."""
+    return silenced() if module.meta.get("is_silent") else contextlib.nullcontext()
 
 
 def is_silent() -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import linecache
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 from torch.fx import graph_module
 from torch.fx.node import map_arg
 
+from tinyshard.core.effects import silence_of
 from tinyshard.core.trace_thread import raise_interruption
 
 
@@ -61,8 +62,13 @@ def evaluate(
     Returns:
         What the graph's output becomes: the tree of its nodes, each replaced.
     """
-    values = {} if values is None else values
-    given = iter(inputs)
+    with silence_of(module):
+        return _walked(module, interpreter, iter(inputs), {} if values is None else values)
+
+
+def _walked(
+    module: torch.fx.GraphModule, interpreter: Interpreter, given: Iterator[Any], values: dict[torch.fx.Node, Any]
+) -> Any:
     for node in module.graph.nodes:
         raise_interruption()
         if node.op == "placeholder":

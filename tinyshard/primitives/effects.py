@@ -77,7 +77,7 @@ class _Token(Primitive[Call]):
         return (_token(),) if is_silent() else self.bind(self.params(args), *args[0])
 
     def has_effect(self, args: Sequence[Any]) -> bool:
-        return True
+        return not is_silent()
 
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> frozenset[str]:
         return frozenset()

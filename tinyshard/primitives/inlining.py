@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.function_overrides.memory import check_traced
 from tinyshard.core import config
 from tinyshard.core.collectives import group_positions
-from tinyshard.core.effects import silenced
 from tinyshard.core.evaluate import Interpreter, evaluate, line_of
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import Builder, Value
@@ -69,8 +67,7 @@ def inline(builder: Builder, region: ManualRegion, axes: Axes, inputs: Sequence[
     Returns:
         The numbers of its results, on their shards.
     """
-    with silenced() if region.is_silent else contextlib.nullcontext():
-        numbers = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
+    numbers = [x.number for x in evaluate(region.traced.graph, Inliner(builder, axes), map(Value, inputs))]
     if config.read("check_replicated"):
         compare_copies(builder, region, lambda names: axes.of(names, None, builder.axes), numbers)
     return numbers

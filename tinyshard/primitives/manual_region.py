@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tinyshard.compile.tracing import Traced, acts
+from tinyshard.compile.tracing import Traced, is_effective
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import bound_in
 from tinyshard.core.types import ShapedType
@@ -27,7 +27,6 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         ins: the layout of each input, on the mesh's axes; what it closes over is whole.
         outs: the layout of each result.
-        is_silent: it computes a region again, whose effects were performed before.
         derived: what was made of it: its handle, its entry of the trace cache, its derivatives.
     """
 
@@ -35,7 +34,6 @@ class ManualRegion:
     mesh: Mesh
     ins: tuple[Layout, ...]
     outs: tuple[Layout, ...]
-    is_silent: bool = False
     derived: dict[Any, Any] = field(default_factory=dict)
 
     @property
@@ -53,7 +51,7 @@ class ManualRegion:
     @property
     def has_effect(self) -> bool:
         """Whether an op of its graph is called for what it does, as a check of values is."""
-        return any(map(acts, self.traced.graph.graph.nodes))
+        return is_effective(self.traced.graph)
 
     @property
     def asks(self) -> bool:

@@ -10,10 +10,10 @@ import torch
 
 from tinyshard.arrays.explicit import Types
 from tinyshard.compile.capture import capture_outer, note_modes
-from tinyshard.compile.tracing import Traced, acts, trace
+from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
 from tinyshard.core.current_trace import current_recorder
-from tinyshard.core.effects import silenced
+from tinyshard.core.effects import is_silent, silenced
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.evaluate import Interpreter, evaluate
 from tinyshard.core.layout import Layout, is_same_placement
@@ -52,6 +52,13 @@ def traced_body(
 
 
 @in_trace_thread()
+def traced_silently(*args: Any, **kwargs: Any) -> Traced:
+    """As `traced_body`, of what computes a function again: the function's effects were performed before."""
+    with silenced():
+        return traced_body(*args, **kwargs)
+
+
+@in_trace_thread()
 def traced_in_place(*args: Any) -> Traced:
     """As `traced_body`, with the arguments of `trace`: what the function closes over can be found again."""
     with axis_names.mapped_to_devices({}):
@@ -86,7 +93,7 @@ def check_carried(what: str, traced: Traced, given: Sequence[Layout]) -> None:
 
 def derived(cache: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
     """What is made of a loop, made once for what changes programs now (`config.key`), as autocast does."""
-    key = (key, config.key())
+    key = (key, config.key(), is_silent())
     if key not in cache:
         cache[key] = make()
     return cache[key]
@@ -98,11 +105,6 @@ def lifted_along(graph: torch.fx.GraphModule, operands: Sequence[torch.Tensor]) 
     for name in sorted(named_in(graph)):
         first = lifted(first, axis_names.find(name))
     return [first, *others]
-
-
-def is_effective(graph: torch.fx.GraphModule) -> bool:
-    """Whether an op of a graph is called for what it does, as a check of values is."""
-    return any(map(acts, graph.graph.nodes))
 
 
 def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -> list[bool]:
@@ -183,8 +185,7 @@ def with_tangents(
         return tuple(outputs[i] for i in tangents), tuple(outputs[i] for i in values)
 
     jvp: Any = torch.func.jvp
-    with silenced():
-        _, pushed, aux = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
+    _, pushed, aux = jvp(alone, tuple(primals[i] for i in moved), tuple(along), has_aux=True)
     return [*aux, *pushed]
 
 

@@ -15,6 +15,7 @@ import torch
 
 from tinyshard.compile import replay
 from tinyshard.compile.replay import gradients, replayed
+from tinyshard.compile.tracing import Traced, is_effective
 from tinyshard.core import axis_names
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.evaluate import evaluate
@@ -71,7 +72,7 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
         return [branch.graph for branch in params.branches]
 
     def has_effect(self, args: Sequence[Any]) -> bool:
-        return any(map(bodies.is_effective, self.graphs(self.params(args))))
+        return any(map(is_effective, self.graphs(self.params(args))))
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_branches(self.params(args), args[0])
@@ -120,7 +121,9 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
             return lambda *given: gradients(function, given[:count], numbers, flowing, given[count:])
 
         metas = [*taken, *(params.outputs[i] for i in flowing)]
-        branches = bodies.derived(params.derived, ("gradient", wanted), lambda: _each(params, of, metas))
+        branches = bodies.derived(
+            params.derived, ("gradient", wanted), lambda: _each(params, of, metas, bodies.traced_silently)
+        )
         return apply_branches(branches, [*xs, *cotangents])
 
     def tangent(
@@ -133,7 +136,9 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
             return lambda *given: replay.tangents(function, given[:count], numbers, flowing, given[count:])
 
         metas = [*taken, *(taken[i - 1] for i in moved)]
-        branches = bodies.derived(params.derived, ("tangent", moved), lambda: _each(params, of, metas))
+        branches = bodies.derived(
+            params.derived, ("tangent", moved), lambda: _each(params, of, metas, bodies.traced_silently)
+        )
         return apply_branches(branches, [*xs, *tangents])
 
     def batch(
@@ -180,9 +185,14 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
 BRANCHES = BranchesPrimitive()
 
 
-def _each(params: Branches, of: Callable[[bodies.Function], bodies.Function], metas: Sequence[ShapedType]) -> Branches:
+def _each(
+    params: Branches,
+    of: Callable[[bodies.Function], bodies.Function],
+    metas: Sequence[ShapedType],
+    traced: Callable[..., Traced] = bodies.traced_body,
+) -> Branches:
     """What is made of each branch."""
     bodies_of_branches = (
-        bodies.traced_body(of(replayed(b)), metas, custom_derivative=b.custom_derivative) for b in params.branches
+        traced(of(replayed(b)), metas, custom_derivative=b.custom_derivative) for b in params.branches
     )
     return Branches(tuple(bodies_of_branches))

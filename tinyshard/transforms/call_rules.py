@@ -23,7 +23,9 @@ from tinyshard.arrays.array import Array, op_scope
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.replay import replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
+from tinyshard.compile.tracing import is_effective
 from tinyshard.core import axis_names
+from tinyshard.core.effects import silence_of
 from tinyshard.core.evaluate import evaluate
 from tinyshard.core.primitive import FunctionPrimitive
 from tinyshard.core.program import Builder
@@ -122,7 +124,7 @@ class CallPrimitive(FunctionPrimitive[Call]):
         return [params.body.graph]
 
     def has_effect(self, args: Sequence[Any]) -> bool:
-        return bodies.is_effective(self.params(args).body.graph)
+        return is_effective(self.params(args).body.graph)
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         call = self.params(args)
@@ -191,7 +193,8 @@ class CallPrimitive(FunctionPrimitive[Call]):
             metas = [
                 m if d is None else replace(m, shape=(size, *m.shape)) for m, d in zip(call.taken, in_axes, strict=True)
             ]
-            body = bodies.traced_body(function, metas, custom_derivative=call.body.custom_derivative)
+            with silence_of(call.body.graph):
+                body = bodies.traced_body(function, metas, custom_derivative=call.body.custom_derivative)
             return Call(body, call.derivation.batched(call, in_axes, size, name), call.count)
 
         batched = bodies.derived(call.derived, ("vmap", in_axes, size, name), make)

@@ -169,7 +169,7 @@ class _Given:
             return [*saved, *pull(tuple(cotangents))]
 
         metas = [*taken, *(call.outputs[i] for i in flowing)]
-        joint = bodies.traced_body(gradient, metas)
+        joint = bodies.traced_silently(gradient, metas)
         return cut(bodies.traced_body(both, taken), results, joint, len(joint.results) - len(wanted))
 
     def tangent(self, call: Call, moved: tuple[int, ...]) -> Call:

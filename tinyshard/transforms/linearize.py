@@ -81,7 +81,7 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
         outputs = function(*given)
         return [*outputs[len(results) + len(flowing) :], *outputs[len(results) :][: len(flowing)]]
 
-    both, joint = bodies.traced_body(forwards, taken), bodies.traced_body(onwards, [*taken, *metas])
+    both, joint = bodies.traced_body(forwards, taken), bodies.traced_silently(onwards, [*taken, *metas])
     parts = cut(both, len(results), joint, len(joint.results) - len(flowing))
     outputs = apply_call(Call(parts.forwards, _LINEAR, len(parts.forwards.results)), xs)
     value, saved = of.results(outputs[: len(results)]), outputs[len(results) :]

@@ -9,6 +9,7 @@ Outside of a trace it is a graph of one node, compiled and called as any other.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from tinyshard.compile.replay import gradients, replayed
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
+from tinyshard.core.effects import is_silent, silenced
 from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.evaluate import forget_source
 from tinyshard.core.layout import Layout
@@ -283,10 +285,11 @@ def _derived(
         def names() -> list[str]:
             return [f"shard {i}" for i in range(len(metas))]
 
-        traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
-        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs), is_silent=key[0] != "vmap")
+        with contextlib.nullcontext() if key[0] == "vmap" else silenced():  # a derivative computes the region again
+            traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
+        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
 
-    return _kept(region, (key, config.key()), make)
+    return _kept(region, (key, config.key(), is_silent()), make)
 
 
 def _summed(g: torch.Tensor, copies: tuple[str, ...]) -> torch.Tensor:

@@ -64,7 +64,7 @@ class Recomputed:
             _, pull, saved = vjp(alone, *(xs[i] for i in wanted), has_aux=True)
             return [*saved, *pull(tuple(cotangents))]
 
-        joint = bodies.traced_body(
+        joint = bodies.traced_silently(
             gradient, [*taken, *(given[i] for i in flowing)], custom_derivative=call.body.custom_derivative
         )
         if self.policy is None:
@@ -79,7 +79,7 @@ class Recomputed:
         def push(*given: torch.Tensor) -> Sequence[torch.Tensor]:
             return replay.tangents(function, given[: len(taken)], moved, call.flowing, given[len(taken) :])
 
-        body = bodies.traced_body(
+        body = bodies.traced_silently(
             push, [*taken, *(taken[i] for i in moved)], custom_derivative=call.body.custom_derivative
         )
         return Call(body, self, len(call.flowing))

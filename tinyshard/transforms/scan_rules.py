@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from tinyshard.compile.replay import Function, gradients, replayed
+from tinyshard.compile.tracing import is_effective
 from tinyshard.core import axis_names
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.evaluate import evaluate
@@ -74,7 +75,7 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
         return [params.body.graph]
 
     def has_effect(self, args: Sequence[Any]) -> bool:
-        return bodies.is_effective(self.params(args).body.graph)
+        return is_effective(self.params(args).body.graph)
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_scan(self.params(args), args[0])
@@ -232,7 +233,7 @@ def _backwards(
             of_rows, of_closed = found[first : first + len(rows)], found[first + len(rows) :]
             return [*found[:first], *(a + g for a, g in zip(sums, of_closed, strict=True)), *of_rows]
 
-        body = bodies.traced_body(pull, metas)
+        body = bodies.traced_silently(pull, metas)
         return Scan(body, second, end + len(stacks), scan.length, not scan.reverse)
 
     key = ("gradient", tuple(rows), tuple(closed), tuple(stacks))
@@ -266,7 +267,7 @@ def _along(scan: Scan, xs: Sequence[torch.Tensor], moved: dict[int, torch.Tensor
             numbers = [*carried, *rows, *closed]
             return bodies.with_tangents(function, primals, numbers, along, range(count), [*carried, *stacks])
 
-        return Scan(bodies.traced_body(push, metas), first, scan.rows + len(rows), scan.length, scan.reverse)
+        return Scan(bodies.traced_silently(push, metas), first, scan.rows + len(rows), scan.length, scan.reverse)
 
     key = ("tangent", tuple(rows), tuple(closed))
     along: Scan = bodies.derived(scan.derived, key, make)

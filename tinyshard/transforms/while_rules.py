@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from tinyshard.compile.replay import replayed
+from tinyshard.compile.tracing import is_effective
 from tinyshard.core import axis_names
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.evaluate import evaluate
@@ -51,7 +52,7 @@ class WhilePrimitive(FunctionPrimitive[While]):
         return [params.test.graph, params.body.graph]
 
     def has_effect(self, args: Sequence[Any]) -> bool:
-        return any(map(bodies.is_effective, self.graphs(self.params(args))))
+        return any(map(is_effective, self.graphs(self.params(args))))
 
     def replay(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
         return apply_while(self.params(args), args[0])
@@ -119,8 +120,8 @@ class WhilePrimitive(FunctionPrimitive[While]):
             def asked(*values: torch.Tensor) -> Sequence[torch.Tensor]:
                 return test(*values[:count], *values[first:])
 
-            body = bodies.traced_body(push, [*metas, *taken[count:], *(taken[i - end + count] for i in closed)])
-            return While(bodies.traced_body(asked, [*metas, *types_of(params.test.inputs)[count:]]), body, first)
+            body = bodies.traced_silently(push, [*metas, *taken[count:], *(taken[i - end + count] for i in closed)])
+            return While(bodies.traced_silently(asked, [*metas, *types_of(params.test.inputs)[count:]]), body, first)
 
         along: While = bodies.derived(params.derived, ("tangent", tuple(closed)), make)
         given = dict(zip(moved, tangents, strict=True))
