@@ -1,6 +1,7 @@
 """Prints, callbacks and checks from inside of programs: what is called, with what, how often and in which order."""
 
 import gc
+from typing import Any
 
 import pytest
 import torch
@@ -104,6 +105,14 @@ def test_jit_prints_whole_values_of_what_is_cut_or_a_partial_sum(
 ) -> None:
     ts.jit(lambda x: ts.debug.print("{} {s:.1f}", x, s=x.sum()))(rows)
     assert capsys.readouterr().out == "[0. 1. 2. 3. 4. 5. 6. 7.] 28.0\n"
+
+
+@pytest.mark.parametrize("transformed", [ts.jit, lambda f: ts.jit(ts.grad(lambda x: f(x).sum()))])
+def test_along_explicit_axes_whole_values_are_printed(transformed: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    mesh = ts.make_mesh((8,), ("a",), axis_types=(ts.AxisType.Explicit,))
+    x = ts.device_put(torch.arange(8.0), ts.NamedSharding(mesh, ts.P("a")))
+    assert transformed(shown)(x).sharding.spec == ts.P("a")
+    assert capsys.readouterr().out.splitlines() == WHOLE
 
 
 def test_shard_map_prints_by_device(rows: ts.Array, mesh: ts.Mesh, capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,6 +79,9 @@ class _Token(Primitive[Call]):
     def has_effect(self, args: Sequence[Any]) -> bool:
         return not is_silent()
 
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        return [None]
+
     def varies(self, given: Sequence[frozenset[str]], args: Sequence[Any]) -> frozenset[str]:
         return frozenset()
 
