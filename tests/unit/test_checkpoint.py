@@ -141,6 +141,24 @@ def test_backward_goes_through_it(put, policy):
     same(weight.grad, X.T @ g)
 
 
+def test_loops_and_branches_inside_are_run_on_plain_tensors():
+    def f(x):
+        carry, rows = ts.lax.scan(lambda c, t: (torch.sin(c) * t, c), x, torch.arange(1.0, 4.0), reverse=True)
+        large = ts.lax.while_loop(lambda c: c.sum() < 5, lambda c: c + 1, carry)
+        return ts.lax.cond(rows.sum() > 0, lambda a: a * rows.sum(), lambda a: -a, large)
+
+    x = torch.tensor([0.3, 0.5])
+    torch.testing.assert_close(ts.checkpoint(f)(x), f(x))
+    torch.testing.assert_close(ts.checkpoint(f)(-x), f(-x))
+
+    def g(x):  # while_loop has no gradient
+        carry, rows = ts.lax.scan(lambda c, t: (torch.sin(c) * t, c), x, torch.arange(1.0, 4.0))
+        return ts.lax.cond(rows.sum() > 0, torch.sin, torch.cos, carry).sum()
+
+    torch.testing.assert_close(ts.grad(ts.checkpoint(g))(x), ts.grad(g)(x))
+    torch.testing.assert_close(ts.linearize(g, x)[1](torch.ones(2)), ts.jvp(g, (x,), (torch.ones(2),))[1])
+
+
 def test_a_module_whose_parameters_are_those_of_functional_call():
     class Network(torch.nn.Module):
         def __init__(self):

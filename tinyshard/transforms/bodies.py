@@ -202,3 +202,13 @@ def inlined(inliner: Any, traced: Traced, *, agrees: bool = False) -> Program:
     inputs = [Value(builder.input(meta)) for meta in types_of(traced.inputs)]
     numbers = [x.number for x in evaluate(traced.graph, Inliner(builder, inliner.axes), inputs)]
     return builder.finish([agreed(builder, numbers[0])] if agrees else numbers)
+
+
+def own(results: Sequence[torch.Tensor], operands: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results of an op that is run: a copy of each that is an operand."""
+    return [x.clone() if any(x is y for y in operands) else x for x in results]
+
+
+def zeros(meta: ShapedType) -> torch.Tensor:
+    """A tensor of this type."""
+    return torch.zeros(meta.shape, dtype=meta.dtype)

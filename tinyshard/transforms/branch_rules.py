@@ -66,7 +66,9 @@ class BranchesPrimitive(FunctionPrimitive[Branches]):
         return params.outputs
 
     def run(self, params: Branches, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        raise NotImplementedError("branches are recorded in a trace; outside of one one is called, or all are jitted")
+        """On plain tensors, as in a function that is checkpointed outside of a trace: the branch that is chosen."""
+        chosen = min(max(int(xs[0]), 0), len(params.branches) - 1)
+        return bodies.own(replayed(params.branches[chosen])(*xs[1:]), xs)
 
     def graphs(self, params: Branches) -> Sequence[torch.fx.GraphModule]:
         return [branch.graph for branch in params.branches]

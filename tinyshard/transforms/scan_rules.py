@@ -69,7 +69,17 @@ class ScanPrimitive(FunctionPrimitive[Scan]):
         return params.outputs
 
     def run(self, params: Scan, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        raise NotImplementedError("a scan is recorded in a trace; outside of one it is a loop of Python's, or a jit")
+        """On plain tensors, as in a function that is checkpointed outside of a trace: a loop of Python's."""
+        one, (carry, operands, closed) = replayed(params.body), params.parts(xs)
+        rows: list[Sequence[torch.Tensor]] = []
+        for i in reversed(range(params.length)) if params.reverse else range(params.length):
+            results = one(*carry, *(x[i] for x in operands), *closed)
+            carry = results[: params.carried]
+            rows.append(results[params.carried :])
+        rows = rows[::-1] if params.reverse else rows
+        none = params.outputs[params.carried :]
+        stacked = map(torch.stack, zip(*rows, strict=True)) if rows else map(bodies.zeros, none)
+        return bodies.own([*carry, *stacked], xs)
 
     def graphs(self, params: Scan) -> Sequence[torch.fx.GraphModule]:
         return [params.body.graph]

@@ -44,9 +44,12 @@ class WhilePrimitive(FunctionPrimitive[While]):
         return params.outputs
 
     def run(self, params: While, *xs: torch.Tensor) -> Sequence[torch.Tensor]:
-        raise NotImplementedError(
-            "a while loop is recorded in a trace; outside of one it is a loop of Python's, or a jit"
-        )
+        """On plain tensors, as in a function that is checkpointed outside of a trace: a loop of Python's."""
+        carry, of_test, of_body = params.parts(xs)
+        test, body = replayed(params.test), replayed(params.body)
+        while test(*carry, *of_test)[0]:
+            carry = body(*carry, *of_body)
+        return bodies.own(carry, xs)
 
     def graphs(self, params: While) -> Sequence[torch.fx.GraphModule]:
         return [params.test.graph, params.body.graph]
