@@ -437,3 +437,16 @@ def test_spmd_axis_name_cuts_the_examples_of_a_shard_map():
     assert "all_gather" in ts.jit(ts.vmap(mapped)).lower(x).compile().as_text()
     with pytest.raises(ts.MappingError, match="spmd_axis_name does not fit"):
         ts.vmap(mapped, spmd_axis_name="y")(x)
+
+
+def test_a_call_with_a_derivative_of_its_own_types_its_results_as_its_function_does():
+    mesh = ts.make_mesh((4, 2), ("a", "b"), axis_types=(ts.AxisType.Explicit,) * 2)
+    x = torch.arange(32.0).reshape(8, 4)
+    placed = ts.device_put(x, ts.NamedSharding(mesh, P("a", "b")))
+    sine = ts.custom_vjp(torch.sin)
+    sine.defvjp(lambda v: (torch.sin(v), v), lambda v, g: (g * torch.cos(v),))
+    for f in (ts.checkpoint(torch.sin), sine, ts.checkpoint(lambda v: torch.sin(v) + 0 * placed)):
+        assert ts.jit(f)(placed).sharding.spec == P("a", "b")
+        slope = ts.jit(ts.grad(lambda v, f=f: (f(v) * v).sum()))(placed)
+        assert slope.sharding.spec == P("a", "b")
+        torch.testing.assert_close(ts.device_get(slope), torch.cos(x) * x + torch.sin(x))

@@ -93,7 +93,9 @@ def saving(call: Call, wanted: tuple[int, ...]) -> Call:
         backwards = Call(parts.backwards, replace(RECOMPUTED, name=call.derivation.name), len(wanted))
         if call.derivation.is_apart:
             backwards = replace(backwards, derivation=call.derivation)
-        return Call(parts.forwards, call.derivation, call.count, len(call.taken), wanted, backwards)
+        shardings = call.body.shardings and (*call.body.shardings, *[None] * (len(parts.forwards.results) - call.count))
+        forwards = replace(parts.forwards, shardings=tuple(shardings))  # what is saved is typed as backward passes are
+        return Call(forwards, call.derivation, call.count, len(call.taken), wanted, backwards)
 
     parts: Call = bodies.derived(call.derived, ("gradient", wanted), make)
     return parts
@@ -122,6 +124,9 @@ class CallPrimitive(FunctionPrimitive[Call]):
 
     def graphs(self, params: Call) -> Sequence[torch.fx.GraphModule]:
         return [params.body.graph]
+
+    def typed(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        return bodies.layouts_of_results(self.params(args).body)
 
     def has_effect(self, args: Sequence[Any]) -> bool:
         return is_effective(self.params(args).body.graph)

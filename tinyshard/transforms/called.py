@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from tinyshard.arrays.explicit import Types, type_of
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import assembled
 from tinyshard.compile.outlived import refuse_holders
@@ -17,6 +18,7 @@ from tinyshard.compile.python_numbers import note_numbers
 from tinyshard.compile.signature import Bound, Signature, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.core import axis_names, progress
+from tinyshard.core.current_trace import this_thread
 from tinyshard.primitives.call import Call, Derivation
 from tinyshard.runtime.cache import Recent
 from tinyshard.transforms import bodies
@@ -62,7 +64,9 @@ class Called(Jitted):
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
         bound = super()._bind(args, kwargs)
         around = tuple((n.name, n.size) for n in axis_names.in_scope())
-        return replace(bound, signature=replace(bound.signature, around=around))
+        types = tuple(map(type_of, bound.operands))
+        signature = replace(bound.signature, around=around, types=types if any(types) else None)
+        return replace(bound, signature=signature)
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
         def call(xs: Sequence[torch.Tensor]) -> Any:
@@ -72,7 +76,9 @@ class Called(Jitted):
 
         with progress.doing(f"tracing {self._name}"):
             signature = bound.signature
-            return TraceCacheEntry(bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers))
+            types = Types(signature.types or (), getattr(this_thread.recorder, "types", None))
+            traced = bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers, types)
+            return TraceCacheEntry(traced)
 
 
 def arguments_of(signature: Signature, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:
