@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import tinyshard as ts
-from tests.extent import IS_WHOLE, examples
+from tests.extent import IS_WHOLE, examples, mostly_whole
 from tests.training import DEPTH, MICRO_BATCHES, PLANS, Training, losses_by_torch
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.pool import ProcessPool
@@ -17,11 +17,10 @@ from tinyshard.runtime.controller.pool import ProcessPool
 pytestmark = pytest.mark.alone
 
 STEPS, KILLED_AT = examples(8, 50), examples(4, 30)
-TRIED = PLANS if IS_WHOLE else ("1f1b",)  # with devices of any size; fsdp is tried before the death, tp after it
 LIMIT_NBYTES = examples(6, 12) << 20  # what a device may hold then
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def wanted() -> Iterator[list[float]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -29,15 +28,18 @@ def wanted() -> Iterator[list[float]]:
     torch.set_num_threads(threads)
 
 
-def test_a_training_has_plain_torchs_losses_under_every_plan_and_after_a_death(
+def check(losses: list[float], wanted: list[float], plan: str) -> None:
+    torch.testing.assert_close(losses, wanted, rtol=0, atol=1e-3, msg=plan)
+
+
+@pytest.mark.parametrize("plan", mostly_whole(PLANS, lambda plan: plan == "1f1b"))
+def test_a_training_has_plain_torchs_losses(pool: ProcessPool, wanted: list[float], plan: str) -> None:
+    check(Training(plan).losses(range(STEPS)), wanted, plan)
+
+
+def test_under_a_limit_that_one_device_cannot_meet_a_training_goes_on_after_a_death_on_another_mesh(
     pool: ProcessPool, wanted: list[float], tmp_path: Path
 ) -> None:
-    def check(losses: list[float], steps: range, plan: str) -> None:
-        torch.testing.assert_close(losses, wanted[steps.start : steps.stop], rtol=0, atol=1e-3, msg=plan)
-
-    every = range(STEPS)
-    for plan in TRIED:
-        check(Training(plan).losses(every), every, plan)
     before, after = range(KILLED_AT), range(KILLED_AT, STEPS)
     ts.init(devices=8, runtime="process", memory_per_device=LIMIT_NBYTES)
     if IS_WHOLE:
@@ -45,13 +47,14 @@ def test_a_training_has_plain_torchs_losses_under_every_plan_and_after_a_death(
             Training("dp").losses(range(1))
     training = Training("fsdp")
     assert counts(training) == fsdp_counts(training)
-    check(training.losses(before), before, "fsdp")
+    check(training.losses(before), wanted[:KILLED_AT], "fsdp")
     training.save(tmp_path / "training")
     os.kill(worker_of(3), signal.SIGKILL)
     with pytest.raises(ts.DeviceLostError, match="CPU 3"):
         training.losses(after)
     ts.init(devices=4, runtime="process", memory_per_device=LIMIT_NBYTES)
-    check(Training("tp", tmp_path / "training").losses(after), after, "tp, from the files of fsdp")
+    resumed = Training("tp", tmp_path / "training")
+    check(resumed.losses(after), wanted[KILLED_AT:], "tp, from the files of fsdp")
 
 
 def worker_of(device: int) -> int:
