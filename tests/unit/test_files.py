@@ -85,6 +85,15 @@ def test_a_tree_comes_back_with_its_containers_values_and_shardings(folder, mesh
     assert back["python"] == tree["python"]
 
 
+@pytest.mark.parametrize("kind", [ts.AxisType.Auto, ts.AxisType.Explicit])
+def test_the_axes_of_a_mesh_come_back_with_their_types(kind, folder):
+    mesh = ts.make_mesh((4, 2), ("x", "y"), axis_types=(kind, kind))
+    x = ts.device_put(torch.ones(8, 4), ts.NamedSharding(mesh, ts.P("x")))
+    ts.save(x, folder)
+    back = ts.load(folder)
+    assert back.sharding == x.sharding and ts.typeof(back) == ts.typeof(x)
+
+
 def test_nan_comes_back(folder):
     ts.save([math.nan], folder)
     assert math.isnan(ts.load(folder)[0])

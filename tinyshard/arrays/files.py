@@ -31,6 +31,7 @@ from tinyshard.core.safetensors import NAMES, REALS
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.worker.files import read_block
 from tinyshard.sharding import Sharding, SingleDeviceSharding
+from tinyshard.sharding.axis_types import AxisType
 from tinyshard.sharding.mesh import Mesh
 from tinyshard.sharding.prefix import map_with
 
@@ -186,8 +187,9 @@ def _place(t: SavedTensor, sharding: Sharding | None) -> SavedTensor:
                 f"ts.init(devices={max(t.layout.devices) + 1})",
             ) from error
         if "mesh" in t.about:
-            grid = np.array(devices, dtype=object).reshape(t.about["mesh"]["sizes"])
-            t.mesh = Mesh(grid, t.about["mesh"]["names"])
+            mesh = t.about["mesh"]
+            types = tuple(AxisType[name] for name in mesh["types"])
+            t.mesh = Mesh(np.array(devices, dtype=object).reshape(mesh["sizes"]), mesh["names"], types)
     return t
 
 

@@ -87,7 +87,8 @@ def _about(x: torch.Tensor) -> dict[str, Any]:
         about["devices"], about["axes"], about["dims"] = layout.devices, layout.axes, layout.dims
         about["committed"] = x.committed
         if mesh is not None and mesh.device_ids == layout.devices:
-            about["mesh"] = {"sizes": mesh.axis_sizes, "names": mesh.axis_names}
+            types = [each.name for each in mesh.axis_types]
+            about["mesh"] = {"sizes": mesh.axis_sizes, "names": mesh.axis_names, "types": types}
     return about
 
 
