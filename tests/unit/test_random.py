@@ -438,3 +438,7 @@ def test_a_refused_draw_uses_no_key_up(watched):
 def test_without_the_flag_a_key_may_be_used_twice():
     key = ts.random.key(0)
     assert ts.random.normal(key).item() == ts.random.normal(key).item()
+
+
+def test_a_key_of_eval_shape_can_be_shown():
+    assert repr(ts.eval_shape(lambda key: ts.random.split(key, 4), ts.random.key(0))) == "Key(4)"

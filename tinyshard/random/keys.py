@@ -164,7 +164,8 @@ class Key:
 
     def __repr__(self) -> str:
         named = f"Key({', '.join(map(str, self.shape))})"
-        if is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(self.data):
+        is_tensor = isinstance(self.data, torch.Tensor)  # eval_shape returns keys of shapes
+        if not is_tensor or is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(self.data):
             return named
         values = self.data.numpy(force=True) if isinstance(self.data, Array) else self.data.numpy()
         return f"{named} overlaying:\n{values.view('uint32')}"
