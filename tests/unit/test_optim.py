@@ -247,3 +247,15 @@ REFUSED = {
 def test_what_cannot_be_trained_is_refused_in_words(name):
     call, word = REFUSED[name]
     assert_refused(call, ts.DtypeError, [word])
+
+
+def test_adamw_updates_where_jit_is_disabled():
+    x = torch.arange(8.0) - 3
+    optimizer = ts.optim.functional(torch.optim.AdamW, lr=0.1)
+    params = {"w": ts.array(x)}
+    with ts.disable_jit():
+        updated, _ = ts.jit(optimizer.update)(params, params, optimizer.init(params))
+    leaf = torch.nn.Parameter(x.clone())
+    leaf.grad = x.clone()
+    torch.optim.AdamW([leaf], lr=0.1).step()
+    torch.testing.assert_close(ts.device_get(updated["w"]), leaf.detach())

@@ -25,6 +25,7 @@ from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.leaves import dotted, first_fitting
 from tinyshard.sharding import NamedSharding, PartitionSpec, PositionalSharding, Sharding
+from tinyshard.sharding.contexts import disable_jit
 from tinyshard.sharding.prefix import spread
 from tinyshard.transforms.jit import jit
 
@@ -169,7 +170,9 @@ class Optimizer:
         """
         if is_tracing():
             return self._update(params, grads, state)
-        return trees.map(_as_before, (params, state), self._jitted(params, grads, state))
+        with disable_jit(False):  # torch's step takes tensors for its counters and rates in a trace alone
+            updated = self._jitted(params, grads, state)
+        return trees.map(_as_before, (params, state), updated)
 
     @cached_property
     def _jitted(self) -> Callable[..., Any]:
