@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import in_turn, pairwise
 from tinyshard import P
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -65,8 +66,7 @@ def expected(how, index, v):
     return changed
 
 
-@pytest.mark.parametrize("how", ["set", *UFUNCS])
-@pytest.mark.parametrize("name", INDICES)
+@pytest.mark.parametrize("name, how", in_turn(INDICES, ["set", *UFUNCS]))
 def test_each_change_at_each_index_is_numpys_on_tensors_arrays_and_in_jit(how, name, sharded):
     index = INDICES[name]
     v = np.float32(1.5) if how == "set" else np.random.default_rng(1).normal(size=HOST[index].shape).astype(np.float32)
@@ -119,7 +119,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way, mode, index", list(itertools.product(WAYS, JAX, ["several", "one"])))
+@pytest.mark.parametrize("way, mode, index", pairwise(list(WAYS), list(JAX), ["several", "one"]))
 def test_indices_out_of_bounds_are_what_they_are_in_jax(way, mode, index):
     x, i = torch.arange(5.0), torch.tensor(OUT if index == "several" else 7)
     got = WAYS[way](lambda x, i, v: x.at[i].get(mode=mode))(x, i, torch.tensor(9.0))

@@ -5,6 +5,7 @@ import torch
 import torch.utils.checkpoint
 
 import tinyshard as ts
+from tests.extent import pairwise
 
 DEPTH, WIDTH, BATCH = 8, 16, 64
 POLICIES = ts.checkpoint_policies
@@ -91,10 +92,13 @@ CALLS = {
 }
 
 
-@pytest.mark.parametrize("put", [lambda x: x, ts.array], ids=["plain tensors", "Arrays"])
-@pytest.mark.parametrize("policy", [None, POLICIES.dots_saveable], ids=["no policy", "dots saved"])
-@pytest.mark.parametrize(("call", "expected"), CALLS.values(), ids=CALLS)
-def test_a_checkpointed_block_has_the_derivatives_of_the_block_everywhere(call, expected, put, policy):
+PUTS = {"plain tensors": lambda x: x, "Arrays": ts.array}
+SAVED = {"no policy": None, "dots saved": POLICIES.dots_saveable}
+
+
+@pytest.mark.parametrize("name, saved, operand", pairwise(list(CALLS), list(SAVED), list(PUTS)))
+def test_a_checkpointed_block_has_the_derivatives_of_the_block_everywhere(name, saved, operand):
+    (call, expected), policy, put = CALLS[name], SAVED[saved], PUTS[operand]
     same(call(ts.checkpoint(block, policy=policy), put(X)), expected())
 
 

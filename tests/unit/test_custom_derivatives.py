@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import tinyshard as ts
+from tests.extent import pairwise
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +70,13 @@ CALLS = {
 }
 
 
-@both_kinds
-@both_ways
-@each_kind
-@pytest.mark.parametrize(("call", "expected"), CALLS.values(), ids=CALLS)
-def test_the_given_derivative_is_used_by_every_transformation(call, expected, kind, wrap, put):
-    f = ODD[kind]
+PUTS = {"plain tensors": lambda x: x, "Arrays": ts.array}
+WRAPS = {"eager": lambda f: f, "jit": ts.jit}
+
+
+@pytest.mark.parametrize("name, kind, way, operand", pairwise(list(CALLS), list(ODD), list(WRAPS), list(PUTS)))
+def test_the_given_derivative_is_used_by_every_transformation(name, kind, way, operand):
+    (call, expected), f, wrap, put = CALLS[name], ODD[kind], WRAPS[way], PUTS[operand]
     same(wrap(f)(put(X)), torch.sin(X))
     same(wrap(lambda x: call(f, x))(put(X)), expected)
 
