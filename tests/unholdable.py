@@ -97,7 +97,7 @@ def check_views(size: int) -> None:
     """Views whose values torch computes when it reads them, conj and negative ones, arrive as what they stand for."""
     plain = torch.arange(1.0, 2 * size + 1).reshape(size, 2)
     z = torch.view_as_complex(plain)
-    negative = z.conj().imag  # torch keeps the values of z and notes that they are to be negated
+    negative = z.conj().imag  # torch keeps the values of z and notes that they should be negated
     assert negative.is_neg() and z.conj().is_conj() and torch._neg_view(z.conj()).is_neg()
     where = ts.devices()[-1]
     for view, right in (

@@ -236,7 +236,7 @@ CALLS: list[tuple[str, type[Exception], tuple[str, ...]]] = [
         ts.MappingError,
         ("2 entries for no positional argument; by name: v, w", "v, w by position"),
     ),
-    ("ts.vmap(lambda v, n: v)(x, 'a')", ts.DtypeError, ("vmap is to map an argument", "n: 'a' (str)", "in_axes=None")),
+    ("ts.vmap(lambda v, n: v)(x, 'a')", ts.DtypeError, ("vmap cannot map an argument", "n: 'a' (str)", "in_axes=None")),
     (
         "ts.lax.with_sharding_constraint([x, x], [rows])",
         ts.ShardingError,

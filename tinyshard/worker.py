@@ -1,4 +1,4 @@
-"""What a launcher starts on every machine whose processes are to be devices of a notebook elsewhere.
+"""What a launcher starts on every machine whose processes should be devices of a notebook elsewhere.
 
     controller, in the notebook         ts.init(hosts="10.0.0.1:29400")        (or TINYSHARD_HOSTS=10.0.0.1:29400)
     on each of two machines, 4 CPUs     torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \\

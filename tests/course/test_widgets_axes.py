@@ -34,7 +34,7 @@ def test_the_last_example_stands_for_those_that_there_are_not():
     [
         ({"w": "two"}, "vmap got inconsistent sizes for the axes to be mapped"),
         ({"x_axis": None, "w_axis": None}, "vmap finds no mapped argument"),
-        ({"x": "one", "x_axis": 1}, "vmap is to map an argument over a dim that it does not have"),
+        ({"x": "one", "x_axis": 1}, "vmap cannot map an argument over a dim that it does not have"),
         ({"x_axis": None}, "the function fails on such an example\n  got:  inside it, x has shape (3, 5)"),
         (
             {"x": "one", "w": "one", "w_axis": None},

@@ -1,4 +1,4 @@
-"""Derivatives of determinants and solutions, whose formulas in torch ask how a matrix lies in memory."""
+"""Derivatives of determinants and solutions, whose formulas in torch ask how a matrix is laid out in memory."""
 
 import pytest
 import torch

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 NOTEBOOK_TOOLS = ("IPython", "ipywidgets", "matplotlib")
 
-# What may not be imported: (the importer, the imported ones). A module stands for all that lies beneath it.
+# What may not be imported: (the importer, the imported ones). A module stands for all that is beneath it.
 FORBIDDEN = [
     ("tinyshard", (*NOTEBOOK_TOOLS, "torch.distributed.tensor", "course", "notebooks", "tests")),
     ("tinyshard.core", ("torch.distributed",)),
@@ -84,7 +84,7 @@ def module_name(path: Path) -> str:
 def imports_of(source: str, package: str, *, late: bool = False) -> Iterator[str]:
     """All that `source`, a module directly in `package`, imports; also in functions, also for types alone.
 
-    `from a import b` counts as a.b: whether b is a module or a name, a.b lies within a.
+    `from a import b` counts as a.b: whether b is a module or a name, a.b is within a.
 
     Args:
         late: only what functions import when they are called.

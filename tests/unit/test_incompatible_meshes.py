@@ -163,6 +163,6 @@ def test_the_text_and_the_cost_show_what_is_transferred(wide, tall):
     x = ts.device_put(values(), at(wide, "a"))
     compiled = ts.jit(lambda v: v + 1, out_shardings=at(tall, "c")).lower(x).compile()
     assert "transfer(%1, over=a*b)" in compiled.as_text()
-    # devices 0, 1, 2 hold rows 0-2 and are to hold 0-1, 0-1, 2-3: device 2 gets row 3, of 6 floats; device 3 row 2
+    # devices 0, 1, 2 hold rows 0-2 and should hold 0-1, 0-1, 2-3: device 2 gets row 3, of 6 floats; device 3 row 2
     assert compiled.cost_analysis().count("transfer") == 1
     assert compiled.cost_analysis().nbytes == 24

@@ -64,7 +64,7 @@ def test_mean_and_variance_are_those_of_the_distribution(name):
     assert abs(float(x.var()) / variance - 1) < 0.12
 
 
-@pytest.mark.parametrize("name", every(3, DRAWS))
+@pytest.mark.parametrize("name", every(6, DRAWS))
 def test_numbers_are_the_same_on_every_mesh_and_in_jit(name):
     draw = DRAWS[name][0]
     key, mesh = ts.random.key(5), ts.make_mesh((4, 2), ("a", "b"))
@@ -77,7 +77,7 @@ def test_numbers_are_the_same_on_every_mesh_and_in_jit(name):
         np.testing.assert_allclose(made.numpy(), eager.numpy(), rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("name", every(3, DRAWS))
+@pytest.mark.parametrize("name", every(6, DRAWS))
 def test_under_vmap_each_key_gives_what_it_gives_alone(name):
     draw = DRAWS[name][0]
     keys = ts.random.split(ts.random.key(1), 3)

@@ -626,7 +626,7 @@ def test_a_signal_at_any_moment_of_a_trace_and_of_a_plan_leaves_torch_and_tinysh
     takes_s = time.monotonic() - began_s
     struck = 0
     try:
-        while struck < examples(3, 50):  # of six tests: 300
+        while struck < examples(3, 100):  # of six tests: 300 alarms, 300 Ctrl-Cs
             try:
                 signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-4, takes_s))
                 function()

@@ -45,7 +45,7 @@ def test_out_of_memory_is_an_error_that_tells_device_and_what_is_alive_and_the_p
     gc.collect()  # errors hold their frames, and frames hold arrays
     keep = ts.device_put(torch.ones(1 << 20), ts.devices()[1]).block_until_ready()
     if words is not None and words.startswith("placing") and pool.collectives == "shared":
-        words = None  # it lies in memory that belongs to all, which a device's own limit does not concern
+        words = None  # it is in memory that belongs to all, which a device's own limit does not concern
     lift = limit_memory(1, 128 << 20)
     try:
         end = outcome(lambda: ts.device_get(call(keep)))

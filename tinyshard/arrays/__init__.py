@@ -4,7 +4,7 @@ array          Array: shape, dtype and sharding are known at once, values are a 
 shard          Shard: what one device holds of an Array
 placement      device_put, device_get, array, block_until_ready
 gathering      the values of Arrays as plain tensors
-constraint     where a value is to be placed, as one op with its rules
+constraint     where a value should be placed, as one op with its rules
 at             x.at[index].set(values): a new array with some elements changed
 index_place    where the index of x.at leads
 files          save, load: each device writes and reads its own blocks

@@ -1,4 +1,4 @@
-"""The constraint: where a value is to be placed. `device_put` and `with_sharding_constraint` bind it.
+"""The constraint: where a value should be placed. `device_put` and `with_sharding_constraint` bind it.
 
 in a trace       the op is recorded; the partitioner brings the value there
 outside of one   the value is put there at once
@@ -28,11 +28,11 @@ from tinyshard.sharding import NamedSharding, PartitionSpec, Sharding
 
 @dataclass(frozen=True)
 class Target:
-    """Where a value is to be placed.
+    """Where a value should be placed.
 
     Attributes:
         sharding: on which devices, and how; None for the host.
-        committed: whether the value is to stay there.
+        committed: whether the value should stay there.
         returns: whether the gradient is put back to where the value was; else it is placed as the result is.
     """
 
@@ -42,7 +42,7 @@ class Target:
 
 
 class Constraint(Primitive[Target]):
-    """Where one tensor is to be placed."""
+    """Where one tensor should be placed."""
 
     name = "constrain"
 

@@ -43,7 +43,7 @@ _is_chosen: ContextVar[bool] = ContextVar("tinyshard_sharding_is_chosen", defaul
 
 @contextlib.contextmanager
 def chosen() -> Iterator[None]:
-    """In this block the partitioner chooses: the user has said how the result is to be cut."""
+    """In this block the partitioner chooses: the user has said how the result should be cut."""
     token = _is_chosen.set(True)
     try:
         yield

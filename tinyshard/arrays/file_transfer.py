@@ -1,4 +1,4 @@
-"""Blocks between devices and files: each device writes those that it holds, and reads those that it is to hold."""
+"""Blocks between devices and files: each device writes those that it holds, and reads those that it should hold."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOST = "host"  # writes what is in this process
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """A block that is to be written.
+    """A block that should be written.
 
     Attributes:
         name: of its tensor.
@@ -67,7 +67,7 @@ def shared_out(tensors: dict[str, torch.Tensor]) -> dict[Any, list[_Block]]:
                 device = min(owners, key=lambda d: (nbytes.get(d, 0), d))
                 nbytes[device] = nbytes.get(device, 0) + ShapedType(block_shape, x.dtype).nbytes
                 given.setdefault(device, []).append(_Block(name, x._buffer, dtype, block_shape + pair, offsets))
-    # the larger a number, the earlier: then each lies at a multiple of its size
+    # the larger a number, the earlier: then each is at a multiple of its size
     return {where: sorted(blocks, key=lambda b: -b.dtype.itemsize) for where, blocks in given.items()}
 
 

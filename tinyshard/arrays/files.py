@@ -105,7 +105,7 @@ def _host_tensor(x: Any) -> torch.Tensor:
 
 
 def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
-    """Read a tree from a folder. Each device reads the blocks that it is to hold, whatever devices wrote them.
+    """Read a tree from a folder. Each device reads the blocks that it should hold, whatever devices wrote them.
 
     Waits until all is read, so that an error is raised here; and then it is independent of the folder.
 
@@ -113,7 +113,7 @@ def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
         folder: what `save` has written. Also a folder, or a file, of safetensors, whole or in blocks, that another
             program has written, as torch.distributed.checkpoint's HuggingFaceStorageWriter, or of Hugging Face's hub:
             then the tree is a dict of Arrays by name.
-        shardings: where the tensors are to lie: a Sharding, a Device, with `set_mesh` a PartitionSpec, or a tree of
+        shardings: where the tensors should be: a Sharding, a Device, with `set_mesh` a PartitionSpec, or a tree of
             these that is a prefix of the saved one. None, for all or in place of one: as it was saved, an Array on
             devices of the same numbers, a tensor of torch's or NumPy's in this process; what another program has
             written on the default device, uncommitted.
@@ -154,7 +154,7 @@ def load(folder: str | os.PathLike[str], shardings: Any = None) -> Any:
 
 
 def _placed(leaf: Any, entry: Any) -> Any:
-    """Note where a leaf is to lie."""
+    """Note where a leaf belongs."""
     if is_opaque_leaf(leaf):
         return leaf._placed(_place, entry if entry is None else as_sharding(entry))
     if isinstance(leaf, SavedTensor):

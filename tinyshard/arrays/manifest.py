@@ -32,15 +32,15 @@ _FORMAT = 1
 
 @dataclass(slots=True, eq=False)
 class SavedTensor:
-    """A tensor in files; it stands in the tree for what is to be made of it.
+    """A tensor in files; it stands in the tree for what should be made of it.
 
     Attributes:
         name: its name.
         shape, dtype: of the whole.
         blocks: each with its file and its checksums.
         about: what the manifest says; None where there is no manifest.
-        as_array: it is to be a NumPy array.
-        sharding, layout, mesh, committed: where it is to lie; a layout of None stands for this process.
+        as_array: it should be a NumPy array.
+        sharding, layout, mesh, committed: where it belongs; a layout of None stands for this process.
     """
 
     name: str

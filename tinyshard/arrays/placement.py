@@ -299,7 +299,7 @@ def saved_array(values: torch.Tensor, requires_grad: bool = False, is_param: boo
     return result.requires_grad_() if requires_grad else result
 
 
-# A process that has not imported tinyshard is told by torch.load that `tinyshard.saved_array` is to be allowed.
+# A process that has not imported tinyshard is told by torch.load that `tinyshard.saved_array` should be allowed.
 saved_array.__module__ = "tinyshard"
 torch.serialization.add_safe_globals([saved_array])  # torch.load, which by default trusts nobody, may call it
 Array._from_values = staticmethod(saved_array)

@@ -32,7 +32,7 @@ def no_memory_wrapped(what: str) -> NoReturn:
         "a value inside of a transformation has no memory of its own",
         got=f"x.{what}(), as copy.copy(x) and pickle.dumps(x) call it",
         rule="it stands for a value whose uses the transformation follows",
-        try_="x.clone() for a copy; what is to be saved is returned from the function",
+        try_="x.clone() for a copy; what should be saved is returned from the function",
     )
 
 
@@ -110,7 +110,7 @@ class Immutable(torch.Tensor):
         for place in (*args, *kwargs.values()):
             if isinstance(place, Device | Sharding):
                 raise DtypeError(
-                    "x.to takes devices of torch's, and an Array lies on those of ts.devices()",
+                    "x.to takes devices of torch's, and an Array is on those of ts.devices()",
                     got=f"x.to({place!r})",
                     rule="x.to(dtype) gives another dtype; ts.device_put brings values to devices",
                     try_="ts.device_put(x, device), or a sharding in place of the device",

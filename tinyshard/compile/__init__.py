@@ -3,7 +3,7 @@
 signature        what decides whether a trace fits a call
 tracing          a function on tensors becomes a graph of aten ops on whole tensors
 process_state    what a trace changes for the whole process, put back also where the trace is abandoned
-capture          the trace in progress: what each op meets before it is recorded; closed-over tensors become inputs
+capture          the trace in progress: what happens to each op before it is recorded; closed-over tensors become inputs
 trace_errors     errors of a trace that an op raises outside of one too
 python_numbers   a Python number among the arguments keeps no dtype of its own
 zero_tangents    tangents of zero, whose products with infinity are zero

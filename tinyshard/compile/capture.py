@@ -1,4 +1,4 @@
-"""A trace in progress: what each op of the traced function meets before it is recorded.
+"""A trace in progress: what happens to each op of the traced function before it is recorded.
 
 an Array or a tensor from outside       captured: it becomes an input of the graph, like an argument
 a value that a transformation wraps     likewise, before torch.func sees it
@@ -115,7 +115,7 @@ class Recorder:
             self.note_modes([mode_of(module)])
 
     def note_made(self, tree: Any) -> None:
-        """Remember the stand-ins of the trace: those that outlive it are to say so."""
+        """Remember the stand-ins of the trace: those that outlive it should say so."""
         self._made.extend(weakref.ref(x) for x in tree_leaves(tree) if isinstance(x, torch.Tensor))
 
     def note_wrapped(self, tree: Any) -> None:

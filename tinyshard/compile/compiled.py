@@ -64,7 +64,7 @@ class Compiled:
         Raises:
             DtypeError: other containers, shapes or dtypes than it was compiled for; or a call inside a transformation,
                 or on what requires a gradient.
-            ShardingError: a committed Array that lies otherwise; or the program is for an abstract mesh.
+            ShardingError: a committed Array with another layout; or the program is for an abstract mesh.
 
         Communication: what `as_text()` says.
         """

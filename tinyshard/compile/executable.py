@@ -175,7 +175,7 @@ def open_program(
     Args:
         assignment: where it will run.
         specs: the operands.
-        targets: layouts that values of the program are to be brought to.
+        targets: layouts that values of the program should be brought to.
         required: layouts that decide on the program's axes before those of the operands do.
 
     Returns:

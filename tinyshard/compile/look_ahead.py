@@ -46,7 +46,7 @@ class LookAhead:
         self._decided: dict[Node, Dims | None] = {}
 
     def wanted(self, node: Node) -> Dims | None:
-        """The layout in which a partial sum is to be combined before its first use; None if it may stay partial."""
+        """The layout in which a partial sum should be combined before its first use; None if it may stay partial."""
         if node not in self._decided:
             self._decided[node] = self._layout(node) if self._is_combined(node) else None
         return self._decided[node]
@@ -88,7 +88,7 @@ class LookAhead:
         return bool(value.partial) if isinstance(value, ShardedVar) else value is None and unknown
 
     def _layout(self, node: Node) -> Dims:
-        """The layout of the first sharded value that the sum meets elementwise, if that sends no more than to stay."""
+        """The layout of the first sharded value that an elementwise op has beside the sum, if it sends no more."""
         have: ShardedVar = self.values[node]
         stays = bytes_between(have, replace(have, partial=()), self.axes)
         seen, ahead = {node}, [node]

@@ -56,7 +56,7 @@ def compile_graph(
         graph: what to compute. Its output is one node, or a list of nodes.
         inputs: the tensors that it takes.
         assignment: where it will run.
-        outputs: the layout that each tensor output is to have; None where the partitioner chooses.
+        outputs: the layout that each tensor output should have; None where the partitioner chooses.
 
     Returns:
         The executable; its inputs are `inputs`.
@@ -214,7 +214,7 @@ class Partitioner(Interpreter):
         return self.builder.emit("aten.clone.default", (Value(number),), {}, [self.builder.metas[number]])[0]
 
     def constrained_to(self, x: Any, layout: Layout, written: Layout | None) -> Any:
-        """A value that is to have a layout, which is `written` on the program's axes, if they can say it."""
+        """A value that should have a layout, which is `written` on the program's axes, if they can say it."""
         return self.unaligned(x, layout) if written is None else self.reshard_to(x, written.dims)
 
     def unaligned(self, x: Any, layout: Layout) -> UnalignedVar:

@@ -18,7 +18,7 @@ from tinyshard.core.program import CROSSING, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.sharding.mesh import Mesh
 
-# arguments that say how a tensor lies in one machine's memory: noise to who reads where it lies over devices
+# arguments that say how a tensor is laid out in one machine's memory: noise to who reads how it is over devices
 _UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
 

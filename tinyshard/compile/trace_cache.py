@@ -122,7 +122,7 @@ class TraceCacheEntry:
         Args:
             operands: its inputs; a ShapeDtypeStruct may stand for one.
             assignment: where it will run.
-            results: the sharding that each result is to have; None where the partitioner chooses.
+            results: the sharding that each result should have; None where the partitioner chooses.
         """
         specs = tuple(spec_of(x, assignment) for x in operands)
         asked = (None,) * len(self.traced.results) if results is None else tuple(results)

@@ -149,7 +149,7 @@ def trace(
     """Trace a function.
 
     Args:
-        roots: the function and its static arguments: from there the tensors that it meets are searched for.
+        roots: the function and its static arguments: from there the tensors that it uses are searched for.
         call: calls it, with the tensor arguments put in their places.
         metas: shapes and dtypes of the tensor arguments.
         names: what a learner would call them, for errors.

@@ -38,6 +38,6 @@ def paused_for_imports() -> Iterator[None]:
         try:
             yield
         finally:
-            if not gc.get_freeze_count():  # what somebody has frozen is to stay so
+            if not gc.get_freeze_count():  # what somebody has frozen should stay so
                 gc.freeze()
                 gc.unfreeze()  # to the oldest generation

@@ -1,4 +1,4 @@
-"""Where each block of a tensor lies: the one plain value that every sharding reduces to.
+"""Where each block of a tensor is: the one plain value that every sharding reduces to.
 
 A Layout names the devices in order, splits their number into axes (as 8 = 4 * 2), and says for each dim of a
 tensor which axes cut it. Axes that cut nothing hold copies. With devices 0..7, axes (4, 2) and dims ((0,), (1,)):
@@ -20,7 +20,7 @@ Axes = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor of `len(dims)` dims lies on devices.
+    """How a tensor of `len(dims)` dims is laid out on devices.
 
     Args:
         devices: device ids in mesh order (row-major over `axes`).

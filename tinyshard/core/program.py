@@ -162,8 +162,8 @@ class Builder:
     """A Program in the making.
 
     Attributes:
-        free: inputs that are not on the devices yet: the first op that takes one says how it is to be put there.
-        wanted: for each free input that has been taken, the axes that are to cut each dim.
+        free: inputs that are not on the devices yet: the first op that takes one says how it should be put there.
+        wanted: for each free input that has been taken, the axes that should cut each dim.
         copies: values that were already brought to another layout, so that two ops share one exchange.
         reasons: why a step gathers an operand, by its position among the steps.
         foreign: ops that workers may not know, with the user's line of the first step of each.

@@ -54,7 +54,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     Raises:
         ImmutableError: the op changes an Array in place.
         StatefulRandomError: the op draws from torch's own generator.
-        TracedValueError: torch traces a function that meets an Array.
+        TracedValueError: torch traces a function that sees an Array.
         ShardingError: committed operands on different devices.
         DtypeError: it asks for a torch device that Arrays do not live on; an operand, or a result, is of a kind that no
             device can hold.
@@ -63,7 +63,7 @@ def dispatch(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     if _mode(_PROXY) is not None and this_thread.recorder is None:
         raise TracedValueError(
-            "a trace of torch's own meets an Array",
+            "a trace of torch's own sees an Array",
             got=f"{op} within torch.func.linearize, make_fx or torch.export",
             rule="it would record memory that nothing has written in place of the Array's values",
             try_="ts.jvp(f, (x,), (t,)) in place of linearize; ts.jit(f).lower(x) for a program to read",
@@ -142,7 +142,7 @@ def _executable(
 
 
 def _kind(op: Any, device: Any) -> str:
-    """The kind of a torch device that an op is to make its result on."""
+    """The kind of a torch device that an op should make its result on."""
     kind = "cpu" if device is None else torch.device(device).type
     if kind not in ("cpu", "meta"):
         raise DtypeError(

@@ -17,7 +17,7 @@ from tinyshard.sharding.prefix import map_with
 
 
 def with_sharding_constraint(tree: Any, shardings: Any) -> Any:
-    """Say where an intermediate value of a jitted function is to live; the partitioner brings it there.
+    """Say where an intermediate value of a jitted function should live; the partitioner brings it there.
 
     Args:
         tree: a tensor or a tree of tensors.
@@ -55,7 +55,7 @@ def _constrained(x: Any, place: Any) -> Any:
             "with_sharding_constraint got no sharding",
             got="None",
             rule="every leaf has one",
-            try_="P() or NamedSharding(mesh, P()) for a value that is to be whole on every device",
+            try_="P() or NamedSharding(mesh, P()) for a value that should be whole on every device",
         )
     x, sharding = x if isinstance(x, torch.Tensor) else as_tensor(x), as_sharding(place)
     layout, have = sharding.checked_layout(x.shape), type_of(x)

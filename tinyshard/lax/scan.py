@@ -195,7 +195,7 @@ def _pair(out: Any) -> tuple[Any, Any]:
             "the function of a scan returns a pair",
             got=f"{type(out).__name__}" + (f" of {len(out)}" if isinstance(out, tuple | list) else ""),
             rule="(carry, y): the next carry, and what is stacked over the rounds",
-            try_="return carry, None, where nothing is to be stacked",
+            try_="return carry, None, where nothing should be stacked",
         )
     return out[0], out[1]
 

@@ -1,7 +1,7 @@
 """cat and split along a sharded dim: each device keeps as many rows as it had, and gets those that are now its own.
 
-    cat of x[8] and y[8], each in 4 blocks       device 0 has x0 y0, and is to have x0 x1:  y0 goes, x1 comes
-    split of z[16], in 4 blocks, in two halves   device 0 has z0 (4 rows), and is to have 2 rows of each half
+    cat of x[8] and y[8], each in 4 blocks       device 0 has x0 y0, and should have x0 x1:  y0 goes, x1 comes
+    split of z[16], in 4 blocks, in two halves   device 0 has z0 (4 rows), and should have 2 rows of each half
 
 One `transfer` moves less than a block of each device; to gather would bring all blocks to all.
 """

@@ -1,7 +1,7 @@
 """Values without a layout yet: each is made by the devices in the layout that its first consumer needs.
 
 A tensor filled with one number, a random draw, and whatever is computed element by element from these alone, can be
-made by each device for its own block. So they are emitted when a consumer says how they are to lie.
+made by each device for its own block. So they are emitted when a consumer says how they should be laid out.
 
     x + uniform(key, x.shape)      x cut in 8 rows: each device draws its row
     2 * normal(key, (8, 4)) + 1    stays deferred; with out_shardings each device makes its block
@@ -110,7 +110,7 @@ def elementwise(op: Any, args: Any, kwargs: Any, result_type: ShapedType) -> Def
 
 
 def aligned(shape: Sequence[int], result: Sequence[int], dims: Dims) -> Dims:
-    """How an operand is cut whose result is to be cut so; its dims are the last ones of the result, 1 for any size."""
+    """How an operand is cut whose result should be cut so; its dims are the last ones of the result, 1 for any size."""
     tail = dims[len(dims) - len(shape) :]
     sizes = result[len(result) - len(shape) :]
     return tuple(cut if n == size else () for n, size, cut in zip(shape, sizes, tail, strict=True))

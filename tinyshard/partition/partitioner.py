@@ -168,13 +168,13 @@ def _graph(
 
 
 def place(builder: Builder, have: ShardedVar, dims: Dims) -> ShardedVar:
-    """Emit what brings a value to `dims`, partial parts combined; an input that lies nowhere yet is put there."""
+    """Emit what brings a value to `dims`, partial parts combined; an input that is nowhere yet is put there."""
     have = _settled(builder, have, replace(have, dims=dims))
     return reshard(builder, have, dims)
 
 
 def _settled(builder: Builder, have: ShardedVar, want: ShardedVar) -> ShardedVar:
-    """An input that is not on the devices yet lies where the first op wants it."""
+    """An input that is not on the devices yet is where the first op wants it."""
     if have.number in builder.free and have.number not in builder.wanted:
         builder.wanted[have.number] = want.dims
         builder.metas[have.number] = want.local(builder.axes)

@@ -83,11 +83,11 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
     Args:
         builder: the program.
         x: the value.
-        dims: the axes that are to cut each dim.
+        dims: the axes that should cut each dim.
         partial: those of x's partial axes that stay partial.
 
     Returns:
-        The value in its new layout; another one that lies there already, if the program has it.
+        The value in its new layout; another one that is there already, if the program has it.
 
     Communication: none if every dim only gets more cuts; else the steps named above.
     """
@@ -170,7 +170,7 @@ def _missing(shape: tuple[int, ...], have: Dims, want: Dims, axes: Axes) -> int:
 
 @lru_cache(maxsize=4096)
 def _common(size: int, have: Axes, want: Axes, axes: Axes) -> list[int]:
-    """For each device, how many places along a dim it holds and is to hold."""
+    """For each device, how many places along a dim it holds and should hold."""
     both = zip(_held(size, have, axes), _held(size, want, axes), strict=True)
     return [max(0, min(h.stop, w.stop) - max(h.start, w.start)) for h, w in both]
 

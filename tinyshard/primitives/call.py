@@ -2,7 +2,7 @@
 
     checkpoint    f32[4] x  ->  f32[2]                  its gradient computes the function again
     custom_vjp    f32[4] x  ->  f32[2]                  its gradient is another function of the user's
-    for both      f32[4] x  ->  f32[2], saved values    where a gradient is to be taken
+    for both      f32[4] x  ->  f32[2], saved values    where a gradient should be taken
 
 Its ops are written into the program around it. `transforms.call_rules` has the primitive.
 """

@@ -25,7 +25,7 @@ from tinyshard.random.keys import DrawError, checked_key, checked_shape
 
 
 def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A distribution that takes `out_sharding` too: where its numbers are to be, within jit made there."""
+    """A distribution that takes `out_sharding` too: where its numbers should be, within jit made there."""
 
     @functools.wraps(draw)
     def drawn_there(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Tensor:

@@ -46,7 +46,7 @@ def init(
         devices: how many; by default the environment variable TINYSHARD_DEVICES, or 8; with hosts, all their workers;
             on GPUs, one for each; more share them.
         platform: "cpu", or "gpu", CUDA; by default TINYSHARD_PLATFORM, or "cpu". On GPUs cuDNN computes float32 in
-            float32, not in TF32; an index out of range ends the device that meets it.
+            float32, not in TF32; an index out of range ends the device that gets it.
         runtime: "process", one worker process a device, or "local", all in this process, in lockstep; by default
             TINYSHARD_RUNTIME, or "process" ("local" on Windows).
         collectives: what joins the worker processes: "shared", memory of this host, or "gloo"; by default

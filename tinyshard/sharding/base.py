@@ -172,7 +172,7 @@ def checked_shape(shape: Any) -> tuple[int, ...]:
 
 
 def rank_error(sharding: Sharding, ndim: int, own: str, instead: str) -> ShardingError:
-    """What to raise when `sharding`, which is for `own`, meets an array of `ndim` dims; `instead` would fit."""
+    """What to raise when `sharding`, which is for `own`, is used for an array of `ndim` dims; `instead` would fit."""
     return ShardingError(
         "the sharding does not fit the array's rank",
         got=f"a {ndim}-d array with {sharding!r}, which is for {own}",

@@ -110,7 +110,7 @@ class PositionalSharding(Sharding):
                 raise ShardingError(
                     f"the sharding has no axis {a!r}",
                     got=f"axis {axis} of a sharding of shape {self.shape}",
-                    rule=f"an axis lies between {-self.ndim} and {self.ndim - 1}",
+                    rule=f"an axis is between {-self.ndim} and {self.ndim - 1}",
                 )
         united = {a % self.ndim for a in given} if self.ndim else set()
         cuts = [() if i in united else cut for i, cut in enumerate(self._layout.dims) if keepdims or i not in united]

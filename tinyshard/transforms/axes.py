@@ -64,7 +64,7 @@ def mapped_dims(
 
     Raises:
         MappingError: in_axes do not fit, or name a dim that is not there; sizes differ, or nothing says one.
-        DtypeError: an argument that is to be mapped is not a tensor.
+        DtypeError: an argument that should be mapped is not a tensor.
     """
     if isinstance(in_axes, list | tuple) and len(in_axes) != len(args):
         by_name = f"; by name: {', '.join(kwargs)}" if kwargs else ""
@@ -84,7 +84,7 @@ def mapped_dims(
             continue
         if isinstance(leaf, str | bytes) or callable(leaf):
             raise DtypeError(
-                f"{what} is to map an argument that is not an array",
+                f"{what} cannot map an argument that is not an array",
                 got=f"{name}: {leaf!r} ({type(leaf).__name__})",
                 try_="in_axes=None for an argument that all share",
             )
@@ -92,7 +92,7 @@ def mapped_dims(
         ndim = len(shape)
         if not -ndim <= axis < ndim:
             raise MappingError(
-                f"{what} is to map an argument over a dim that it does not have",
+                f"{what} cannot map an argument over a dim that it does not have",
                 got=f"axis {axis} of {name}, shape {shape}",
                 rule=f"its rank must be at least {axis + 1 if axis >= 0 else -axis}, but is {ndim}",
                 try_="in_axes=None for an argument that all share",

@@ -299,7 +299,7 @@ class Jitted:
     # ---- where it runs ----------------------------------------------------------------------------------------
 
     def _apply_in_shardings(self, bound: Bound, *, described: bool = False) -> list[Any]:
-        """The operands where in_shardings wants them; only described, if nothing is to be moved."""
+        """The operands where in_shardings wants them; only described, if nothing should be moved."""
         if self._in_shardings is None:
             return bound.operands
         args = tuple(bound.arguments[0])

@@ -55,7 +55,7 @@ def apply_region(region: ManualRegion, operands: Sequence[torch.Tensor]) -> tupl
     """
     constants = [c.value for c in region.traced.closed[len(operands) - len(region.ins) :]]
     first, *others = (*operands, *constants)
-    for name in _free_names(region):  # its rule is to run at that level, mapped operands or not
+    for name in _free_names(region):  # its rule should run at that level, mapped operands or not
         first = lifted(first, name)
     return MANUAL_REGION.bind(region, first, *others)
 

@@ -72,7 +72,7 @@ class OverDevices(Jitted):
 
     @abstractmethod
     def _outs(self, mesh: Mesh, out: Any) -> list[tuple[Layout, int | None]]:
-        """For each leaf of the function's result its layout, and where the mapped dim is to be put in."""
+        """For each leaf of the function's result its layout, and where the mapped dim should be put in."""
 
     def _check(self, region: ManualRegion) -> None:
         """Refuse a region whose results are not what the user says of them."""

@@ -1,7 +1,7 @@
 """How loops are partitioned: the layouts of a carry that every round keeps, and the body as a program of its own.
 
 A carry starts as its first value is cut. If the body makes it otherwise, its layout is tried for the first value, a few
-times; what then still differs is brought back at the end of the body. What lies nowhere yet (zeros, a tensor of the
+times; what then still differs is brought back at the end of the body. What is nowhere yet (zeros, a tensor of the
 host's) is put where the body wants it.
 """
 

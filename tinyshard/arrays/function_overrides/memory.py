@@ -1,6 +1,6 @@
 """Functions that read or copy the memory of a tensor: an Array has values, and no memory in this process.
 
-as_strided reads the memory that a tensor lies in; an Array is read as one contiguous tensor.
+as_strided reads the memory that a tensor is in; an Array is read as one contiguous tensor.
 
     x                        f32[8, 4] as made: its memory is its values in order
     x.flatten(), x[None]     the same memory, in the same order

@@ -18,7 +18,7 @@ _pack, _pad = _torch._pack_padded_sequence, _torch._pad_packed_sequence
 
 
 def recurrent(func: Any, *args: Any) -> Any:
-    """A layer or cell, its state an Array; if it is to be differentiated, by ops that shards can compute.
+    """A layer or cell, its state an Array; if it is differentiated, by ops that shards can compute.
 
     The state is the second argument, or the third of a packed sequence, where the sizes of its batches are the second.
     """

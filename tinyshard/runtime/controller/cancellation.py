@@ -1,8 +1,8 @@
-"""Cancellation by Ctrl-C: the busy devices are frozen, each gets the calls that it is to skip, and goes on.
+"""Cancellation by Ctrl-C: the busy devices are frozen, each gets the calls that it should skip, and goes on.
 
 A call whose devices communicate is skipped by all of them or by none: a device that has started it waits in it.
 
-    started: device 0 call 7, device 1 call 5          calls 6..9 are to be cancelled
+    started: device 0 call 7, device 1 call 5          calls 6..9 should be cancelled
     6 on device 1 alone           skipped on 1
     7 on 0 and 1, communicating   skipped nowhere      0 has started it: both run it, with zeros
     8 on 0 and 1, communicating   skipped on 0 and 1
@@ -32,7 +32,7 @@ FREEZES_WITHIN_S = 1.0
 
 
 def left_out(runs: Iterable[Run], started: Mapping[int, int]) -> dict[int, set[int]]:
-    """The numbers of the calls that each device is to skip.
+    """The numbers of the calls that each device should skip.
 
     Args:
         runs: the calls to be cancelled.

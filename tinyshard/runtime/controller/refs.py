@@ -110,7 +110,7 @@ class Wanted:
 
     Attributes:
         buffer: the value.
-        places: by device, where its block lies in the whole; one device for each block.
+        places: by device, where its block is in the whole; one device for each block.
         shape: of the whole.
         dtype: of the whole.
     """

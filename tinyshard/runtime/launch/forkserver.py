@@ -117,7 +117,7 @@ class ForkServer:
 
         Args:
             request: arguments of `worker.main` that are plain data.
-            fds: the descriptors that it is to have: channel, control line, output, store, and a doorbell if there is
+            fds: the descriptors that it should have: channel, control line, output, store, and a doorbell if there is
                 one.
 
         Raises:

@@ -22,7 +22,7 @@ COLLECTIVES = ("nccl", "gloo")
 def cores_of(count: int, cores: Iterable[int]) -> tuple[int, ...]:
     """By device, the core that it keeps to; empty where each goes wherever there is room.
 
-    That is so unless each core gets as many devices, and several: no core is to be idle while others have much to do.
+    That is so unless each core gets as many devices, and several: no core should be idle while others have much to do.
     As it may be that only some of the devices have work, those along any axis of a mesh are dealt out evenly too, which
     goes with powers of two: the digits of an id, to the base of the number of cores, are added up.
 

@@ -43,7 +43,7 @@ _LEAVES_AFTER_S = 1.0
 _AT_ONCE_NBYTES = 1 << 22
 # what is smaller travels in messages and lives in private memory
 SMALLEST_NBYTES = 1 << 15
-# by what name a tensor that lies in an arena as it was made knows where: torch takes four calls to tell
+# by what name a tensor that is in an arena as it was made knows where: torch takes four calls to tell
 _ADDRESS = "_tinyshard_address"
 
 

@@ -51,7 +51,7 @@ class Barrier:
         """Wait until all members of the group have come to an exchange.
 
         Args:
-            message: four numbers that the others are to read, if any: where the operand lies, and a block.
+            message: four numbers that the others should read, if any: where the operand is, and a block.
             action: what the last to come does before the others go on; an error of it is raised there.
 
         Returns:

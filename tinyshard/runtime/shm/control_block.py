@@ -34,7 +34,7 @@ EXCHANGE = np.dtype(
         ("left", np.int64),
         ("maker", np.int64),  # the device that came last to the exchange that this one passed last
         ("awaits_left", np.int64),  # 1 while it waits until others have left an exchange
-        # where its operand lies, or that it has none or no room for it; and a block: owner, slot, offset
+        # where its operand is, or that it has none or no room for it; and a block: owner, slot, offset
         ("message", np.int64, 4),
     ]
 )

@@ -36,7 +36,7 @@ probe.meet(int(sys.argv[2]), int(sys.argv[3]))
 def why_not(count: int) -> str:
     """Why `count` workers cannot share memory here; empty if they can.
 
-    Communication: none; two processes are started for a moment where it is to be tried.
+    Communication: none; two processes are started for a moment where it should be tried.
     """
     if not segment.is_possible(count):
         return "the system grants no file that all of them can map: address space, or room for a file, is limited"

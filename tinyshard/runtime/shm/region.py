@@ -113,7 +113,7 @@ class Region:
             self._unasked_nbytes += size
 
     def _available_nbytes(self) -> float:
-        """How much the machine can still give, and the folder in which the file lies."""
+        """How much the machine can still give, and the folder in which the file is."""
         found = system.available_nbytes(), self._mapping.room_nbytes()
         return min((nbytes for nbytes in found if nbytes is not None), default=float("inf"))
 

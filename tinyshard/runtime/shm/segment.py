@@ -127,7 +127,7 @@ class Mapping:
         return system.give_back(self._pages, offset, nbytes)
 
     def room_nbytes(self) -> int | None:
-        """How much room there is where the file lies; None if that is limited by the machine's memory alone."""
+        """How much room there is where the file is; None if that is limited by the machine's memory alone."""
         return system.room_nbytes(self.fd)
 
     def leave(self) -> None:

@@ -65,7 +65,7 @@ class CallControl:
     # ---- the loop -----------------------------------------------------------------------------------------------
 
     def enter(self, number: int) -> bool:
-        """Block while the device is frozen; whether this call is to start."""
+        """Block while the device is frozen; whether this call should start."""
         self.started = number  # before the check: a freeze after this line counts the call as started
         if not self._is_frozen and not self._skip:
             return True

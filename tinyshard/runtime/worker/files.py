@@ -151,13 +151,13 @@ def _damaged(name: str, part: Part, how: str) -> FileError:
 
 
 def _pieces(part: Part) -> list[int]:
-    """The numbers of the pieces in which the part lies."""
+    """The numbers of the pieces in which the part is."""
     spans = _spans(part.cut, part.stored.shape, part.stored.dtype.itemsize)
     return sorted({n for start, stop in spans for n in range(start // PIECE_NBYTES, -(-stop // PIECE_NBYTES))})
 
 
 def _spans(cut: Sequence[slice], shape: Sequence[int], itemsize: int) -> Iterator[tuple[int, int]]:
-    """The ranges of bytes in which a part lies; what is between two that are near counts too.
+    """The ranges of bytes in which a part is; what is between two that are near counts too.
 
     Example:
         >>> list(_spans((slice(1, 3), slice(None)), (4, 8), 4))

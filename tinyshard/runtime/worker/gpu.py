@@ -27,7 +27,7 @@ def is_broken(gpu: torch.device) -> bool:
 
 
 def _scores(query: Tensor, key: Tensor, is_causal: bool, mask: Tensor | None, scale: float) -> Tensor:
-    """Of attention: query @ key.T * scale, -inf where nothing is to be attended to."""
+    """Of attention: query @ key.T * scale, -inf where nothing should be attended to."""
     scores = query @ key.mT * scale
     if mask is not None:
         scores = scores + mask
