@@ -123,10 +123,16 @@ def typeof(x: object) -> str:
     return described(tuple(x.shape), x.dtype, sharding_in_type(x))
 
 
+def types_around() -> Any:
+    """The `arrays.explicit.Types` of the trace in progress; None outside of one, and where its values are not typed."""
+    recorder = current_recorder()
+    return None if recorder is None else recorder.types
+
+
 def sharding_in_type(x: Any) -> Sharding | None:
     """That of an Array; of a value that is traced or mapped, how it is cut along explicit axes; None if unknown."""
     wrapped = levels(x)
-    sharding, types = getattr(wrapped[-1], "sharding", None), getattr(current_recorder(), "types", None)
+    sharding, types = getattr(wrapped[-1], "sharding", None), types_around()
     if sharding is None and types is not None and isinstance(x, torch.Tensor):
         sharding = types.of(wrapped[-1])
     if len(wrapped) == 1 or sharding is None:

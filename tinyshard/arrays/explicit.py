@@ -21,9 +21,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tinyshard.arrays.abstract import described, sharding_in_type
+from tinyshard.arrays.abstract import described, sharding_in_type, types_around
 from tinyshard.arrays.constraint import Target, placed_at
-from tinyshard.core.current_trace import current_recorder
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import primitive_of
@@ -83,7 +82,7 @@ def types_within(values: Sequence[Any], of_rows: int = 0) -> Types | None:
     Args:
         values: what it is given at first; of the last `of_rows` it is given one row, along dim 0, at a time.
     """
-    around: Types | None = getattr(current_recorder(), "types", None)
+    around: Types | None = types_around()
     if around is None:
         return None
     found = [type_of(x) for x in values]
@@ -171,9 +170,9 @@ class Types:
         with _disable_current_modes(), temporarily_clear_interpreter_stack(), torch._C.DisableTorchFunction():
             return dims_on(self.mesh, op, *tree_map_only(torch.Tensor, variable, (args, kwargs)))
 
-    def note_results(self, made: Any, cut: Sequence[Dims | None]) -> None:
+    def note_results(self, results: Any, cut: Sequence[Dims | None]) -> None:
         """What an op made is cut so."""
-        for x, dims in zip(tree_leaves(made), cut, strict=False):
+        for x, dims in zip(tree_leaves(results), cut, strict=False):
             if isinstance(x, torch.Tensor) and dims is not None:
                 self._dims[x] = dims
 

@@ -103,8 +103,8 @@ def write_manifest(
         tensors: by name.
         blocks: by name, from `file_transfer.write`.
     """
-    told = {name: {**_about(x), "blocks": blocks.get(name, [])} for name, x in tensors.items()}
-    contents = {"format": _FORMAT, "tree": form, "tensors": told}
+    described = {name: {**_about(x), "blocks": blocks.get(name, [])} for name, x in tensors.items()}
+    contents = {"format": _FORMAT, "tree": form, "tensors": described}
     with open(folder / MANIFEST, "w", encoding="utf-8") as file:
         json.dump({"checksum": _checksum(contents), "contents": contents}, file)
         file.flush()
@@ -118,9 +118,9 @@ def opened(folder: Path) -> tuple[Any, list[SavedTensor]]:
     if not path.exists():
         return _of_others(folder)
     try:
-        told = json.loads(path.read_text("utf-8"))
-        contents = told["contents"]
-        if _checksum(contents) != told["checksum"]:
+        manifest = json.loads(path.read_text("utf-8"))
+        contents = manifest["contents"]
+        if _checksum(contents) != manifest["checksum"]:
             raise ValueError("its checksum is another")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileError(

@@ -220,9 +220,7 @@ class Watch(TorchDispatchMode):
             args = (*args[:3], _SUM, *args[4:])
         cut = () if recorder.types is None else recorder.types.of_results(op, args, kwargs)
         try:
-            with (
-                torch._C.DisableTorchFunction()
-            ):  # what torch calls in order to record an op is not a call of the user's
+            with torch._C.DisableTorchFunction():  # what torch calls to record an op is not a call of the user's
                 if _is_number_alone(op, args):
                     args = (torch.scalar_tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
                 result = python_numbers.called(recorder.numbers, op, args, kwargs)

@@ -84,8 +84,8 @@ class Compiled:
             try_ = f"{self._called}, before lower(); x.detach(), or torch.no_grad() around the call"
             raise DtypeError(problem, got=self._name, rule=rule, try_=try_)
         self._check_places(everything)
-        made = call(self._executable, everything, self._assignment_now(everything), self._donated)
-        return assembled(self._entry.traced, made)
+        outputs = call(self._executable, everything, self._assignment_now(everything), self._donated)
+        return assembled(self._entry.traced, outputs)
 
     def __repr__(self) -> str:
         return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"

@@ -185,5 +185,5 @@ def flops_of(program: Program, step: Eqn) -> int:
         return torch.empty(meta.shape, dtype=meta.dtype, device="meta")
 
     args, kwargs = tree_map_only(Value, empty, (step.args, step.kwargs))
-    made: Any = [empty(Value(n)) for n in step.results if n >= 0]
-    return int(formula(*args, **kwargs, out_val=made[0] if len(made) == 1 else made))
+    outputs: Any = [empty(Value(n)) for n in step.results if n >= 0]
+    return int(formula(*args, **kwargs, out_val=outputs[0] if len(outputs) == 1 else outputs))

@@ -61,11 +61,11 @@ def usable(program: Program, donated: Sequence[int]) -> tuple[int, ...]:
             left.append(meta)
     if left:
         where = users_line()
-        told = (
+        text = (
             f"Some donated buffers were not usable: {', '.join(map(str, left))}.\n"
             "No result has blocks of this shape and dtype to take their place; the arguments stay as they are."
         )
-        warnings.warn_explicit(told, UserWarning, where.file, where.line)
+        warnings.warn_explicit(text, UserWarning, where.file, where.line)
     return tuple(used)
 
 

@@ -91,16 +91,16 @@ class _Choosing(_Replay):
         self.values: list[torch.Tensor] = []
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        made = super().call(node, args, kwargs)
-        if isinstance(made, torch.Tensor) and self._is_chosen(node):
-            self.values.append(made)
-        return made
+        result = super().call(node, args, kwargs)
+        if isinstance(result, torch.Tensor) and self._is_chosen(node):
+            self.values.append(result)
+        return result
 
     def item(self, node: torch.fx.Node, several: Any, position: int) -> Any:
-        made = super().item(node, several, position)
-        if isinstance(made, torch.Tensor) and self._is_chosen(node.all_input_nodes[0]):
-            self.values.append(made)
-        return made
+        result = super().item(node, several, position)
+        if isinstance(result, torch.Tensor) and self._is_chosen(node.all_input_nodes[0]):
+            self.values.append(result)
+        return result
 
 
 def gradients(

@@ -39,27 +39,27 @@ def replacing(folder: Path, is_own: Callable[[Path], bool]) -> Iterator[Path]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         _drop_remains(folder)
-        made = folder.parent / f".{folder.name}.saving-{socket.gethostname()}-{os.getpid()}-{next(_number)}"
-        made.mkdir()
+        new = folder.parent / f".{folder.name}.saving-{socket.gethostname()}-{os.getpid()}-{next(_number)}"
+        new.mkdir()
     except OSError as error:
         raise _refused(folder, error) from error
     try:
-        yield made
-        sync(made)
-        take_place(made, folder)
+        yield new
+        sync(new)
+        take_place(new, folder)
     except OSError as error:
         raise error if isinstance(error, FileError) else _refused(folder, error) from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)  # after an exchange it is the old one
+        shutil.rmtree(new, ignore_errors=True)  # after an exchange it is the old one
 
 
-def take_place(made: Path, folder: Path) -> None:
+def take_place(new: Path, folder: Path) -> None:
     """Give a folder the name of another one, if that is there; then the other one has the first's name, or is gone."""
     if not folder.exists():
-        os.rename(made, folder)
-    elif not exchanged(made, folder):
+        os.rename(new, folder)
+    elif not exchanged(new, folder):
         os.rename(folder, before(folder))
-        os.rename(made, folder)
+        os.rename(new, folder)
         shutil.rmtree(before(folder), ignore_errors=True)
     sync(folder.parent)
 

@@ -112,9 +112,9 @@ def reshape(
 
 def _placed(out_sharding: Any, function: Any, *args: Any) -> torch.Tensor:
     if out_sharding is None:
-        made: torch.Tensor = function(*args)
-        return made
+        result: torch.Tensor = function(*args)
+        return result
     with chosen():
-        made = function(*args)
-    placed: torch.Tensor = reshard(made, out_sharding)
+        result = function(*args)
+    placed: torch.Tensor = reshard(result, out_sharding)
     return placed

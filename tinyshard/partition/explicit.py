@@ -93,8 +93,8 @@ class _Parts(Interpreter):
         self._refuses = refuses
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
-        made = _results(node.target, args, kwargs, self._axes, self._refuses)
-        return made if isinstance(node.meta["val"], list | tuple) else made[0]
+        results = _results(node.target, args, kwargs, self._axes, self._refuses)
+        return results if isinstance(node.meta["val"], list | tuple) else results[0]
 
 
 def _check(op: Any, args: Any, kwargs: Any, operands: Sequence[ShardedVar], planned: Plan) -> None:

@@ -39,8 +39,8 @@ class Name(Primitive[str]):
     def inline(self, inliner: Any, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         return args[0]
 
-    def text(self, printer: Any, made: str, args: Sequence[Any]) -> list[str]:
-        return [f"{made} {self.name}({args[0]!r}, {self.params(args)!r})"]
+    def text(self, printer: Any, result: str, args: Sequence[Any]) -> list[str]:
+        return [f"{result} {self.name}({args[0]!r}, {self.params(args)!r})"]
 
 
 NAME = Name()

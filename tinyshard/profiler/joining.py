@@ -167,15 +167,15 @@ def _named(programs: Programs) -> Any:
 
 
 def _steps(known: Mapping[int, Sequence[Row]], programs: Programs) -> list[Step]:
-    made = []
+    joined = []
     for device, several in known.items():
         for call, program, step, exchange, start, end in several:
             if step != CALL:
                 model = programs.model(program, step)
                 line = programs.line(call) if model.line is None else str(model.line)
                 cost = model.flops, model.nbytes
-                made.append(Step(device, call, model.op, start, end, exchange != NO_EXCHANGE, 0, 0, *cost, line))
-    return made
+                joined.append(Step(device, call, model.op, start, end, exchange != NO_EXCHANGE, 0, 0, *cost, line))
+    return joined
 
 
 def _with_waits(steps: list[Step], known: Mapping[int, Sequence[Row]], programs: Programs) -> list[Step]:

@@ -18,8 +18,8 @@ _CONTROLLER, _DEVICES = 1, 2  # processes
 
 def trace_events(events: Events) -> dict[str, Any]:
     """The JSON object format of Chrome's trace events."""
-    made = [*_names(events), *_of_controller(events), *_of_devices(events)]
-    return {"traceEvents": made, "displayTimeUnit": "ms", "otherData": {"notes": "; ".join(events.notes)}}
+    entries = [*_names(events), *_of_controller(events), *_of_devices(events)]
+    return {"traceEvents": entries, "displayTimeUnit": "ms", "otherData": {"notes": "; ".join(events.notes)}}
 
 
 def written(data: dict[str, Any], path: str | os.PathLike[str]) -> None:

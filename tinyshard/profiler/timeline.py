@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -56,15 +56,15 @@ class Bar:
 def bars_of(events: Events) -> list[Bar]:
     """What is drawn, what lies in front last."""
     row = {device: i + 1 for i, device in enumerate(events.devices)}
-    made = [Bar(0, s.start_ns, s.end_ns, s.kind, s.name, str(s.where)) for s in events.spans]
-    made += [Bar(row[c.device], c.start_ns, c.end_ns, "call", c.name, c.line) for c in events.calls]
+    bars = [Bar(0, s.start_ns, s.end_ns, s.kind, s.name, str(s.where)) for s in events.spans]
+    bars += [Bar(row[c.device], c.start_ns, c.end_ns, "call", c.name, c.line) for c in events.calls]
     for s in events.steps:
         middle = s.start_ns + s.wait_ns
         if s.wait_ns:
-            made.append(Bar(row[s.device], s.start_ns, middle, "wait", f"wait in {s.op}", s.line))
+            bars.append(Bar(row[s.device], s.start_ns, middle, "wait", f"wait in {s.op}", s.line))
         kind = "exchange" if s.is_exchange else "compute"
-        made.append(Bar(row[s.device], middle, s.end_ns, kind, s.op, s.line))
-    return made
+        bars.append(Bar(row[s.device], middle, s.end_ns, kind, s.op, s.line))
+    return bars
 
 
 def timeline_html(events: Events) -> str:
@@ -144,17 +144,17 @@ def _svg(events: Events, bars: Sequence[Bar], names: Sequence[str]) -> str:
 
 def _visible(bars: Iterable[Bar], least_ns: float) -> list[Bar]:
     """The bars, of which those that are narrower than a pixel share one where they follow each other in a kind."""
-    made: list[Bar] = []
+    visible: list[Bar] = []
     last: dict[tuple[int, str], int] = {}  # by row and kind, the number of the last bar
     for bar in bars:
         at = last.get((bar.row, bar.kind))
-        if at is not None and bar.kind != "call" and bar.end_ns - made[at].end_ns < least_ns:
-            before = made[at]
-            made[at] = Bar(bar.row, before.start_ns, max(before.end_ns, bar.end_ns), bar.kind, before.name, before.line)
+        if at is not None and bar.kind != "call" and bar.end_ns - visible[at].end_ns < least_ns:
+            before = visible[at]
+            visible[at] = replace(before, end_ns=max(before.end_ns, bar.end_ns))
             continue
-        last[bar.row, bar.kind] = len(made)
-        made.append(bar)
-    return made
+        last[bar.row, bar.kind] = len(visible)
+        visible.append(bar)
+    return visible
 
 
 def ticks(wall_ns: int, most: int = 8) -> list[int]:

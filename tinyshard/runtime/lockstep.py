@@ -162,14 +162,14 @@ class Lockstep:
         while True:
             following: dict[int, Any] = {}
             for p, flow in flows.items():
-                made = tried(p, flow.next, p in failed)
-                following[p] = flow.next(True) if made is None and p in failed else made
-            bodies = [made[0] for made in following.values() if made is not None]
+                outputs = tried(p, flow.next, p in failed)
+                following[p] = flow.next(True) if outputs is None and p in failed else outputs
+            bodies = [outputs[0] for outputs in following.values() if outputs is not None]
             if not bodies:
                 break
             within: Rows = [[]] * len(rows)
-            for p, made in following.items():
-                within[p] = made[1]
+            for p, outputs in following.items():
+                within[p] = outputs[1]
             for p, memory in memories:
                 memory.hold(within[p])
                 memory.let_go(before.get(p, ()))
@@ -207,8 +207,8 @@ class Lockstep:
                 for p in group:
                     self._handed[request.devices[p]].append((request.name, len(group), shards[p].nbytes))
             assert does.form is not None
-            made = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
-            for p, x in zip(group, made, strict=True):
+            results = does.form(torch.stack([shards[p] for p in group]), **params).unbind(0)
+            for p, x in zip(group, results, strict=True):
                 rows[p][slot] = x
             done.update(group)
 
@@ -221,10 +221,10 @@ class Lockstep:
         self._failed.update(at)
 
 
-def _transfer(shards: list[Any], made: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
-    assert made is not None
+def _transfer(shards: list[Any], result: ShapedType | None, *, moves: Any) -> list[Tensor | None]:
+    assert result is not None
     targets = {target for _, target, _, _ in moves}
-    out = [torch.empty(made.shape, dtype=made.dtype) if p in targets else None for p in range(len(shards))]
+    out = [torch.empty(result.shape, dtype=result.dtype) if p in targets else None for p in range(len(shards))]
     for source, target, cut, place in moves:
         block = out[target]
         assert block is not None

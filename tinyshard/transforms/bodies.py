@@ -81,11 +81,11 @@ def layouts_of_results(traced: Traced) -> list[Layout | None]:
 
 def check_carried(what: str, traced: Traced, given: Sequence[Layout]) -> None:
     """Along explicit axes: raise ShardingError where a round gives its carry another sharding than it was given."""
-    for have, made in zip(given, traced.shardings, strict=False):
-        if made is not None and not is_same_placement(have, made.layout(have.ndim)):
+    for have, returned in zip(given, traced.shardings, strict=False):
+        if returned is not None and not is_same_placement(have, returned.layout(have.ndim)):
             raise ShardingError(
                 f"the carry of a {what} changes its sharding from round to round",
-                got=f"given {spec_for(have, made.mesh)!r}, returned {made.spec!r}",
+                got=f"given {spec_for(have, returned.mesh)!r}, returned {returned.spec!r}",
                 rule="along Explicit axes how a value is cut is a part of its type, and a carry has one type",
                 try_="ts.reshard of the first carry, or of what a round returns",
             )
@@ -115,9 +115,9 @@ def depends(graph: torch.fx.GraphModule, on: Sequence[bool], name: str | None) -
 
 def dependents(graph: torch.fx.GraphModule, on: Sequence[bool]) -> dict[torch.fx.Node, bool]:
     """For each node of a body whether it depends on some of the inputs."""
-    made: dict[torch.fx.Node, bool] = {}
-    evaluate(graph, _Depends(None, made), on, made)
-    return made
+    known: dict[torch.fx.Node, bool] = {}
+    evaluate(graph, _Depends(None, known), on, known)
+    return known
 
 
 class _Depends(Interpreter):

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_unflatten
 
+from tinyshard.arrays.abstract import types_around
 from tinyshard.arrays.explicit import Types, type_of
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import assembled
@@ -18,7 +19,6 @@ from tinyshard.compile.python_numbers import note_numbers
 from tinyshard.compile.signature import Bound, Signature, static_both_ways
 from tinyshard.compile.trace_cache import MOST_TRACES, TraceCacheEntry, Traces
 from tinyshard.core import axis_names, progress
-from tinyshard.core.current_trace import this_thread
 from tinyshard.primitives.call import Call, Derivation
 from tinyshard.runtime.cache import Recent
 from tinyshard.transforms import bodies
@@ -76,7 +76,7 @@ class Called(Jitted):
 
         with progress.doing(f"tracing {self._name}"):
             signature = bound.signature
-            types = Types(signature.types or (), getattr(this_thread.recorder, "types", None))
+            types = Types(signature.types or (), types_around())
             traced = bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers, types)
             return TraceCacheEntry(traced)
 

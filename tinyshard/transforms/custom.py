@@ -67,23 +67,23 @@ def flat(tree: Any) -> tuple[list[torch.Tensor], TreeSpec]:
     return [x if isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves], form
 
 
-def pair_of(rule: str, custom: Custom, made: Any, returns: str) -> tuple[Any, Any]:
+def pair_of(rule: str, custom: Custom, returned: Any, returns: str) -> tuple[Any, Any]:
     """What a rule has returned, a pair. Raises DtypeError."""
-    if not isinstance(made, tuple | list) or len(made) != 2:
+    if not isinstance(returned, tuple | list) or len(returned) != 2:
         raise DtypeError(
             f"{rule} of {custom._name}, a {custom.what}, does not return a pair",
-            got=type(made).__name__ + (f" of {len(made)}" if isinstance(made, tuple | list) else ""),
+            got=type(returned).__name__ + (f" of {len(returned)}" if isinstance(returned, tuple | list) else ""),
             rule=f"it returns {returns}",
         )
-    return made[0], made[1]
+    return returned[0], returned[1]
 
 
-def check_alike(what: str, made: Sequence[ShapedType], wanted: Sequence[ShapedType]) -> None:
+def check_alike(what: str, types: Sequence[ShapedType], wanted: Sequence[ShapedType]) -> None:
     """Raise DtypeError for values of other shapes or dtypes than those they stand for."""
-    if list(made) != list(wanted):
+    if list(types) != list(wanted):
         raise DtypeError(
             f"{what} returns values of another shape or dtype",
-            got=", ".join(map(str, made)) or "nothing",
+            got=", ".join(map(str, types)) or "nothing",
             rule=f"{', '.join(map(str, wanted)) or 'nothing'}, as the function has them",
         )
 

@@ -173,11 +173,11 @@ def _jacfwd(
         with transform_scope():
             basis = _basis(of.leaves)
             several = [basis] if chunk_size is None else zip(*(x.split(chunk_size) for x in basis), strict=True)
-            made = [torch.func.vmap(push, out_dims=out_dims)(*some) for some in several]
-        parts = [out[0] for out in made]
+            by_chunk = [torch.func.vmap(push, out_dims=out_dims)(*some) for some in several]
+        parts = [out[0] for out in by_chunk]
         columns = parts[0] if len(parts) == 1 else [torch.cat(some) for some in zip(*parts, strict=True)]
         blocks = of.results([chosen_of(_apart(of, column.movedim(0, -1)), numbers) for column in columns])
-        return (blocks, of.aux(made[0][1])) if has_aux else blocks
+        return (blocks, of.aux(by_chunk[0][1])) if has_aux else blocks
 
     return jacobian
 

@@ -171,8 +171,8 @@ class Jitted:
     def _op_by_op(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function on Arrays, as the flag `disable_jit` asks for."""
         bound = self._bind(args, kwargs)
-        made = bound.call([array(x) for x in self._apply_in_shardings(bound)])
-        return self._laid_out(tree_map(lambda x: array(x) if isinstance(x, torch.Tensor) else x, made))
+        result = bound.call([array(x) for x in self._apply_in_shardings(bound)])
+        return self._laid_out(tree_map(lambda x: array(x) if isinstance(x, torch.Tensor) else x, result))
 
     def _inlined(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the function as a part of what is traced or mapped around it; its shardings are constraints then."""

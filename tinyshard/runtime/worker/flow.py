@@ -44,7 +44,7 @@ class Flow(Protocol):
     """A step of control flow while it runs."""
 
     @staticmethod
-    def stacked(step: Eqn, made: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+    def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
         """Those of its results, of these shapes and dtypes, that it makes before the first round."""
 
     def begin(self) -> Sequence[torch.Tensor]:
@@ -92,9 +92,9 @@ class Scan:
         self._done = 0
 
     @staticmethod
-    def stacked(step: Eqn, made: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+    def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
         """What rounds add to."""
-        return made[len(step.args[0]) :]
+        return results[len(step.args[0]) :]
 
     def begin(self) -> Sequence[torch.Tensor]:
         """The stacks, still empty."""
@@ -133,7 +133,7 @@ class Scan:
 
 class _WithoutStacks:
     @staticmethod
-    def stacked(step: Eqn, made: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
+    def stacked(step: Eqn, results: Sequence[ShapedType | None]) -> Sequence[ShapedType | None]:
         """None."""
         return ()
 

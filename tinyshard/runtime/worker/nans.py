@@ -19,16 +19,16 @@ def checking(op: str, function: F) -> F:
         return function
 
     def checked(*args: Any) -> Any:
-        made = function(*args)
-        check(op, made)
-        return made
+        result = function(*args)
+        check(op, result)
+        return result
 
     return checked  # type: ignore[return-value]
 
 
-def check(op: str, made: Any) -> None:
+def check(op: str, result: Any) -> None:
     """Raise FloatingPointError if a tensor, or one of several, has a NaN."""
-    for x in made if isinstance(made, list | tuple) else (made,):
+    for x in result if isinstance(result, list | tuple) else (result,):
         if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex()) and bool(torch.isnan(x).any()):
             raise FloatingPointError(
                 f"invalid value (nan) encountered in {op}: {int(torch.isnan(x).sum())} of {x.numel()}"
