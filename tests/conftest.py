@@ -4,6 +4,7 @@ Hypothesis draws the same cases in each run, and has no deadline, which would as
 `pytest --hypothesis-profile=explore` draws new ones, and prints what repeats a failure.
 """
 
+import gc
 import os
 
 import pytest
@@ -34,3 +35,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
+
+
+def pytest_collection_finish() -> None:
+    """Leave torch and thousands of tests out of each later collection, which is half a second."""
+    gc.collect()
+    gc.freeze()

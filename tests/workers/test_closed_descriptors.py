@@ -44,6 +44,7 @@ def test_the_devices_work_where_the_streams_are_closed_later(controller):
     assert (each.process.returncode, errors) == (0, "")
 
 
+@pytest.mark.whole
 def test_a_worker_of_another_machine_works_where_its_streams_are_closed_from_the_start(controller, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as probe:
         address = f"127.0.0.1:{probe.getsockname()[1]}"

@@ -97,6 +97,7 @@ def test_an_interrupted_copy_of_a_large_value_gives_its_memory_back(pool, monkey
     assert held_blocks(pool) <= before  # devices may have let go of others meanwhile
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not segment.is_possible(), reason="this system has no shared memory")
 def test_what_a_finalizer_or_a_signals_handler_calls_inside_the_allocator_is_over(controller):
     """Either may run between any two lines, so within the lock that a call of the same thread holds."""

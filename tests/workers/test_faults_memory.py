@@ -232,6 +232,7 @@ def test_a_device_that_the_system_kills_for_want_of_memory_is_named_and_the_othe
     assert each.process.returncode == 0, errors
 
 
+@pytest.mark.whole
 @needs_a_group
 @pytest.mark.skipif(not segment.is_possible(2), reason="memory cannot be shared so on this system")
 def test_what_the_machine_has_no_memory_for_is_refused_before_the_system_must_kill(cramped, controller):

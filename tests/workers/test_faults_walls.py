@@ -177,6 +177,7 @@ def test_a_restart_of_the_kernel_leaves_nothing_and_the_notebook_starts_afresh(n
     wait_until_gone(now)
 
 
+@pytest.mark.whole
 def test_two_notebooks_do_not_see_each_other(notebook):
     (first, one), (_, two) = notebook(), notebook()
     run(one, SETUP)

@@ -104,6 +104,7 @@ def test_data_loaders_bring_every_batch_beside_a_pool_and_leave_nothing(controll
     assert_nothing_is_left(each, family, before)
 
 
+@pytest.mark.whole
 def test_data_loaders_bring_every_batch_in_a_kernel_and_leave_nothing():
     manager, client = start_new_kernel(env={**os.environ, "PYTHONPATH": str(ROOT), "TINYSHARD_RUNTIME": "process"})
     try:
@@ -153,6 +154,7 @@ def ended_well(pid):
 """
 
 
+@pytest.mark.whole
 def test_a_fork_at_any_moment_of_a_start_gives_a_child_that_gets_on(controller):
     each = controller(
         FORKING
@@ -266,6 +268,7 @@ tell(x.sum().item())
     assert (each.process.returncode, errors) == (0, "")
 
 
+@pytest.mark.whole
 def test_an_op_of_a_parents_array_is_refused_in_a_child_before_any_process_is_started(controller):
     each = controller(
         FORKING
@@ -307,6 +310,7 @@ tell(ended_well(in_child(use)))
     each.finish()
 
 
+@pytest.mark.whole
 def test_a_spawned_worker_that_imports_tinyshard_starts_no_helper_process(controller, tmp_path):
     (tmp_path / "lesson.py").write_text(
         "import tinyshard as ts, os\ndef helpers(_): return ts.runtime.launch.forkserver._fork_server is None\n"

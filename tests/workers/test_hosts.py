@@ -80,6 +80,7 @@ def finished(controller: Controller, machines: Machines) -> str:
     return told
 
 
+@pytest.mark.whole
 def test_lessons_print_the_same_on_two_machines(machines: Machines) -> None:
     command = [*machines.on("a"), sys.executable, str(ROOT / "tests" / "workers" / "lesson_cells.py"), *LESSONS]
     ran = subprocess.run(command, env=machines.environment(), cwd=machines.folder, capture_output=True, text=True)
@@ -314,6 +315,7 @@ def test_a_machine_that_is_cut_off_is_named_in_time_and_the_others_go_on(
     finished(controller, machines)
 
 
+@pytest.mark.whole
 def test_shutdown_leaves_no_process_on_either_machine(start: Callable[[str], Controller], machines: Machines) -> None:
     controller = start(program(START, "tell('up'); input(); ts.shutdown(); tell('down'); input()"))
     assert controller.line() == "up"

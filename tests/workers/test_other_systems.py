@@ -17,6 +17,7 @@ system.MADV_POPULATE_WRITE, system.is_measured = None, lambda: False
 """
 
 
+@pytest.mark.whole
 def test_a_temporary_file_joins_the_devices_and_is_gone_with_them(controller):
     before = shared_memory()
     each = controller(

@@ -106,6 +106,7 @@ def test_nothing_is_left_of_a_controller_killed_while_it_starts(controller, code
     assert_nothing_is_left(each, family, before)
 
 
+@pytest.mark.whole
 def test_a_helper_process_that_still_loads_torch_ends_with_its_controller(controller, tmp_path):
     (tmp_path / "torch.py").write_text("import time\nopen('loading', 'w').close()\nwhile True: time.sleep(0.01)\n")
     each = controller(
@@ -201,6 +202,7 @@ def test_no_socket_with_a_name_is_opened_and_of_those_with_a_port_none_is_left(c
     wait_until(lambda: not ports & listening(), f"nobody listens at {ports}", OVER_WITHIN_S)
 
 
+@pytest.mark.whole
 def test_it_starts_from_a_folder_without_a_path_to_it(controller, tmp_path):
     os.symlink(Path(__file__).parents[2] / "tinyshard", tmp_path / "tinyshard")
     each = controller("print((ts.array(1.0) + 1).item())", path="")
