@@ -20,6 +20,7 @@ from tinyshard import jit
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.placement import device_put
 from tinyshard.compile.cost import CollectiveCount
+from tinyshard.draw.colours import KINDS as COLOURS
 from tinyshard.draw.colours import OKABE_ITO
 from tinyshard.draw.html import human_bytes
 from tinyshard.runtime.lifecycle import devices
@@ -42,12 +43,9 @@ PARTS = (
     ("activations, gradients, gathered weights at the peak", OKABE_ITO[6], 10),
 )
 # yellow, green, dark blue, each with a height of its own, as above
-KINDS = {
-    "all_reduce": (OKABE_ITO[4], 20),
-    "all_gather": (OKABE_ITO[2], 15),
-    "reduce_scatter": (OKABE_ITO[5], 10),
-}
-OTHER_KIND = (OKABE_ITO[7], 20)
+HEIGHTS = {"all_reduce": 20, "all_gather": 15, "reduce_scatter": 10}
+KINDS = {kind: (COLOURS[kind], height) for kind, height in HEIGHTS.items()}
+OTHER_KIND = (COLOURS["transfer"], 20)
 CUT_WORDS = {"nothing": "none", "W2 and W3": "W2 and W3 along model", "W1 and W2": "W1 and W2 along model"}
 CUT_WORDS["FSDP"] = "every W along data (FSDP)"
 LOSS = "aten.mean.default"  # the step after which the loss, or a device's part of it, is known

@@ -21,6 +21,7 @@ trace_cache      the traces of a function, and the executables made from each
 replay           a graph run again as a function, to be differentiated or vmapped
 compiled         Lowered and Compiled: a traced function, and the program of one signature, to be read and called
 text             the text of a graph and of a program
+drawn            a graph and a program as records, of which `draw.program` makes a table
 memory           what a device holds during each step, counted from a program's steps
 cost             floating-point operations and bytes, counted from a program's steps
 explain          in words: why a jitted function is traced again; which op gathers an operand, on whose line, and why

@@ -13,16 +13,18 @@ from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.constraint import is_on_tape
 from tinyshard.compile.cost import CollectiveCounts, Cost, cost_of
+from tinyshard.compile.drawn import drawn_graph, drawn_program
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.memory import MemoryAnalysis, memory_of
 from tinyshard.compile.signature import Bound, as_operands, spelled_call
 from tinyshard.compile.text import axis_names, graph_text, program_text
 from tinyshard.compile.trace_cache import TraceCacheEntry, refuse_abstract
-from tinyshard.compile.tracing import Traced
+from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.layout import is_same_placement
 from tinyshard.core.program import Program
+from tinyshard.draw.program import program_html
 from tinyshard.sharding import Sharding, express
 
 
@@ -89,6 +91,15 @@ class Compiled:
 
     def __repr__(self) -> str:
         return f"<program of {len(self.program.steps)} steps on {len(self.program.devices)} devices>"
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def _repr_html_(self) -> str:
+        names = [*self._names, *closed_names(self._entry.traced)]
+        axes = axis_names(self.program, self._assignment.mesh)
+        costs = self.cost_analysis(), self.memory_analysis()
+        return program_html(drawn_program(self.program, names, axes, self._assignment.platform, *costs))
 
     # ---- what it takes ----------------------------------------------------------------------------------------
 
@@ -220,6 +231,12 @@ class Lowered:
 
     def __repr__(self) -> str:
         return f"<{self._name}, traced: {len(self._traced.graph.graph.nodes)} nodes>"
+
+    def __str__(self) -> str:
+        return self.as_text()
+
+    def _repr_html_(self) -> str:
+        return program_html(drawn_graph(self._traced, self._name, self._names))
 
     @property
     def graph(self) -> torch.fx.GraphModule:

@@ -26,7 +26,7 @@ from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
-from tinyshard.partition.reshard import ShardedVar
+from tinyshard.partition.reshard import ShardedVar, noted
 from tinyshard.runtime import lifecycle
 from tinyshard.runtime.controller.lineage import users_line
 from tinyshard.sharding import NamedSharding, Sharding
@@ -192,7 +192,7 @@ def open_program(
         layout = None if spec.layout is None else next(layouts)
         dims = ((),) * len(spec.meta.shape) if layout is None else layout.dims
         value = ShardedVar(0, spec.meta.shape, spec.meta.dtype, dims)
-        value = replace(value, number=builder.input(value.local(axes)))
+        value = noted(builder, replace(value, number=builder.input(value.local(axes))))
         if spec.layout is None:
             builder.free.add(value.number)
         placed.append(value)

@@ -35,7 +35,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.partition import deferred, partitioner
 from tinyshard.partition.deferred import Deferred
 from tinyshard.partition.op_table import ALIASES
-from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial, reshard
+from tinyshard.partition.reshard import Dims, ShardedVar, noted, reduce_partial, reshard
 
 aten = torch.ops.aten
 
@@ -82,6 +82,7 @@ def compile_graph(
         x = walk.settled_layout(x)
         if x is not None:
             done.append(x if isinstance(x, UnalignedVar | Value) else reduce_partial(builder, walk.placed(x)))
+    walk.note_cuts()
     gaps = tuple(i for i, x in enumerate(placed) if x is None)
     return replace(close_program(builder, assignment, variables, done), gaps=gaps)
 
@@ -177,6 +178,12 @@ class Partitioner(Interpreter):
     def type_of(node: torch.fx.Node) -> ShapedType:
         """Shape and dtype of the whole result of a node."""
         return shaped_type_of(node.meta["val"])
+
+    def note_cuts(self) -> None:
+        """Note in the program how each value of the walk is cut."""
+        for x in tree_leaves(list(self.values.values())):
+            if isinstance(x, ShardedVar):
+                noted(self.builder, x)
 
     def within(self, builder: Builder) -> Partitioner:
         """A walk over the graph of a body, whose program is another one on the same axes."""

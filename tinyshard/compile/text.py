@@ -19,7 +19,7 @@ from tinyshard.core.types import ShapedType
 from tinyshard.sharding.mesh import Mesh
 
 # arguments that say how a tensor is laid out in one machine's memory: noise to who reads how it is over devices
-_UNSAID = {"device", "layout", "memory_format", "pin_memory"}
+UNSAID = {"device", "layout", "memory_format", "pin_memory"}
 
 
 def axis_names(program: Program, mesh: Mesh | None) -> tuple[tuple[str, ...], ...]:
@@ -78,12 +78,12 @@ def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence
         if step.op in CROSSING:
             note = f"    # {bytes_sent(program, step):,} bytes"
             note += f", gathered for {reasons[number].op}: {reasons[number].why}" if number in reasons else ""
-        named = [f"{k}={_short(v)}" for k, v in params.items() if k not in _UNSAID]
+        named = [f"{k}={short(v)}" for k, v in params.items() if k not in UNSAID]
         note = note or (":" if step.bodies else "")
         result = program.made_by(step) or "effect"
         lines.append(f"{result} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
         for number, body in enumerate(step.bodies):
-            lines += _lines(body, names, "    ", _INPUTS[step.op](number, *step.args))
+            lines += _lines(body, names, "    ", INPUTS[step.op](number, *step.args))
     lines.append(f"return {', '.join(repr(Value(n)) for n in program.outputs)}")
     return [indent + line for line in lines]
 
@@ -97,7 +97,7 @@ def _from_outside(values: Sequence[Value]) -> list[str]:
 
 
 # control flow -> what the body of a number is given, from the parts of its arguments
-_INPUTS: dict[str, Callable[..., list[str]]] = {
+INPUTS: dict[str, Callable[..., list[str]]] = {
     "scan": lambda _, carry, rows, closed: [
         *_carried(carry),
         *(f"row of {x}" for x in rows),
@@ -108,7 +108,8 @@ _INPUTS: dict[str, Callable[..., list[str]]] = {
 }
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
+    """An argument that is no value, in at most 60 characters."""
     text = str(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -139,7 +140,7 @@ class Printer(Interpreter):
             returned: what is said of the results.
         """
         names = itertools.chain(inputs, itertools.repeat("input"))
-        given = (self._line(_described(node), lambda result: [f"{result} {next(names)}"]) for node in traced.inputs)
+        given = (self._line(described(node), lambda result: [f"{result} {next(names)}"]) for node in traced.inputs)
         out = evaluate(traced.graph, self, given)
         return [*self._lines, f"{self._indent}return {', '.join(map(repr, out))}{returned}"]
 
@@ -157,13 +158,13 @@ class Printer(Interpreter):
             own = None if primitive is None else primitive.text(self, result, args)
             if own is not None:
                 return own
-            shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in _UNSAID)]
+            shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in UNSAID)]
             return [f"{result} {node.target}({', '.join(shown)})"]
 
-        return self._line(_described(node), lines)
+        return self._line(described(node), lines)
 
     def item(self, node: torch.fx.Node, several: Value, position: int) -> Value:
-        return self._line(_described(node), lambda result: [f"{result} item({several!r}, {position})"])
+        return self._line(described(node), lambda result: [f"{result} item({several!r}, {position})"])
 
     def _line(self, described: str, lines: Callable[[str], list[str]]) -> Value:
         number = Value(next(self._count))
@@ -181,7 +182,8 @@ class GraphText(str):
         return str(self)
 
 
-def _described(node: torch.fx.Node) -> str:
+def described(node: torch.fx.Node) -> str:
+    """Shape and dtype of what a node makes, "f32[8, 4]"."""
     value = node.meta.get("val")
     if value is None:
         return "none"

@@ -13,6 +13,7 @@ trace_thread  traces and plans in a thread of their own, and Ctrl-C meanwhile
 torch_state  what a thread has of torch's modes, levels and keys: carried to a trace's thread, or left
 frames       who calls: the frames of a thread
 users_code   which lines are the user's, and the IPython shell that runs them
+page         what a notebook shows: HTML with its style, and what is drawn there and printed elsewhere
 progress     what takes long, as a line below a notebook's cell
 tracebacks   what of an uncaught error is shown: the user's own lines
 primitive    an op of tinyshard's own with all its rules: the base of `tinyshard/primitives/`

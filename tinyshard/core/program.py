@@ -29,6 +29,8 @@ from tinyshard.core.types import ShapedType
 T = TypeVar("T")
 
 CROSSING = {"transfer", *(name for name, row in COLLECTIVES.items() if row.communicates)}  # steps that exchange data
+# how a whole tensor is cut: for each dim the axes; and (axis, op) where devices have parts that are not combined yet
+Cut = tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, str], ...]]
 _EVERYWHERE = ("aten.", "prims.", "tinyshard.")  # ops that every worker has
 
 
@@ -113,6 +115,7 @@ class Program:
         foreign: ops that workers may not know, each with the user's line; None where that is the line of the call.
         lines: for each step the user's line that called its op; None where that is the line of the call.
         effects: of its steps and of those in bodies; on a device their numbers.
+        cuts: for each value how its tensor is cut; None where each device has a value of its own.
         checks_nans: whether a step that makes a NaN raises.
         communicates: whether any step exchanges data between devices.
         largest_nbytes: size of its largest value; infinite where only running tells.
@@ -130,6 +133,7 @@ class Program:
     foreign: tuple[tuple[str, Any], ...] = field(default=(), compare=False)
     lines: tuple[Any, ...] = field(default=(), compare=False)
     effects: tuple[Site, ...] = field(default=(), compare=False)
+    cuts: tuple[Cut | None, ...] = field(default=(), compare=False)
     checks_nans: bool = field(default_factory=lambda: config.values["debug_nans"])
     communicates: bool = field(init=False, compare=False)
     largest_nbytes: float = field(init=False, compare=False)
@@ -169,6 +173,7 @@ class Builder:
         foreign: ops that workers may not know, with the user's line of the first step of each.
         lines: for each step what `where` was.
         effects: of the steps so far.
+        cuts: how the tensor of a value is cut, where that is known.
         where: the user's line that called the op which is being written; None outside of a trace.
     """
 
@@ -184,6 +189,7 @@ class Builder:
     foreign: dict[str, Any] = field(default_factory=dict)
     lines: list[Any] = field(default_factory=list)
     effects: list[Site] = field(default_factory=list)
+    cuts: dict[int, Cut] = field(default_factory=dict)
     where: Any = None
 
     def input(self, meta: ShapedType) -> int:
@@ -238,9 +244,11 @@ class Builder:
     def finish(self, outputs: Sequence[int]) -> Program:
         """The Program so far, which returns these values."""
         parts = tuple(self.steps), tuple(outputs), tuple(self.metas), tuple(self.reasons.items())
+        cuts: dict[int, Cut] = self.cuts | {number: (dims, ()) for number, dims in self.wanted.items()}
         beside: dict[str, Any] = {
             "foreign": tuple(self.foreign.items()),
             "lines": tuple(self.lines),
             "effects": tuple(self.effects),
+            "cuts": tuple(map(cuts.get, range(len(self.metas)))),
         }
         return Program(self.devices, self.axes, self.num_inputs, *parts, **beside)

@@ -10,6 +10,8 @@ IPython. The same input always gives the same picture.
     cell    one cell of an SVG: a stripe for each owner, and the name
     picture how panels of cells make one SVG
     svg     the blocks of an array, and the devices of a mesh
+    small   small pictures of layouts, for tables
+    program a program as a table of steps
     html    what a notebook shows: a small table beside the SVG
 """
 

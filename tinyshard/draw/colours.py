@@ -9,6 +9,16 @@ from __future__ import annotations
 
 OKABE_ITO = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#999999")
 
+# one for each kind of collective, wherever it is drawn; its name stands beside it
+KINDS = {
+    "all_reduce": OKABE_ITO[4],
+    "all_gather": OKABE_ITO[2],
+    "reduce_scatter": OKABE_ITO[5],
+    "all_to_all": OKABE_ITO[3],
+    "collective_permute": OKABE_ITO[1],
+    "transfer": OKABE_ITO[7],
+}
+
 # (towards, how far), one for each run of 8 devices; then the colours begin again.
 _SHADES = (("#000000", 0.0), ("#ffffff", 0.55), ("#000000", 0.4), ("#ffffff", 0.8))
 

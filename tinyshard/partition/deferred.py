@@ -22,7 +22,7 @@ from tinyshard.core.program import Builder
 from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner
 from tinyshard.partition.op_table import computes_each_element
-from tinyshard.partition.reshard import Dims, ShardedVar, reshard
+from tinyshard.partition.reshard import Dims, ShardedVar, noted, reshard
 
 aten = torch.ops.aten
 # ops that fill a tensor with one number: op -> (the number, or the position of the number)
@@ -61,7 +61,9 @@ class Deferred:
         dims = whole if dims is None else dims
         if dims not in self._made:
             there = self._made.get(whole)
-            self._made[dims] = self.emit(builder, dims) if there is None else reshard(builder, there, dims)
+            self._made[dims] = noted(
+                builder, self.emit(builder, dims) if there is None else reshard(builder, there, dims)
+            )
         return self._made[dims]
 
 

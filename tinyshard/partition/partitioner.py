@@ -21,7 +21,7 @@ from tinyshard.partition.cat_split import joined
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.plan import as_replicated, local_types, plan
-from tinyshard.partition.reshard import Dims, ShardedVar, reshard
+from tinyshard.partition.reshard import Dims, ShardedVar, noted, reshard
 from tinyshard.partition.rules.call import is_tensor
 from tinyshard.partition.shape_inference import UnknownShape, check_takes
 from tinyshard.partition.strides import needs_contiguous
@@ -72,7 +72,7 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     local = local_types(planned.results, builder.axes)
     slots = emitted(builder, planned.op, tuple(local_args), local_kwargs, local)
     return [
-        None if result is None else replace(result, number=number)
+        None if result is None else noted(builder, replace(result, number=number))
         for result, number in zip(planned.results, slots, strict=True)
     ]
 

@@ -63,6 +63,12 @@ class ShardedVar:
         return not self.partial and not any(self.dims)
 
 
+def noted(builder: Builder, x: ShardedVar) -> ShardedVar:
+    """The same value; how it is cut is noted in the program, for those who draw it."""
+    builder.cuts.setdefault(x.number, (x.dims, x.partial))
+    return x
+
+
 def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -> int:
     """Emit one collective over `axes` of the program; returns the number of its result."""
     before = builder.metas[x]
@@ -100,6 +106,7 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
         if step.result not in known_layouts:
             number = collective(builder, step.name, known_layouts[step.taken], step.axes, **step.params(builder.axes))
             known_layouts[step.result] = number
+            builder.cuts[number] = step.result
             builder.copies["at hand", number] = known_layouts
     return replace(x, number=known_layouts[dims, partial], dims=dims, partial=partial)
 

@@ -19,7 +19,7 @@ from tinyshard.core.evaluate import evaluate
 from tinyshard.core.program import Builder, Program, Value
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.deferred import Deferred
-from tinyshard.partition.reshard import Dims, ShardedVar, reduce_partial
+from tinyshard.partition.reshard import Dims, ShardedVar, noted, reduce_partial
 from tinyshard.primitives.branching import Branches, While, agreed, types_of
 from tinyshard.primitives.scan import Scan
 
@@ -156,7 +156,7 @@ def _partitioned(
     walk, inputs = partitioner.within(builder), []
     for meta, dims, free in zip(taken, ins, is_free, strict=True):
         x = ShardedVar(0, meta.shape, meta.dtype, dims)
-        inputs.append(replace(x, number=builder.input(x.local(builder.axes))))
+        inputs.append(noted(builder, replace(x, number=builder.input(x.local(builder.axes)))))
         if free:
             builder.free.add(inputs[-1].number)
     results = [walk.value(x) for x in evaluate(graph, walk, inputs, walk.values)]
@@ -170,6 +170,7 @@ def _partitioned(
         done += [reduce_partial(builder, walk.placed(walk.settled_layout(x))) for x in results[carried:]]
     else:
         done += [walk.reshard_to(x, dims) for x, dims in zip(results, outs, strict=True)]
+    walk.note_cuts()
     ends = tuple(builder.wanted.get(x.number, x.dims) for x in inputs)
     numbers = [agreed(builder, walk.reshard_to(done[0], ()).number)] if agrees else [x.number for x in done]
     return Body(builder.finish(numbers), ends, tuple(x.dims for x in done), tuple(carry))

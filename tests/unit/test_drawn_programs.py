@@ -1,0 +1,154 @@
+"""A program drawn: a table of its steps, with the layouts, the bytes and the memory of the text and the analyses."""
+
+import html.parser
+import re
+
+import pytest
+import torch
+
+import tinyshard as ts
+from tinyshard import P
+from tinyshard.compile.compiled import Lowered
+from tinyshard.core.page import STYLE, page
+from tinyshard.draw import program as drawing
+
+LINE = ts.AbstractMesh((8,), ("model",))
+GRID = ts.AbstractMesh((4, 2), ("data", "model"))
+VOID = {"br", "use", "path", "rect", "circle"}
+
+
+def described(shape: tuple[int, ...], mesh: ts.AbstractMesh, spec: P) -> ts.ShapeDtypeStruct:
+    return ts.ShapeDtypeStruct(shape, torch.float32, sharding=ts.NamedSharding(mesh, spec))
+
+
+def layer(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
+    h = torch.relu(x @ up)
+    return h @ down
+
+
+def lowered_layer() -> Lowered:
+    up, down = described((32, 64), LINE, P(None, "model")), described((64, 32), LINE, P("model"))
+    return ts.jit(layer).lower(described((16, 32), LINE, P()), up, down)
+
+
+def looped(c: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def body(c: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        c = torch.tanh(c + row)
+        return c, c.sum()
+
+    return ts.lax.scan(body, c, rows)
+
+
+class Checked(html.parser.HTMLParser):
+    """Every element is closed where it should be; what is read of it is kept."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+
+def words_of(text: str) -> str:
+    return re.sub(r"\s+", " ", " ".join(Checked(text).words))
+
+
+def test_each_step_has_its_user_line_layouts_bytes_and_memory() -> None:
+    compiled = lowered_layer().compile()
+    shown = words_of(compiled._repr_html_())
+    assert shown.index("h = torch.relu(x @ up)") < shown.index("mm") < shown.index("relu %3") < shown.index("return h")
+    assert "%3 f32[16, 8] of f32[16, 64@model]" in shown
+    assert "%5 f32[16, 32] part of a sum" in shown
+    assert "all_reduce over model %5 op=sum %6 f32[16, 32] 3,584" in shown
+    assert compiled.cost_analysis().nbytes == 3584
+    peak = compiled.memory_analysis().peak_nbytes
+    assert f"{peak / 1024:.2f}".rstrip("0").rstrip(".") + " KiB held by a device at the peak" in shown
+
+
+def test_what_is_drawn_of_each_value_is_its_whole_tensor() -> None:
+    a, b = described((8, 16), GRID, P("data", "model")), described((16, 24), GRID, P("model"))
+    program = ts.jit(lambda a, b: ((a @ b).relu().sum(1), a.T + 1)).lower(a, b).compile().program
+    wholes = {"aten.mm.default": (8, 24), "aten.relu.default": (8, 24), "aten.sum.dim_IntList": (8,)}
+    wholes |= {"aten.permute.default": (16, 8), "aten.t.default": (16, 8), "aten.add.Tensor": (16, 8)}
+    seen = set()
+    for step in program.steps:
+        cut, meta = program.cuts[step.results[0]], program.metas[step.results[0]]
+        assert cut is not None and meta is not None
+        sizes = [n * [1, 4, 2][1 + max(axes, default=-1)] for n, axes in zip(meta.shape, cut[0], strict=True)]
+        if step.op in wholes:
+            seen.add(step.op)
+            assert tuple(sizes) == wholes[step.op]
+    assert {"aten.mm.default", "aten.relu.default", "aten.add.Tensor"} <= seen
+
+
+def test_a_loop_shows_its_body_as_a_table_within() -> None:
+    c, rows = described((8, 16), GRID, P("data")), described((5, 8, 16), GRID, P(None, "data"))
+    lowered = ts.jit(looped).lower(c, rows)
+    for text in (lowered._repr_html_(), lowered.compile()._repr_html_()):
+        outer, _, inner = text.partition("<details")
+        assert "scan" in words_of(outer + "".join(f"</{tag}>" for tag in ("td", "tr", "tbody", "table", "div", "div")))
+        assert "tanh" not in outer
+        assert "tanh" in inner
+        Checked(text)
+    assert "a round of the scan, of 5" in text
+    assert "carry, at first %0" in text
+
+
+def test_a_lowered_function_is_drawn_on_whole_tensors() -> None:
+    shown = words_of(lowered_layer()._repr_html_())
+    assert "layer on whole tensors" in shown
+    assert "%3 f32[16, 64]" in shown
+    assert "bytes sent" not in shown
+
+
+def test_of_many_steps_the_middle_is_folded_and_the_rest_left_to_the_text() -> None:
+    def long(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(drawing.MOST_FOLDED + drawing.FIRST + drawing.LAST + 50):
+            x = torch.sin(x)
+        return x
+
+    text = ts.jit(long).lower(described((8,), LINE, P("model"))).compile()._repr_html_()
+    assert "50 more steps stand in the text" in words_of(text)
+    assert text.count("<tr title") == drawing.MOST_FOLDED + drawing.FIRST + drawing.LAST
+
+
+def test_it_is_the_same_each_time_needs_no_script_and_prints_as_the_text() -> None:
+    lowered = lowered_layer()
+    compiled, again = lowered.compile(), lowered_layer().compile()
+    assert compiled._repr_html_() == again._repr_html_()
+    assert "<script" not in compiled._repr_html_()
+    assert (str(compiled), str(lowered)) == (compiled.as_text(), lowered.as_text())
+
+
+def test_values_of_a_mapped_function_are_each_devices_own() -> None:
+    def total(x: torch.Tensor) -> torch.Tensor:
+        return ts.lax.psum(x.sin(), "model")
+
+    mapped = ts.jit(ts.shard_map(total, mesh=LINE, in_specs=P("model"), out_specs=P()))
+    compiled = mapped.lower(described((8, 4), LINE, P("model"))).compile()
+    program = compiled.program
+    sine = next(step for step in program.steps if "sin" in step.op)
+    assert program.cuts[sine.results[0]] is None
+    assert program.cuts[program.outputs[0]] == (((), ()), ())
+    Checked(compiled._repr_html_())
+
+
+@pytest.mark.parametrize("name", STYLE)
+def test_a_page_has_the_rules_of_its_classes(name: str) -> None:
+    text = page(f'<p class="ts-{name} ts-soft"></p>')
+    assert STYLE[name] in text
+    assert len(text) < 3000
+    assert "prefers-color-scheme" not in text, "JupyterLab's theme need not be the system's"

@@ -1,0 +1,203 @@
+"""What a notebook shows: HTML with its style, in one place for programs, tables, questions and errors.
+
+    page(table("sent", ("kind", "bytes"), [("all_reduce", "64")]))     one `<div>` with the rules of STYLE that it uses
+    show(Drawing(text, html))                                            a notebook draws the HTML, a terminal prints
+
+Nothing here names a colour of the page: letters have the colour around them (JupyterLab's where it has one), rules and
+grounds are a translucent grey, so that they are right on light pages and on dark ones. JupyterLab's theme need not be
+that of the system, so `prefers-color-scheme` would be wrong there. What does have a colour brings its own ink.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from tinyshard.core.users_code import ipython_shell
+
+# The rules of a page, by class without its "ts-"; a page has those of the classes that are in it. JupyterLab styles the
+# tables of all outputs: what it sets is set here too.
+STYLE = {
+    "page": ".ts-page{font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);max-width:60em;"
+    "color:var(--jp-content-font-color1,inherit);overflow-wrap:break-word}"
+    ".ts-page code,.ts-page pre{font:12px/1.5 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);"
+    "color:inherit;background:none;padding:0;margin:0;white-space:pre-wrap}"
+    ".ts-page summary{cursor:pointer;padding:3px 0}",
+    "wide": ".ts-wide{max-width:100%;overflow-x:auto}",
+    "table": ".ts-page .ts-table{border-collapse:collapse;margin:0;table-layout:auto;font-size:inherit;border:0}"
+    ".ts-page .ts-table caption{text-align:left;font-weight:600;padding:4px 0;white-space:nowrap}"
+    ".ts-page .ts-table :is(td,th){text-align:left;vertical-align:middle;padding:3px 12px 3px 0;border:0;"
+    "border-bottom:1px solid rgba(128,128,128,.22);font-weight:400;max-width:34em;white-space:normal}"
+    ".ts-page .ts-table tr{background:none!important}"
+    ".ts-page .ts-table thead th{font-size:11px;opacity:.8;border-color:rgba(128,128,128,.6);vertical-align:bottom}",
+    "n": ".ts-page .ts-table .ts-n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}",
+    "program": ".ts-page.ts-program{max-width:90em}",
+    "mesh": ".ts-mesh{display:flex;gap:10px;align-items:center;margin:4px 0 8px}",
+    "line": ".ts-page .ts-table .ts-line th{background:rgba(128,128,128,.12);padding:3px 8px;max-width:none}",
+    "body": ".ts-page .ts-table td.ts-body{padding:2px 0 8px 24px;max-width:none}",
+    "flow": ".ts-flow{display:flex;flex-wrap:wrap;gap:3px 12px;align-items:center}",
+    "value": ".ts-value{display:inline-flex;gap:6px;align-items:center;line-height:1.3}"
+    ".ts-page .ts-value code{white-space:nowrap}",
+    "op": ".ts-page .ts-table .ts-op{white-space:nowrap}",
+    "pic": ".ts-pic{flex:none}",
+    "arg": ".ts-arg{font-size:12px}",
+    "soft": ".ts-soft{opacity:.75}",
+    "small": ".ts-small{font-size:11px}",
+    "head": ".ts-head{font-weight:600;margin:0 0 4px}",
+    "bar": ".ts-bar{display:inline-block;vertical-align:middle;width:60px;height:9px;margin-right:8px;"
+    "border-radius:2px;background:rgba(128,128,128,.2)}"
+    ".ts-bar i{display:block;height:100%;border-radius:2px;background:#0072b2}"
+    ".ts-bar i.ts-top{background:#d55e00}",
+    "words": ".ts-words{display:inline-block;width:5.5em;text-align:left}",
+    "chip": ".ts-chip{border-radius:3px;padding:1px 6px;font-weight:600;white-space:nowrap}",
+    "card": ".ts-card{border:1px solid rgba(128,128,128,.45);border-left:5px solid #999;border-radius:4px;"
+    "padding:8px 14px;margin:4px 0}.ts-card p{margin:4px 0}.ts-card dl{display:grid;gap:4px 12px;margin:4px 0 0;"
+    "grid-template-columns:max-content minmax(0,1fr)}.ts-card :is(dt,dd){float:none;width:auto;margin:0;padding:0}"
+    ".ts-card dt{opacity:.75;font-weight:400}",
+    "is-right": ".ts-card.ts-is-right{border-left-color:#009e73}",
+    "is-wrong": ".ts-card.ts-is-wrong{border-left-color:#d55e00}",
+    "is-asked": ".ts-card.ts-is-asked{border-left-color:#56b4e9}",
+}
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What is printed as text, and drawn in a notebook.
+
+    Attributes:
+        text: for a terminal.
+        html: for a notebook; the same for the same text.
+    """
+
+    text: str
+    html: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+
+def show(drawing: Drawing) -> None:
+    """Draw in a notebook, print in a terminal.
+
+    Communication: none.
+
+    Example:
+        >>> show(Drawing("8 devices", "<b>8</b> devices"))
+        8 devices
+    """
+    shell = ipython_shell()
+    if getattr(shell, "kernel", None) is None:
+        builtins.print(drawing.text)
+    else:
+        shell.display_pub.publish({"text/plain": drawing.text, "text/html": drawing.html})
+
+
+def page(body: str, classes: str = "") -> str:
+    """One `<div>` without ids or scripts, with the rules that its classes need; the same for the same body.
+
+    Communication: none.
+
+    Example:
+        >>> html = page('<p class="ts-soft">nothing</p>')
+        >>> ".ts-soft{" in html, ".ts-table{" in html
+        (True, False)
+    """
+    opened = f'<div class="ts-page{f" {classes}" if classes else ""}">'
+    used = (opened + body).replace('"', " ").split()
+    rules = "".join(rule for name, rule in STYLE.items() if f"ts-{name}" in used)
+    return f"{opened}<style>{rules}</style>{body}</div>"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table that is HTML already."""
+
+    html: str
+
+
+Content = str | int | Cell
+
+
+def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[Content]]) -> str:
+    """A table that scrolls where it is too wide, by the keyboard too; numbers stand on the right.
+
+    Args:
+        caption: what it shows.
+        head: the names of the columns; a column whose name begins with ">" has numbers.
+        rows: the first cell of each names it.
+
+    Communication: none.
+    """
+    classes = [' class="ts-n"' if name.startswith(">") else "" for name in head]
+
+    def row(cells: Sequence[Content]) -> str:
+        tags = ['th scope="row"', *["td"] * (len(cells) - 1)]
+        return (
+            "<tr>"
+            + "".join(
+                f"<{tag}{of}>{html_of(cell)}</{tag[:2]}>" for tag, of, cell in zip(tags, classes, cells, strict=True)
+            )
+            + "</tr>"
+        )
+
+    named = "".join(
+        f'<th scope="col"{of}>{escape(name.lstrip(">"))}</th>' for name, of in zip(head, classes, strict=True)
+    )
+    return scrolled(
+        f'<table class="ts-table"><caption>{escape(caption)}</caption><thead><tr>{named}</tr></thead>'
+        f"<tbody>{''.join(map(row, rows))}</tbody></table>",
+        caption,
+    )
+
+
+def scrolled(body: str, label: str) -> str:
+    """What may be wider than the page: it is scrolled, by the arrow keys too."""
+    return f'<div class="ts-wide" tabindex="0" role="region" aria-label="{escape(label)}">{body}</div>'
+
+
+def html_of(cell: Content) -> str:
+    """A cell as HTML; numbers with commas."""
+    return cell.html if isinstance(cell, Cell) else f"{cell:,}" if isinstance(cell, int) else escape(cell)
+
+
+def bar(value: float, most: float, words: str, *, is_top: bool = False) -> Cell:
+    """A bar as long as a value is beside the largest one, and the value in words."""
+    share = round(100 * value / most) if most else 0
+    top = ' class="ts-top"' if is_top else ""
+    return Cell(
+        f'<span class="ts-bar"><i{top} style="width:{share}%"></i></span><span class="ts-words">{escape(words)}</span>'
+    )
+
+
+def card(kind: str, heading: str, lines: Sequence[tuple[str, str]], rest: str = "") -> str:
+    """A heading, and below it named lines.
+
+    Args:
+        kind: "right", "wrong" or "asked": the colour at its side, which says nothing that its words don't.
+        heading: in bold.
+        lines: a name and words for each; the name may be "".
+        rest: HTML that follows.
+
+    Communication: none.
+    """
+    named = "".join(f"<dt>{escape(name)}</dt><dd>{marked(words)}</dd>" for name, words in lines)
+    listed = f"<dl>{named}</dl>" if named else ""
+    return page(f'<div class="ts-card ts-is-{kind}"><div class="ts-head">{marked(heading)}</div>{listed}{rest}</div>')
+
+
+def marked(words: str) -> str:
+    """Words as HTML; what is between backticks is code.
+
+    Example:
+        >>> marked("`x < 1` holds")
+        '<code>x &lt; 1</code> holds'
+    """
+    parts = escape(words, quote=False).split("`")
+    if len(parts) % 2 == 0:  # a backtick that opens nothing
+        return "`".join(parts)
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in enumerate(parts))
