@@ -14,7 +14,8 @@ from tinyshard.arrays.array import printable
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import names_of
 from tinyshard.core.layout import Layout
-from tinyshard.draw.text import sharding_text
+from tinyshard.core.page import show
+from tinyshard.draw.html import sharding_drawing
 from tinyshard.partition.rule_text import OpRules, rules_in
 from tinyshard.primitives.effects import CALLBACK, INSPECTED, Call
 from tinyshard.runtime import lifecycle
@@ -29,7 +30,7 @@ __getattr__ = names_of("tinyshard.debug", __all__)
 
 
 def visualize_array_sharding(x: Any) -> None:
-    """Print which device holds which block of an array.
+    """Show which device holds which block of an array: a terminal prints boxes, a notebook draws them.
 
     Args:
         x: an Array of any rank and dtype. A plain torch.Tensor is shown on device 0, where an uncommitted
@@ -40,7 +41,8 @@ def visualize_array_sharding(x: Any) -> None:
 
     Communication: none; the values are not needed, so it does not wait for them either.
 
-    In JAX: rank 1 and 2 only; colours where the terminal has them. Inside jit it draws when the program runs.
+    In JAX: rank 1 and 2 only, as text in a notebook too; colours where the terminal has them. Inside jit it draws when
+    the program runs.
 
     Example:
         >>> visualize_array_sharding(torch.zeros(8))
@@ -61,7 +63,7 @@ def visualize_array_sharding(x: Any) -> None:
                 rule="where it lives is decided when the traced function is compiled",
                 try_="return it, and draw the result; or jit(f).lower(...).compile().output_shardings",
             )
-        builtins.print(sharding_text(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
+        show(sharding_drawing(Layout((0,), (1,), ((),) * x.ndim), tuple(x.shape)))
     else:
         raise DtypeError(
             "only an array can be shown",
@@ -72,7 +74,7 @@ def visualize_array_sharding(x: Any) -> None:
 
 
 def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
-    """Print which device would hold which block of an array of this shape.
+    """Show which device would hold which block of an array of this shape: printed, or in a notebook drawn.
 
     Args:
         shape: the global shape, of any rank; each dim a multiple of the number of its parts.
@@ -102,7 +104,7 @@ def visualize_sharding(shape: Sequence[int], sharding: Any) -> None:
             try_="NamedSharding(mesh, P('x')), or ts.debug.visualize_array_sharding(x) for an array",
         )
     global_shape = checked_shape(shape)
-    builtins.print(sharding_text(sharding.checked_layout(global_shape), global_shape))
+    show(sharding_drawing(sharding.checked_layout(global_shape), global_shape))
 
 
 def _short(value: Any) -> str:

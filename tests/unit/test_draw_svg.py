@@ -204,7 +204,7 @@ def test_html_of_a_sharding_and_a_mesh_is_well_formed():
 
 @pytest.mark.parametrize("html", [sharding_html(GRID, "s"), mesh_html((2,), (0, 1), ("a",), "cpu")])
 def test_pictures_hold_nothing_that_reaches_beyond_them(html):
-    assert not re.search(r"\sid=|<script|<style|url\(|href", html)
+    assert not re.search(r"\sid=|<script|url\(|href", html)
 
 
 @pytest.mark.parametrize(

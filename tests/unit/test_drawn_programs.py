@@ -9,8 +9,10 @@ import torch
 import tinyshard as ts
 from tinyshard import P
 from tinyshard.compile.compiled import Lowered
+from tinyshard.core import page as shown
 from tinyshard.core.page import STYLE, page
 from tinyshard.draw import program as drawing
+from tinyshard.draw.tables import MOST_ROWS, memory_html
 
 LINE = ts.AbstractMesh((8,), ("model",))
 GRID = ts.AbstractMesh((4, 2), ("data", "model"))
@@ -151,4 +153,54 @@ def test_a_page_has_the_rules_of_its_classes(name: str) -> None:
     text = page(f'<p class="ts-{name} ts-soft"></p>')
     assert STYLE[name] in text
     assert len(text) < 3000
+    selectors = re.findall(r"([^{}]+)\{", STYLE[name])
+    assert selectors and all(each.startswith(".ts-") for each in selectors), "it reaches nothing else of the page"
     assert "prefers-color-scheme" not in text, "JupyterLab's theme need not be the system's"
+
+
+class Shell:
+    """A notebook's shell, as far as what is shown reaches it."""
+
+    kernel = object()
+
+    def __init__(self) -> None:
+        self.shown: list[dict[str, str]] = []
+        self.display_pub = self
+
+    def publish(self, data: dict[str, str]) -> None:
+        self.shown.append(data)
+
+
+def test_a_notebook_draws_what_a_terminal_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ts.NamedSharding(LINE, P("model"))
+    ts.debug.visualize_sharding((8, 4), rows)
+    printed, shell = capsys.readouterr().out, Shell()
+    monkeypatch.setattr(shown, "ipython_shell", lambda: shell)
+    ts.debug.visualize_sharding((8, 4), rows)
+    [data] = shell.shown
+    assert data["text/plain"] == printed.rstrip("\n")
+    assert data["text/html"].count("<title>") == 9, "the picture has a title, and each block"
+    assert capsys.readouterr().out == ""
+
+
+def test_analyses_are_tables_of_what_they_print() -> None:
+    compiled = lowered_layer().compile()
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
+    assert "all_reduce model 1 3,584" in words_of(ts.collectives_in(compiled)._repr_html_())
+    assert words_of(cost._repr_html_()).startswith(str(cost).splitlines()[0])
+    drawn = words_of(memory._repr_html_())
+    assert drawn.startswith(str(memory).splitlines()[0])
+    assert all(f"{step.nbytes:,}" in drawn for step in memory.steps)
+    assert drawn.count("peak") == 1 + sum(step.nbytes == memory.peak_nbytes for step in memory.steps)
+    assert words_of(type(cost.traffic)()._repr_html_()) == "no collectives"
+    rule = ts.debug.rule(torch.mm, torch.ones(2, 3), torch.ones(3, 4))
+    assert "k cut along an axis, each device has a part of the sum" in words_of(rule._repr_html_())
+
+
+def test_of_many_steps_memory_shows_those_around_the_peak() -> None:
+    steps = [("aten.sin.default", f"%{k}", False, 1000 - abs(k - 300)) for k in range(500)]
+    drawn = words_of(memory_html("", steps))
+    assert "%300 1,000 peak" in drawn and "%100 " not in drawn
+    assert f"{500 - MOST_ROWS} more stand in the text" in drawn

@@ -8,6 +8,7 @@ from typing import Any
 
 from tinyshard.arrays.array import Array
 from tinyshard.core.devices import Device
+from tinyshard.draw.tables import live_html
 from tinyshard.runtime import lifecycle
 
 
@@ -28,13 +29,25 @@ class LiveArrays(list[Array]):
 
     def __repr__(self) -> str:
         lines = [f"{len(self)} live Arrays"]
-        for x in sorted(self, key=_block_nbytes, reverse=True):
-            name = str(x.dtype).removeprefix("torch.")
-            where = " ".join(repr(x.sharding).split())
-            origin = x._buffer.run.where
-            lines.append(f"  {_block_nbytes(x):>13,} B a device  {name}{list(x.shape)}  {where}  made by {origin}")
+        for nbytes, type, where, origin in self._rows():
+            lines.append(f"  {nbytes:>13,} B a device  {type}  {where}  made by {origin}")
         lines += [f"  {nbytes:>13,} B on {device!r}" for device, nbytes in self.nbytes.items()]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return live_html(self._rows(), [(repr(device), nbytes) for device, nbytes in self.nbytes.items()])
+
+    def _rows(self) -> list[tuple[int, str, str, str]]:
+        """Bytes on a device, type, sharding and origin of each, the largest first."""
+        return [
+            (
+                _block_nbytes(x),
+                f"{str(x.dtype).removeprefix('torch.')}{list(x.shape)}",
+                " ".join(repr(x.sharding).split()),
+                str(x._buffer.run.where),
+            )
+            for x in sorted(self, key=_block_nbytes, reverse=True)
+        ]
 
 
 def _block_nbytes(x: Array) -> int:

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 from tinyshard.core.collectives import nbytes_sent
 from tinyshard.core.program import CROSSING, Eqn, Program, Value
+from tinyshard.draw.tables import cost_html, counts_html
 from tinyshard.runtime.worker.executor import find_op
 
 
@@ -43,6 +44,9 @@ class CollectiveCounts(tuple[CollectiveCount, ...]):
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self)) or "no collectives"
+
+    def _repr_html_(self) -> str:
+        return counts_html([(each.kind, each.axes, each.count, each.nbytes) for each in self])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +89,16 @@ class Cost:
         """How many collectives of this kind there are."""
         return sum(t.count for t in self.traffic if t.kind == op)
 
+    @property
+    def _heading(self) -> str:
+        return f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent by the busiest device"
+
+    def _repr_html_(self) -> str:
+        counts = [(each.kind, each.axes, each.count, each.nbytes) for each in self.traffic]
+        return cost_html(self._heading, counts, [(g.op, g.why, g.count, g.nbytes) for g in self.gathers])
+
     def __str__(self) -> str:
-        lines = [f"{self.flops:,} flops a device, {self.nbytes:,} bytes sent by the busiest device"]
+        lines = [self._heading]
         lines += [f"  {count}" for count in self.traffic]
         lines += [f"  of these {g.nbytes:,} bytes gather operands of {g.op}: {g.why}" for g in self.gathers]
         return "\n".join(lines)

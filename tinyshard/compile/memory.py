@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tinyshard.core.program import Eqn, Program, values_in
+from tinyshard.draw.tables import memory_html
 from tinyshard.runtime.worker.executor import is_view
 
 
@@ -61,11 +62,18 @@ class MemoryAnalysis:
         """The first step at which the most is held, counted from 0; -1 in a program without steps."""
         return next((k for k, step in enumerate(self.steps) if step.nbytes == self.peak_nbytes), -1)
 
-    def __str__(self) -> str:
-        lines = [
+    @property
+    def _heading(self) -> str:
+        return (
             f"arguments {self.argument_nbytes:,} bytes a device, results {self.output_nbytes:,}, "
             f"peak {self.peak_nbytes:,}"
-        ]
+        )
+
+    def _repr_html_(self) -> str:
+        return memory_html(self._heading, [(s.op, s.result, s.communicates, s.nbytes) for s in self.steps])
+
+    def __str__(self) -> str:
+        lines = [self._heading]
         for k, step in enumerate(self.steps):
             peak = "  <- peak" if k == self.peak_step else ""
             lines.append(f"{step.nbytes:>15,}  {step.op}  {step.result}".rstrip() + peak)

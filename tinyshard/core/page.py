@@ -27,11 +27,18 @@ STYLE = {
     ".ts-page summary{cursor:pointer;padding:3px 0}",
     "wide": ".ts-wide{max-width:100%;overflow-x:auto}",
     "table": ".ts-page .ts-table{border-collapse:collapse;margin:0;table-layout:auto;font-size:inherit;border:0}"
-    ".ts-page .ts-table caption{text-align:left;font-weight:600;padding:4px 0;white-space:nowrap}"
+    ".ts-page .ts-table caption{text-align:left;font-weight:600;padding:8px 0 2px;caption-side:top;white-space:nowrap}"
     ".ts-page .ts-table :is(td,th){text-align:left;vertical-align:middle;padding:3px 12px 3px 0;border:0;"
     "border-bottom:1px solid rgba(128,128,128,.22);font-weight:400;max-width:34em;white-space:normal}"
     ".ts-page .ts-table tr{background:none!important}"
     ".ts-page .ts-table thead th{font-size:11px;opacity:.8;border-color:rgba(128,128,128,.6);vertical-align:bottom}",
+    "facts": ".ts-page .ts-facts{border-collapse:collapse;margin:0;font-size:inherit;border:0;table-layout:auto}"
+    ".ts-page .ts-facts tr{background:none!important}"
+    ".ts-page .ts-facts :is(td,th){text-align:left;vertical-align:top;padding:2px 10px 2px 0;border:0}"
+    ".ts-page .ts-facts th{font-weight:600}",
+    "short": ".ts-page .ts-short{white-space:nowrap}",
+    "beside": ".ts-page.ts-beside{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}"
+    ".ts-beside>div{max-width:40em}",
     "n": ".ts-page .ts-table .ts-n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}",
     "program": ".ts-page.ts-program{max-width:90em}",
     "mesh": ".ts-mesh{display:flex;gap:10px;align-items:center;margin:4px 0 8px}",
@@ -44,8 +51,9 @@ STYLE = {
     "pic": ".ts-pic{flex:none}",
     "arg": ".ts-arg{font-size:12px}",
     "soft": ".ts-soft{opacity:.75}",
+    "any": ".ts-any{display:block;min-width:11em;overflow-wrap:anywhere}",
     "small": ".ts-small{font-size:11px}",
-    "head": ".ts-head{font-weight:600;margin:0 0 4px}",
+    "head": ".ts-head{font-weight:600;margin:6px 0 4px}",
     "bar": ".ts-bar{display:inline-block;vertical-align:middle;width:60px;height:9px;margin-right:8px;"
     "border-radius:2px;background:rgba(128,128,128,.2)}"
     ".ts-bar i{display:block;height:100%;border-radius:2px;background:#0072b2}"

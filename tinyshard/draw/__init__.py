@@ -1,4 +1,4 @@
-"""Pictures of layouts: boxes in plain text, SVG, and small HTML tables.
+"""Pictures of layouts: boxes in plain text, SVG, and tables and programs in HTML.
 
 Every picture is drawn from plain data (a `Layout`, a shape, a few strings): no torch, no processes, no
 IPython. The same input always gives the same picture.
@@ -11,6 +11,7 @@ IPython. The same input always gives the same picture.
     picture how panels of cells make one SVG
     svg     the blocks of an array, and the devices of a mesh
     small   small pictures of layouts, for tables
+    tables  costs, memory, live Arrays, rules
     program a program as a table of steps
     html    what a notebook shows: a small table beside the SVG
 """

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from html import escape
 
 from tinyshard.core.layout import Layout
+from tinyshard.core.page import Drawing, page
 from tinyshard.draw.blocks import ids_text
 from tinyshard.draw.svg import mesh_svg, sharding_svg
+from tinyshard.draw.text import sharding_text
 
 LONGEST_LINE = 44  # characters that stay on one line
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
@@ -35,7 +37,7 @@ def array_html(
         committed: whether the array was placed by hand.
 
     Returns:
-        One `<div>` without ids, scripts or style sheets; the same for the same input.
+        One `<div>` without ids or scripts; the same for the same input.
 
     Communication: none.
 
@@ -79,6 +81,20 @@ def sharding_html(layout: Layout, sharding: str, shape: Sequence[int] | None = N
         ("Devices", _devices(layout), ""),
     ]
     return _beside(_table(rows), sharding_svg(layout, shape))
+
+
+def sharding_drawing(layout: Layout, shape: tuple[int, ...]) -> Drawing:
+    """Which device holds which block of an array of this shape: boxes of text, and their picture.
+
+    Communication: none.
+
+    Example:
+        >>> sharding_drawing(Layout((0, 1), (2,), ((0,),)), (8,))
+        ┌───────┬───────┐
+        │ CPU 0 │ CPU 1 │
+        └───────┴───────┘
+    """
+    return Drawing(sharding_text(layout, shape), page(f'<div class="ts-wide">{sharding_svg(layout, shape)}</div>'))
 
 
 def mesh_html(shape: Sequence[int], ids: Sequence[int], axis_names: Sequence[str], platform: str) -> str:
@@ -132,21 +148,16 @@ def _copies(layout: Layout) -> str:
 
 
 def _table(rows: Sequence[tuple[str, str, str]]) -> str:
-    # Each style stands on its element: a style sheet would reach the whole notebook.
-    left = "text-align:left;vertical-align:top;padding:2px 10px 2px 0"
     lines = []
     for name, value, note in rows:
-        wrap = "pre" if len(value) <= LONGEST_LINE else "pre-wrap"
-        words = f'<code style="white-space:{wrap};background:none">{escape(value)}</code>'
-        second = f'<td style="{left};white-space:nowrap">{escape(note)}</td>' if note else ""
+        of = ' class="ts-short"' if len(value) <= LONGEST_LINE else ""
+        second = f'<td class="ts-short">{escape(note)}</td>' if note else ""
         span = "" if note else ' colspan="2"'
-        lines.append(f'<tr><th style="{left}">{escape(name)}</th><td{span} style="{left}">{words}</td>{second}</tr>')
-    style = "margin:0;border-collapse:collapse;color:inherit;font-size:inherit"
-    return f'<table style="{style}"><tbody>{"".join(lines)}</tbody></table>'
+        lines.append(
+            f'<tr><th scope="row">{escape(name)}</th><td{span}><code{of}>{escape(value)}</code></td>{second}</tr>'
+        )
+    return f'<table class="ts-facts"><tbody>{"".join(lines)}</tbody></table>'
 
 
 def _beside(table: str, svg: str) -> str:
-    return (
-        '<div style="display:flex;flex-wrap:wrap;gap:24px;align-items:flex-start">'
-        f'<div style="max-width:40em">{table}</div><div>{svg}</div></div>'
-    )
+    return page(f'<div>{table}</div><div class="ts-wide">{svg}</div>', "ts-beside")

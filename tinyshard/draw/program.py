@@ -17,9 +17,9 @@ from html import escape
 
 from tinyshard.core.layout import Layout
 from tinyshard.core.page import Cell, Content, bar, html_of, page, scrolled
-from tinyshard.draw.colours import KINDS, ink
 from tinyshard.draw.html import human_bytes
 from tinyshard.draw.small import Pictures, legend
+from tinyshard.draw.tables import chip
 
 MOST_OPEN, FIRST, LAST = 120, 60, 40  # steps that are shown unfolded; of more the first and the last ones
 MOST_FOLDED = 400
@@ -251,11 +251,9 @@ def _op(step: Step) -> str:
     """The name of an op; a collective in its colour, with the axes that it goes along."""
     if not step.kind:
         return f"<code>{escape(step.op)}</code>"
-    fill = KINDS.get(step.kind)
-    colours = f' style="background:{fill};color:{ink(fill)}"' if fill else ""
     why = f'<div class="ts-soft ts-small">for {escape(step.why)}</div>' if step.why else ""
     over = f'<div class="ts-soft ts-small">over {escape(step.over)}</div>' if step.over else ""
-    return f'<span class="ts-chip"{colours}>{escape(step.op)}</span>{over}{why}'
+    return f"{chip(step.op)}{over}{why}"
 
 
 def _in_words(steps: Sequence[Step]) -> str:

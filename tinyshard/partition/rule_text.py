@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from tinyshard.core.primitive import Rules, primitive_of
+from tinyshard.draw.tables import rules_html
 from tinyshard.partition.decompositions import always
 from tinyshard.partition.op_table import ALIASES
 from tinyshard.partition.partitioner import graph_of
@@ -70,12 +71,21 @@ class OpRule:
     rule: Rule | None
     is_primitive: bool = False
 
-    def __str__(self) -> str:
+    @property
+    def shown(self) -> tuple[str, str, list[tuple[str, str]]]:
+        """The op, its rule or what it has instead, and for each factor what it means."""
         if self.is_primitive:
-            return f"{self.op}: a primitive of tinyshard, partitioned by a method of its class"
+            return self.op, "a primitive of tinyshard, partitioned by a method of its class", []
         if self.rule is None:
-            return f"{self.op}: no rule, its operands are gathered"
-        return "\n".join([f"{self.op}    {self.rule}", *(f"  {line}" for line in in_words(self.rule))])
+            return self.op, "no rule, its operands are gathered", []
+        lines = (line.partition(": ") for line in in_words(self.rule))
+        return self.op, str(self.rule), [(factor, meaning) for factor, _, meaning in lines]
+
+    def __str__(self) -> str:
+        op, rule, factors = self.shown
+        if self.rule is None:
+            return f"{op}: {rule}"
+        return "\n".join([f"{op}    {rule}", *(f"  {factor}: {meaning}" for factor, meaning in factors)])
 
 
 class OpRules(tuple[OpRule, ...]):
@@ -85,6 +95,9 @@ class OpRules(tuple[OpRule, ...]):
 
     def __repr__(self) -> str:
         return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        return rules_html([each.shown for each in self])
 
 
 def rules_in(graph: GraphModule) -> OpRules:

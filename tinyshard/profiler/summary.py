@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from tinyshard.core.page import page, table
 from tinyshard.profiler.events import Events, Step, own_times, shares_of
 
 # rows of one table
@@ -51,9 +52,10 @@ class Summary:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        said = "".join(f'<div style="margin:2px 0">{escape(line)}</div>' for line in self.remarks)
-        heading = f'<div style="font-weight:600">{escape(self.heading)}</div>'
-        return f"<div>{heading}{said}{''.join(map(_html, self.tables))}</div>"
+        said = "".join(f"<div>{escape(line)}</div>" for line in self.remarks)
+        heading = f'<div class="ts-head">{escape(self.heading)}</div>'
+        tables = (table(one.title, ["", *(f">{name}" for name in one.head[1:])], one.rows) for one in self.tables)
+        return page(f"{heading}{said}{''.join(tables)}", "ts-program")
 
 
 def summary_of(events: Events) -> Summary:
@@ -224,21 +226,3 @@ def _text(table: Table) -> str:
         return "  ".join([first, *others]).rstrip()
 
     return "\n".join([line(head), "─" * (sum(widths) + 2 * len(widths) - 2), *map(line, table.rows)])
-
-
-def _html(table: Table) -> str:
-    # each style stands on its element: a style sheet would reach the whole notebook
-    pad = "padding:2px 10px;border:none;white-space:nowrap"
-    left, right = f"{pad};text-align:left", f"{pad};text-align:right;font-variant-numeric:tabular-nums"
-
-    def row(cells: Sequence[str], tag: str, style: str) -> str:
-        inner = "".join(
-            f'<{tag} style="{left if i == 0 else right}">{escape(cell)}</{tag}>' for i, cell in enumerate(cells)
-        )
-        return f'<tr style="background:none;{style}">{inner}</tr>'
-
-    rule = "border-bottom:1px solid rgba(128,128,128,.5)"
-    head = row((table.title, *table.head[1:]), "th", rule)
-    body = "".join(row(cells, "td", "") for cells in table.rows)
-    style = "margin:12px 0;border-collapse:collapse;color:inherit;font-size:inherit"
-    return f'<table style="{style}"><thead>{head}</thead><tbody>{body}</tbody></table>'
