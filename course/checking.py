@@ -10,7 +10,8 @@ from course.deadline import OverdueError, deadline
 from course.exercises import exercise_of
 from course.exercises.exercise import Exercise, Verdict, differs, is_untouched
 from course.progress import Record, note
-from course.wrapping import WIDTH, filled
+from course.saying import Line, Said
+from course.wrapping import WIDTH
 
 __all__ = ["check"]
 
@@ -22,7 +23,7 @@ _unkept: Counter[str] = Counter()
 
 
 def check(id: str, answer: object) -> None:
-    """Print how `answer` does: "not yet" for an untouched cell, "passed" and why, or what differs and a hint.
+    """Show how `answer` does: "not yet" for an untouched cell, "passed" and why, or what differs and a hint.
 
     A wrong answer is no error: nothing is raised, whatever the answer is or does. Each wrong answer climbs one rung of
     the hint ladder, but a misconception that the judge recognises gets its own hint. What was answered is written
@@ -46,22 +47,20 @@ def check(id: str, answer: object) -> None:
     exercise = exercise_of(id)
     verdict = judge(exercise, answer)
     if verdict is None:
-        print(f"{id}: not yet")
+        Said("asked", f"{id}: ", "not yet").show()
         return
     try:
         record, unkept = note(Path.cwd(), id, verdict.is_passed), ""
     except OSError as error:
         _unkept[id] += not verdict.is_passed
         record, unkept = Record(wrong=_unkept[id]), f"progress is not kept: {error.strerror}"
-    if verdict.is_passed:
-        print(f"{id}: passed")
-        if exercise.why:
-            print(filled("  why:  ", exercise.why, "    "))
-    else:
-        print(f"{id}: {verdict.difference}")
-        print(_hint(exercise, verdict, record.wrong))
+    lines = [Line("why:  ", exercise.why)] if verdict.is_passed and exercise.why else []
+    if not verdict.is_passed:
+        lines.append(_hint(exercise, verdict, record.wrong))
     if unkept:
-        print(f"  {unkept}")
+        lines.append(Line("", unkept))
+    kind = "right" if verdict.is_passed else "wrong"
+    Said(kind, f"{id}: ", "passed" if verdict.is_passed else verdict.difference, tuple(lines)).show()
 
 
 def judge(exercise: Exercise, answer: object) -> Verdict | None:
@@ -112,11 +111,9 @@ def _is_ours(filename: str) -> bool:
     return filename.startswith(("<frozen", "<string>")) or any(Path(filename).is_relative_to(home) for home in homes)
 
 
-def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> str:
+def _hint(exercise: Exercise, verdict: Verdict, wrong: int) -> Line:
     """The hint of a recognised misconception, else the rung that `wrong` answers have earned."""
     if verdict.hint:
-        label, text = "hint: ", verdict.hint
-    else:
-        rung = min(wrong, len(exercise.hints))
-        label, text = f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1]
-    return filled(f"  {label}", text, "    ")
+        return Line("hint: ", verdict.hint)
+    rung = min(wrong, len(exercise.hints))
+    return Line(f"hint {rung} of {len(exercise.hints)}: ", exercise.hints[rung - 1])

@@ -1,5 +1,6 @@
 """`predict("05.a")` asks before a cell is run, `explain("05.a")` says afterwards what the choice meant."""
 
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,14 @@ from typing import Any
 from course.predicted import note_choice, note_explained, read_guesses
 from course.predictions import prediction_of
 from course.predictions.prediction import Prediction
+from course.saying import Line, Said
 from course.sharing import share
-from course.wrapping import filled
 
 __all__ = ["Buttons", "explain", "predict"]
 
 
 def predict(id: str, choice: str | None = None) -> None:
-    """Print the question with its choices and show a button for each; or write down the choice that is given.
+    """Show the question with its choices and a button for each; or write down the choice that is given.
 
     The choice is kept in `.predictions.json` in the working folder, and shared where `TINYSHARD_ROOM` names a folder
     (sharing.py). It may be changed until `explain` has settled it.
@@ -33,16 +34,17 @@ def predict(id: str, choice: str | None = None) -> None:
     """
     prediction = prediction_of(id)
     if choice is not None:
-        print(_noted(prediction, choice))
+        noted = _noted(prediction, choice)
+        Said("asked", f"{id}: ", noted.removeprefix(f"{id}: ")).show()
         return
-    print(_asked(prediction))
+    _asked(prediction).show()
     _display(Buttons(prediction))
 
 
 def explain(id: str) -> None:
-    """Print what was chosen and what that would mean, which choice is right, and why.
+    """Show what was chosen and what that would mean, which choice is right, and why.
 
-    A choice that was made is settled by this. Without one, the right choice and its reason are printed.
+    A choice that was made is settled by this. Without one, the right choice and its reason are shown.
 
     Args:
         id: lesson and letter of the prediction, such as "05.a".
@@ -55,14 +57,15 @@ def explain(id: str) -> None:
     In JAX: has no counterpart.
     """
     prediction = prediction_of(id)
-    unkept = []
+    unkept: tuple[Line, ...] = ()
     try:
         guess = note_explained(Path.cwd(), id)
     except OSError as error:
-        unkept = [f"  predictions are not kept: {error.strerror}"]
+        unkept = (Line("", f"predictions are not kept: {error.strerror}"),)
         guess = read_guesses(Path.cwd()).get(id)
     chosen = guess.choice if guess and guess.choice in prediction.letters else None
-    print(*_explained(prediction, chosen), *unkept, sep="\n")
+    said = _explained(prediction, chosen)
+    replace(said, lines=said.lines + unkept).show()
 
 
 class Buttons:
@@ -114,11 +117,9 @@ def _display(shown: Buttons) -> None:
     display(shown)
 
 
-def _asked(prediction: Prediction) -> str:
-    lines = [filled(f"{prediction.id}: ", prediction.question, "  ")]
-    for letter in prediction.letters:
-        lines.append(filled(f"  {letter}  ", prediction.choice(letter).text, "     "))
-    return "\n".join(lines)
+def _asked(prediction: Prediction) -> Said:
+    choices = (Line(f"{letter}  ", prediction.choice(letter).text, "     ") for letter in prediction.letters)
+    return Said("asked", f"{prediction.id}: ", prediction.question, tuple(choices))
 
 
 def _noted(prediction: Prediction, letter: str) -> str:
@@ -135,19 +136,19 @@ def _noted(prediction: Prediction, letter: str) -> str:
     return f"{id}: it has been explained; " + (f"{guess.choice} counts." if guess else "no choice counts any more.")
 
 
-def _explained(prediction: Prediction, chosen: str | None) -> list[str]:
+def _explained(prediction: Prediction, chosen: str | None) -> Said:
     right = prediction.choice(prediction.right).text
-    why = filled("  why:  ", prediction.why, "    ")
+    why = Line("why:  ", prediction.why)
     if chosen is None:
-        return [filled(f"{prediction.id}: {prediction.right} is right: ", right, "  "), why]
+        return Said("right", f"{prediction.id}: {prediction.right} is right: ", right, (why,))
     choice = prediction.choice(chosen)
-    told = filled(f"{prediction.id}: you chose {chosen}: ", choice.text, "  ")
+    heading = f"{prediction.id}: you chose {chosen}: "
     if choice.is_right:
-        return [told, "  That is right.", why]
-    return [
-        told,
-        filled("  that says:  ", choice.misconception, "    "),
-        filled("  answer:  ", choice.answer, "    "),
-        filled(f"  {prediction.right} is right: ", right, "    "),
+        return Said("right", heading, choice.text, (Line("", "That is right."), why))
+    lines = (
+        Line("that says:  ", choice.misconception),
+        Line("answer:  ", choice.answer),
+        Line(f"{prediction.right} is right: ", right),
         why,
-    ]
+    )
+    return Said("wrong", heading, choice.text, lines)

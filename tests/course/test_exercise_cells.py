@@ -30,7 +30,8 @@ def test_what_a_lesson_stores_of_a_check_is_not_yet(lesson: str) -> None:
         found = CHECK.search(cell["source"]) if cell["cell_type"] == "code" else None
         if found:
             (output,) = cell["outputs"]
-            assert "".join(output["text"]) == f"{found[1]}: not yet\n"
+            assert "".join(output["data"]["text/plain"]) == f"{found[1]}: not yet"
+            assert "not yet" in "".join(output["data"]["text/html"])
 
 
 @for_every_row(lesson_numbers())

@@ -204,3 +204,20 @@ def test_of_many_steps_memory_shows_those_around_the_peak() -> None:
     drawn = words_of(memory_html("", steps))
     assert "%300 1,000 peak" in drawn and "%100 " not in drawn
     assert f"{500 - MOST_ROWS} more stand in the text" in drawn
+
+
+def test_an_error_is_a_card_of_its_parts() -> None:
+    with pytest.raises(ts.ShardingError) as caught:
+        ts.NamedSharding(LINE, P("model")).shard_shape((10,))
+    drawn = caught.value._repr_html_()
+    assert re.sub(r"\s+", " ", words_of(drawn)) == re.sub(
+        r"\s+", " ", re.sub(r"(got|rule|try):", r"\1", str(caught.value))
+    )
+    assert drawn.count("<dt>") == 3
+    several = ts.errors.TinyshardError("one\ntwo", got="a\nb", try_="`x < 1`")._repr_html_()
+    assert "<pre>two</pre>" in several and "<dd>a\nb</dd>" in several and "<code>x &lt; 1</code>" in several
+
+
+def test_ipython_prints_an_error_that_is_displayed() -> None:
+    pretty = pytest.importorskip("IPython.lib.pretty")
+    assert pretty.pretty(ts.ShardingError("odd", got="3")) == "odd\n  got:  3"

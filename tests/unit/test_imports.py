@@ -50,6 +50,7 @@ KNOWS_ONLY = {"draw": ("core",), "runtime": ("core",)}
 
 # Imports inside of functions, all of them for what it costs to load the module: no circle needs one.
 LATE = {
+    "tinyshard.core.errors": {"tinyshard.core.page"},  # torch
     "tinyshard.primitives.random_bits": {"tinyshard.primitives.compiled_draws"},  # numba
     "tinyshard.runtime.launch.forkserver": {"tinyshard.runtime.worker.main"},  # torch
     "tinyshard.runtime.lifecycle": {"tinyshard.runtime.launch.forkserver"},

@@ -4,6 +4,8 @@ A message says the problem, what it got, the rule, and what to try. Each class i
 its place, and holds nothing but its message, so that it survives pickling.
 """
 
+from typing import Any
+
 __all__ = [
     "AxisNameError",
     "CancelledError",
@@ -39,6 +41,15 @@ class TinyshardError(Exception):
 
     def __init__(self, problem: str = "", *, got: str = "", rule: str = "", try_: str = "") -> None:
         super().__init__(message(problem, got=got, rule=rule, try_=try_))
+
+    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
+        """In IPython: as it is printed."""
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        from tinyshard.core.page import error_html
+
+        return error_html(str(self))
 
 
 class MeshError(TinyshardError, ValueError):

@@ -11,6 +11,7 @@ that of the system, so `prefers-color-scheme` would be wrong there. What does ha
 from __future__ import annotations
 
 import builtins
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -63,11 +64,15 @@ STYLE = {
     "card": ".ts-card{border:1px solid rgba(128,128,128,.45);border-left:5px solid #999;border-radius:4px;"
     "padding:8px 14px;margin:4px 0}.ts-card p{margin:4px 0}.ts-card dl{display:grid;gap:4px 12px;margin:4px 0 0;"
     "grid-template-columns:max-content minmax(0,1fr)}.ts-card :is(dt,dd){float:none;width:auto;margin:0;padding:0}"
-    ".ts-card dt{opacity:.75;font-weight:400}",
+    ".ts-card dt{opacity:.75;font-weight:400}.ts-card dd{white-space:pre-line}",
+    "all": ".ts-card dd.ts-all{grid-column:1/-1}",
     "is-right": ".ts-card.ts-is-right{border-left-color:#009e73}",
     "is-wrong": ".ts-card.ts-is-wrong{border-left-color:#d55e00}",
     "is-asked": ".ts-card.ts-is-asked{border-left-color:#56b4e9}",
 }
+
+
+_PART = re.compile(r"^  (got|rule|try): +(.*)$")  # a line of an error's text
 
 
 @dataclass(frozen=True)
@@ -193,9 +198,33 @@ def card(kind: str, heading: str, lines: Sequence[tuple[str, str]], rest: str = 
 
     Communication: none.
     """
-    named = "".join(f"<dt>{escape(name)}</dt><dd>{marked(words)}</dd>" for name, words in lines)
+    named = "".join(
+        f"<dt>{escape(name)}</dt><dd>{marked(words)}</dd>" if name else f'<dd class="ts-all">{marked(words)}</dd>'
+        for name, words in lines
+    )
     listed = f"<dl>{named}</dl>" if named else ""
     return page(f'<div class="ts-card ts-is-{kind}"><div class="ts-head">{marked(heading)}</div>{listed}{rest}</div>')
+
+
+def error_html(words: str) -> str:
+    """The text of an error on a card: the problem above, its parts below it, each behind its name.
+
+    Example:
+        >>> "<dt>rule</dt><dd>4 divides it</dd>" in error_html("it is odd\\n  got:  3\\n  rule: 4 divides it")
+        True
+    """
+    problem: list[str] = []
+    parts: list[tuple[str, list[str]]] = []
+    for line in words.splitlines():
+        found = _PART.match(line)
+        if found:
+            parts.append((found[1], [found[2]]))
+        elif parts:
+            parts[-1][1].append(line.strip())
+        else:
+            problem.append(line)
+    rest = f"<pre>{escape(chr(10).join(problem[1:]))}</pre>" if len(problem) > 1 else ""
+    return card("wrong", problem[0] if problem else "", [(name, "\n".join(lines)) for name, lines in parts], rest)
 
 
 def marked(words: str) -> str:
