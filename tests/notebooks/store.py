@@ -17,12 +17,14 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
+def is_ignored(cell: nbformat.NotebookNode) -> bool:
+    return "NBVAL_IGNORE_OUTPUT" in cell.source or "nbval-ignore-output" in cell.metadata.get("tags", ())
+
+
 def store(path: Path, *, everything: bool) -> None:
     notebook = nbformat.read(path, as_version=4)
     kept = {
-        cell.id: cell.outputs
-        for cell in notebook.cells
-        if cell.get("outputs") and "NBVAL_IGNORE_OUTPUT" in cell.source and not everything
+        cell.id: cell.outputs for cell in notebook.cells if cell.get("outputs") and is_ignored(cell) and not everything
     }
     with tempfile.TemporaryDirectory() as folder:
         there = {"metadata": {"path": folder}}

@@ -150,7 +150,7 @@ def test_values_of_a_mapped_function_are_each_devices_own() -> None:
 
 @pytest.mark.parametrize("name", STYLE)
 def test_a_page_has_the_rules_of_its_classes(name: str) -> None:
-    text = page(f'<p class="ts-{name} ts-soft"></p>')
+    text = page(f"{name}>" if name[0] == "<" else f'<p class="ts-{name}"></p>')
     assert STYLE[name] in text
     assert len(text) < 3000
     selectors = re.findall(r"([^{}]+)\{", STYLE[name])
@@ -221,3 +221,9 @@ def test_an_error_is_a_card_of_its_parts() -> None:
 def test_ipython_prints_an_error_that_is_displayed() -> None:
     pretty = pytest.importorskip("IPython.lib.pretty")
     assert pretty.pretty(ts.ShardingError("odd", got="3")) == "odd\n  got:  3"
+
+
+def test_a_graph_in_text_is_drawn_as_what_was_lowered() -> None:
+    shown = ts.make_graph(layer)(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4, 3))
+    lowered = ts.jit(layer).lower(torch.ones(2, 3), torch.ones(3, 4), torch.ones(4, 3))
+    assert (shown, shown._repr_html_()) == (lowered.as_text(), lowered._repr_html_())

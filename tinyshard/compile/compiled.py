@@ -95,6 +95,10 @@ class Compiled:
     def __str__(self) -> str:
         return self.as_text()
 
+    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
+        """In IPython: as it is printed."""
+        printer.text(self.as_text())
+
     def _repr_html_(self) -> str:
         names = [*self._names, *closed_names(self._entry.traced)]
         axes = axis_names(self.program, self._assignment.mesh)
@@ -234,6 +238,10 @@ class Lowered:
 
     def __str__(self) -> str:
         return self.as_text()
+
+    def _repr_pretty_(self, printer: Any, is_cycle: bool) -> None:
+        """In IPython: as it is printed."""
+        printer.text(self.as_text())
 
     def _repr_html_(self) -> str:
         return program_html(drawn_graph(self._traced, self._name, self._names))

@@ -174,12 +174,15 @@ class Printer(Interpreter):
 
 
 class GraphText(str):
-    """Text that shows itself as it is, in a notebook too."""
+    """Text that a terminal shows as it is, and a notebook as the drawing that it was given."""
 
-    __slots__ = ()
+    html: str | None = None
 
     def __repr__(self) -> str:
         return str(self)
+
+    def _repr_html_(self) -> str | None:
+        return self.html
 
 
 def described(node: torch.fx.Node) -> str:

@@ -18,14 +18,18 @@ from html import escape
 
 from tinyshard.core.users_code import ipython_shell
 
-# The rules of a page, by class without its "ts-"; a page has those of the classes that are in it. JupyterLab styles the
-# tables of all outputs: what it sets is set here too.
+_CODE = (
+    "font:12px/1.5 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);color:inherit;white-space:pre-wrap"
+)
+
+# The rules of a page, by class without its "ts-", or by the beginning of a tag: a page has those of what is in it.
+# JupyterLab styles the tables and the code of all outputs: what it sets is set here too.
 STYLE = {
     "page": ".ts-page{font:13px/1.5 var(--jp-ui-font-family,system-ui,sans-serif);max-width:60em;"
-    "color:var(--jp-content-font-color1,inherit);overflow-wrap:break-word}"
-    ".ts-page code,.ts-page pre{font:12px/1.5 var(--jp-code-font-family,ui-monospace,Menlo,Consolas,monospace);"
-    "color:inherit;background:none;padding:0;margin:0;white-space:pre-wrap}"
-    ".ts-page summary{cursor:pointer;padding:3px 0}",
+    "color:var(--jp-content-font-color1,inherit);overflow-wrap:break-word}",
+    "<code": f".ts-page code{{{_CODE};background:none!important;padding:0!important;margin:0}}",
+    "<pre": f".ts-page pre{{{_CODE};background:none;padding:0;margin:4px 0 0}}",
+    "<summary": ".ts-page summary{cursor:pointer;padding:3px 0}",
     "wide": ".ts-wide{max-width:100%;overflow-x:auto}",
     "table": ".ts-page .ts-table{border-collapse:collapse;margin:0;table-layout:auto;font-size:inherit;border:0}"
     ".ts-page .ts-table caption{text-align:left;font-weight:600;padding:8px 0 2px;caption-side:top;white-space:nowrap}"
@@ -49,6 +53,7 @@ STYLE = {
     "value": ".ts-value{display:inline-flex;gap:6px;align-items:center;line-height:1.3}"
     ".ts-page .ts-value code{white-space:nowrap}",
     "op": ".ts-page .ts-table .ts-op{white-space:nowrap}",
+    "why": ".ts-why{white-space:normal;max-width:18em}",
     "pic": ".ts-pic{flex:none}",
     "arg": ".ts-arg{font-size:12px}",
     "soft": ".ts-soft{opacity:.75}",
@@ -62,7 +67,7 @@ STYLE = {
     "words": ".ts-words{display:inline-block;width:5.5em;text-align:left}",
     "chip": ".ts-chip{border-radius:3px;padding:1px 6px;font-weight:600;white-space:nowrap}",
     "card": ".ts-card{border:1px solid rgba(128,128,128,.45);border-left:5px solid #999;border-radius:4px;"
-    "padding:8px 14px;margin:4px 0}.ts-card p{margin:4px 0}.ts-card dl{display:grid;gap:4px 12px;margin:4px 0 0;"
+    "padding:8px 14px;margin:4px 0}.ts-card dl{display:grid;gap:4px 12px;margin:4px 0 0;"
     "grid-template-columns:max-content minmax(0,1fr)}.ts-card :is(dt,dd){float:none;width:auto;margin:0;padding:0}"
     ".ts-card dt{opacity:.75;font-weight:400}.ts-card dd{white-space:pre-line}",
     "all": ".ts-card dd.ts-all{grid-column:1/-1}",
@@ -121,8 +126,8 @@ def page(body: str, classes: str = "") -> str:
         (True, False)
     """
     opened = f'<div class="ts-page{f" {classes}" if classes else ""}">'
-    used = (opened + body).replace('"', " ").split()
-    rules = "".join(rule for name, rule in STYLE.items() if f"ts-{name}" in used)
+    used = {name.removeprefix("ts-") for name in re.findall(r"ts-[\w-]+|<[a-z]+", opened + body)}
+    rules = "".join(rule for name, rule in STYLE.items() if name in used)
     return f"{opened}<style>{rules}</style>{body}</div>"
 
 

@@ -22,8 +22,8 @@ from tinyshard.draw.cell import BORDER, number
 from tinyshard.draw.colours import device_colour, ink
 
 WIDTH, HEIGHT, LINE = 40, 26, 13  # px of a matrix; of a vector's height
-MOST, EDGE = 8, 3  # rows or columns that are shown whole; how many stay at each end of more
-LEAST_GAP = 3  # px between blocks of the leading dims, and for those left out
+MOST, EDGE = 8, 2  # rows or columns that are shown whole; how many stay at each end of more
+GAP, MOST_GAPS = 3, 0.3  # px between blocks of the leading dims, and for those left out; of a side all gaps together
 BADGES = {"sum": "+", "avg": "÷", "max": "↑", "min": "↓", "product": "×"}
 
 
@@ -54,7 +54,7 @@ class Pictures:
         for i in numbers:
             if i is not None:
                 cells += _rect(left + 0.5, 3.5, side, side, devices[i])
-            left += side + 1.5 if i is not None else LEAST_GAP
+            left += side + 1.5 if i is not None else GAP
         return self._reference(cells, left, LINE, words)
 
     def drawn(self) -> str:
@@ -112,9 +112,10 @@ def _ticks(count: int, size: float, group: int) -> list[tuple[int, float, float]
     """Number, beginning and length of each row or column that is shown."""
     numbers = shown(count, MOST, EDGE)
     gaps = [
-        LEAST_GAP if before is None or i is None or (i % group == 0 and group < count) else 0
+        float(before is None or i is None or (i % group == 0 and group < count))
         for before, i in itertools.pairwise(numbers)
     ]
+    gaps = [gap * min(GAP, MOST_GAPS * size / max(1, sum(gaps))) for gap in gaps]
     cells = sum(i is not None for i in numbers)
     each, at, found = (size - 1 - sum(gaps)) / cells, 0.5, []
     for i, gap in zip(numbers, [0, *gaps], strict=True):

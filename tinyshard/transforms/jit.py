@@ -148,7 +148,14 @@ def make_graph(fun: Callable[..., Any], static_argnums: int | Sequence[int] | No
           return %2
     """
     jitted = jit(fun, static_argnums=static_argnums)
-    return lambda *args, **kwargs: GraphText(jitted.lower(*args, **kwargs).as_text())
+
+    def graph_of(*args: Any, **kwargs: Any) -> GraphText:
+        lowered = jitted.lower(*args, **kwargs)
+        text = GraphText(lowered.as_text())
+        text.html = lowered._repr_html_()
+        return text
+
+    return graph_of
 
 
 make_jaxpr = make_graph
