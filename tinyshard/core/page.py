@@ -45,7 +45,7 @@ STYLE = {
     "beside": ".ts-page.ts-beside{display:flex;flex-wrap:wrap;gap:8px 24px;align-items:flex-start}"
     ".ts-beside>div{max-width:40em}",
     "n": ".ts-page .ts-table .ts-n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}",
-    "program": ".ts-page.ts-program{max-width:90em}",
+    "program": ".ts-page.ts-program{max-width:90em}.ts-program>.ts-wide{margin-top:6px}",
     "mesh": ".ts-mesh{display:flex;gap:10px;align-items:center;margin:4px 0 8px}",
     "line": ".ts-page .ts-table .ts-line th{background:rgba(128,128,128,.12);padding:3px 8px;max-width:none}",
     "body": ".ts-page .ts-table td.ts-body{padding:2px 0 8px 24px;max-width:none}",
@@ -59,7 +59,7 @@ STYLE = {
     "soft": ".ts-soft{opacity:.75}",
     "any": ".ts-any{display:block;min-width:11em;overflow-wrap:anywhere}",
     "small": ".ts-small{font-size:11px}",
-    "head": ".ts-head{font-weight:600;margin:6px 0 4px}",
+    "head": ".ts-head{font-weight:600;margin:6px 0 4px}.ts-page .ts-head code{font-weight:inherit}",
     "bar": ".ts-bar{display:inline-block;vertical-align:middle;width:60px;height:9px;margin-right:8px;"
     "border-radius:2px;background:rgba(128,128,128,.2)}"
     ".ts-bar i{display:block;height:100%;border-radius:2px;background:#0072b2}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from html import escape
 
 from tinyshard.core.layout import Layout
-from tinyshard.core.page import Cell, Content, bar, html_of, page, scrolled
+from tinyshard.core.page import Cell, Content, bar, html_of, marked, page, scrolled
 from tinyshard.draw.html import human_bytes
 from tinyshard.draw.small import Pictures, legend
 from tinyshard.draw.tables import chip
@@ -251,7 +251,7 @@ def _op(step: Step) -> str:
     """The name of an op; a collective in its colour, with the axes that it goes along."""
     if not step.kind:
         return f"<code>{escape(step.op)}</code>"
-    why = f'<div class="ts-soft ts-small ts-why">gathered for {escape(step.why)}</div>' if step.why else ""
+    why = f'<div class="ts-soft ts-small ts-why">gathered for {marked(step.why)}</div>' if step.why else ""
     over = f'<div class="ts-soft ts-small">over {escape(step.over)}</div>' if step.over else ""
     return f"{chip(step.op)}{over}{why}"
 

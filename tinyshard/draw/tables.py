@@ -127,9 +127,10 @@ def rules_html(rules: Sequence[tuple[str, str, Sequence[tuple[str, str]]]]) -> s
 
     Communication: none.
     """
-    cards = (
-        f'<div class="ts-head"><code>{escape(op)}</code> &nbsp; <code>{escape(rule)}</code></div>'
-        + (table(f"factors of {op}", ["factor", "what may become of it"], factors) if factors else "")
+    shown = (
+        table(f"{op}   {rule}", ["factor", "what may become of it"], factors)
+        if factors
+        else f'<div class="ts-head">{escape(op)}: {escape(rule)}</div>'
         for op, rule, factors in rules
     )
-    return page("".join(cards))
+    return page("".join(shown))
