@@ -82,7 +82,7 @@ def memory_html(heading: str, steps: Sequence[tuple[str, str, bool, int]]) -> st
     ]
     left = len(steps) - len(shown)
     below = f'<div class="ts-soft">the {len(rows)} steps around the peak; {left:,} more stand in the text</div>'
-    drawn = table("held by a device during each step", ["step", "makes", ">bytes", ""], rows)
+    drawn = table("held by a device during each step", ["step", "makes", ">bytes", ">"], rows)
     return page(f'<div class="ts-head">{escape(heading)}</div>{drawn if rows else ""}{below if left else ""}')
 
 
@@ -112,7 +112,7 @@ def live_html(rows: Sequence[tuple[int, str, str, str]], held: Sequence[tuple[st
     left = len(rows) - len(arrays)
     below = f'<div class="ts-soft">{left:,} smaller ones stand in the text</div>' if left else ""
     first = table(heading, columns, arrays) if rows else f'<div class="ts-head">{heading}</div>'
-    return page(first + below + table("together, on each device", ["device", ">bytes", ""], devices))
+    return page(first + below + table("together, on each device", ["device", ">bytes", ">"], devices))
 
 
 def _breakable(words: str) -> str:
