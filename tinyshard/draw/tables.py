@@ -103,12 +103,12 @@ def live_html(rows: Sequence[tuple[int, str, str, str]], held: Sequence[tuple[st
     """
     heading = f"{len(rows)} live Array{'' if len(rows) == 1 else 's'}"
     most = max((nbytes for _, nbytes in held), default=0)
-    arrays = [
+    arrays: list[list[Content]] = [
         [nbytes, Cell(f'<code class="ts-short">{escape(type)}</code>'), Cell(_breakable(where)), Cell(_breakable(made))]
         for nbytes, type, where, made in rows[:MOST_ROWS]
     ]
     columns = [">bytes a device", "type", "sharding", "made by"]
-    devices = [[device, nbytes, bar(nbytes, most, human_bytes(nbytes))] for device, nbytes in held]
+    devices: list[list[Content]] = [[device, nbytes, bar(nbytes, most, human_bytes(nbytes))] for device, nbytes in held]
     left = len(rows) - len(arrays)
     below = f'<div class="ts-soft">{left:,} smaller ones stand in the text</div>' if left else ""
     first = table(heading, columns, arrays) if rows else f'<div class="ts-head">{heading}</div>'
