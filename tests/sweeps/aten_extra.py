@@ -56,6 +56,8 @@ def calls() -> dict[Any, list[tuple[tuple[Any, ...], dict[str, Any]]]]:
                 by = t(*out.shape)
                 add(aten.nll_loss2d_backward.default, by, deep, deep_target, weight, reduction, ignored, total)
 
+    add(aten._standard_gamma_grad.default, p(20, 10), p(20, 10))
+
     # slices of all of a dim, which keep its cut
     add(aten.slice.Tensor, x, 0, 0, 20)
     add(aten.slice.Tensor, x, 1, 0, 2**63 - 1)

@@ -127,6 +127,53 @@ def test_gamma_has_the_implicit_derivative(put, wrap):
     torch.testing.assert_close(ts.device_get(of_logarithm), expected / drawn, rtol=2e-3, atol=1e-4)
 
 
+def in_a_scan(numbers):
+    """The function as the body of a loop of one round."""
+    return lambda a: ts.lax.scan(lambda carry, _: (carry, numbers(a)), 0.0, None, length=1)[1][0]
+
+
+# name -> from a function of [8] to one of [8] that transforms it
+AROUND = {
+    "scan": in_a_scan,
+    "checkpoint": ts.checkpoint,
+    "vmap": ts.vmap,
+    "pmap": lambda numbers: lambda a: ts.pmap(numbers)(a.reshape(4, 2)).reshape(8),
+    "shard_map": lambda numbers: lambda a: ts.shard_map(
+        numbers, mesh=ts.make_mesh((8,), ("i",)), in_specs=ts.P("i"), out_specs=ts.P("i")
+    )(a),
+    "vmap in vmap, of one of the two": lambda numbers: lambda a: ts.vmap(
+        lambda x: ts.vmap(lambda _: numbers(x))(torch.zeros(1))
+    )(a).reshape(8),
+}
+
+
+@pytest.mark.parametrize("name", every(6, AROUND))
+def test_the_derivative_of_gamma_numbers_is_kept_within_transformations(name):
+    key, alpha = ts.random.key(2), torch.linspace(0.4, 20, 8)
+    numbers = AROUND[name](lambda a: ts.random.gamma(key, a))
+    expected = implicit_slopes(ts.device_get(numbers(alpha)), alpha.double()).float()
+    slope = ts.jit(ts.grad(lambda a: numbers(a).sum()))(alpha)
+    torch.testing.assert_close(ts.device_get(slope), expected, rtol=2e-3, atol=1e-4)
+    _, tangent = ts.jit(lambda a: ts.jvp(numbers, (a,), (torch.ones(8),)))(alpha)
+    torch.testing.assert_close(ts.device_get(tangent), expected, rtol=2e-3, atol=1e-4)
+
+
+def test_gradients_of_gamma_numbers_are_mapped():
+    key, alpha = ts.random.key(2), torch.linspace(0.4, 20, 8)
+    slopes = ts.vmap(ts.grad(lambda a: ts.random.gamma(key, a)))(alpha)  # torch's vmap has no rule for it, and warns
+    drawn = ts.device_get(ts.vmap(lambda a: ts.random.gamma(key, a))(alpha))
+    expected = implicit_slopes(drawn, alpha.double()).float()
+    torch.testing.assert_close(ts.device_get(slopes), expected, rtol=2e-3, atol=1e-4)
+
+
+@pytest.mark.whole
+def test_the_derivative_of_gamma_numbers_is_computed_where_the_parameters_are():
+    mesh = ts.make_mesh((8,), ("a",))
+    alpha = ts.device_put(torch.linspace(0.4, 20, 8), ts.NamedSharding(mesh, ts.P("a")))
+    slopes = ts.jit(ts.grad(lambda a: ts.random.gamma(ts.random.key(2), a).sum()))
+    assert "all_gather" not in slopes.lower(alpha).compile().as_text()
+
+
 def test_loggamma_of_a_tiny_parameter_has_a_finite_derivative():
     alpha = torch.tensor([1e-3, 1e-2])
     key = ts.random.key(2)

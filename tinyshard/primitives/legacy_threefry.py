@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tinyshard.core.primitive import define
-from tinyshard.primitives.random_bits import inner, made_of, register_per_key, width
+from tinyshard.primitives.random_bits import inner, made_of, register_batched, width
 from tinyshard.primitives.threefry import words
 
 MOST_WORDS = 2**32 - 1  # a counter is one word here
@@ -177,4 +177,4 @@ DRAW_PAIRS = define(
 JOIN_PAIRS = define(
     "join_pairs(Tensor own, Tensor got, int parts, Tensor at, int[] shape) -> Tensor", _join_pairs, _join_pairs_on_meta
 )
-register_per_key(DRAW_ORIGINAL)
+register_batched(DRAW_ORIGINAL)

@@ -116,8 +116,8 @@ DRAW = define(
 )
 
 
-def register_per_key(op: Any) -> None:
-    """Each key of a batch is drawn from alone under vmap too."""
+def register_batched(op: Any) -> None:
+    """Under vmap the op is called with a first dim of the batch on each operand: each key is drawn from alone."""
 
     def fronted(x: Any, dim: Any, size: int) -> Any:
         if not isinstance(x, Tensor):
@@ -130,7 +130,7 @@ def register_per_key(op: Any) -> None:
     torch.library.register_vmap(op, under_vmap)
 
 
-register_per_key(DRAW)
+register_batched(DRAW)
 
 
 def inner(kind: str) -> tuple[int, ...]:

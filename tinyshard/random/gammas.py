@@ -11,15 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tinyshard.arrays.function_overrides.derivatives import note_custom_derivative
 from tinyshard.lax.while_loop import while_loop
+from tinyshard.primitives.random_bits import register_batched
 from tinyshard.random.key_creation import draw_op
 from tinyshard.random.parameters import of_parameters, split_words
 from tinyshard.random.sampling import drawn, unit
+from tinyshard.transforms.custom_jvp import custom_jvp
 from tinyshard.transforms.jitted import Jitted
 
 Sizes = list[int]
 THIRD = 1 / 3
+register_batched(torch.ops.aten._standard_gamma_grad.default)  # torch's own vmap calls it once for each row, and warns
 _LOOPS = "none but the loop's: in each round the devices that have a part agree to go on, by an all_reduce of 4 bytes."
 
 
@@ -63,36 +65,20 @@ def _accepted(data: Tensor, alpha: Tensor, of_logarithm: bool) -> Tensor:
 _accepted_jitted = Jitted(_accepted, static_argnums=(2,))
 
 
-class _Implicit(torch.autograd.Function):
-    """Numbers as they were drawn, with their derivative by the parameter."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(alpha: Tensor, drawn: Tensor, of_logarithm: bool) -> Tensor:
-        return drawn.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        alpha, _, ctx.of_logarithm = inputs
-        ctx.save_for_backward(alpha, output)
-        ctx.save_for_forward(alpha, output)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Any:
-        return gradients[0] * _slope(ctx), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        slope: Tensor = tangents[0] * _slope(ctx)
-        return slope
+def _as_drawn(alpha: Tensor, drawn: Tensor, of_logarithm: bool) -> Tensor:
+    """Numbers as they were drawn, which have a derivative by the parameter."""
+    return drawn.clone()
 
 
-def _slope(ctx: Any) -> Tensor:
-    """The derivative of a number by its parameter, in its dtype; computed in float32 at least."""
-    dtype = ctx.saved_tensors[0].dtype
-    alpha, drawn = (x.float() if dtype.itemsize < 4 else x for x in ctx.saved_tensors)
-    return (_of_logarithm if ctx.of_logarithm else torch._standard_gamma_grad)(alpha, drawn).to(dtype)
+def _along(of_logarithm: bool, primals: Any, tangents: Any) -> tuple[Tensor, Tensor]:
+    """They, and their tangent: computed in float32 at least."""
+    alpha, drawn = (x.float() if x.dtype.itemsize < 4 else x for x in primals)
+    slope = (_of_logarithm if of_logarithm else torch._standard_gamma_grad)(alpha, drawn)
+    return primals[1].clone(), tangents[0] * slope.to(tangents[0].dtype)
+
+
+_implicit = custom_jvp(_as_drawn, nondiff_argnums=(2,))
+_implicit.defjvp(_along)
 
 
 def _of_logarithm(alpha: Tensor, drawn: Tensor) -> Tensor:
@@ -106,10 +92,8 @@ def _of_logarithm(alpha: Tensor, drawn: Tensor) -> Tensor:
 def gamma_of(data: Tensor, sizes: Sizes, alpha: Tensor, of_logarithm: bool = False) -> Tensor:
     """Gamma numbers of a key's words, or their logarithms."""
     alpha = alpha.expand(sizes)
-    note_custom_derivative("the implicit derivative of gamma numbers")
-    drawn = _accepted_jitted(data, alpha.detach(), of_logarithm)
-    applied: Tensor = _Implicit.apply(alpha, drawn, of_logarithm)
-    return applied
+    numbers: Tensor = _implicit(alpha, _accepted_jitted(data, alpha.detach(), of_logarithm), of_logarithm)
+    return numbers
 
 
 @of_parameters(communication=_LOOPS)

@@ -15,7 +15,7 @@ from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.primitive import define
 from tinyshard.primitives.legacy_threefry import DRAW_ORIGINAL
-from tinyshard.primitives.random_bits import DRAW, register_per_key
+from tinyshard.primitives.random_bits import DRAW, register_batched
 from tinyshard.primitives.threefry import words
 from tinyshard.random.keys import DrawError, Key, checked_key, checked_keys, checked_shape, new_key
 
@@ -238,7 +238,7 @@ def _fold_in(key: Tensor, number: Tensor) -> Tensor:
 
 
 FOLD = define("fold_in(Tensor key, Tensor number) -> Tensor", _fold_in, lambda key, number: torch.empty_like(key))
-register_per_key(FOLD)
+register_batched(FOLD)
 
 
 def draw_op(
