@@ -36,6 +36,10 @@ def update(p, g):
     return p - 0.5 * g
 
 
+def tripled(x):
+    return x * 3
+
+
 USES = {
     "an op": lambda x: x + 1,
     "jit": lambda x: ts.jit(torch.sin)(x),
@@ -206,15 +210,31 @@ def test_a_donated_array_that_the_function_closes_over_is_refused(rows, host):
         ts.jit(lambda a: a + x, donate_argnums=0)(x)
 
 
-def test_nothing_is_donated_in_another_trace_or_transformation(rows, host):
+def test_in_another_trace_nothing_is_donated(rows, host):
     x = ts.device_put(host, rows)
     f = ts.jit(lambda v: v * 3, donate_argnums=0)
     ts.jit(lambda v: f(v) + v)(x)
-    ts.grad(lambda v: f(v).sum())(x)
-    ts.vmap(f)(x)
-    leaf = x.detach().requires_grad_()
-    f(leaf).sum().backward()
-    assert not x.is_deleted() and not leaf.is_deleted()
+    assert not x.is_deleted()
+
+
+TRANSFORMED = {
+    "grad": lambda f, x: ts.grad(lambda v: f(v).sum())(x),
+    "vmap": lambda f, x: ts.vmap(f)(x),
+    "vmap with a name": lambda f, x: ts.vmap(f, axis_name="i")(x),
+    "jvp": lambda f, x: ts.jvp(f, (x,), (x,)),
+    "backward": lambda f, x: f(x.detach().requires_grad_()).sum().backward(),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_under_a_transformation_nothing_is_donated_and_a_line_is_warned_once(rows, host, name):
+    x = ts.device_put(host, rows)
+    with pytest.warns(UserWarning, match="The donated arguments of tripled stay") as caught:
+        warnings.simplefilter("default")
+        for _ in range(2):
+            TRANSFORMED[name](ts.jit(tripled, donate_argnums=0), x)
+    assert len(caught) == 1 and caught[0].filename == __file__
+    assert not x.is_deleted()
 
 
 def test_plain_tensors_and_what_must_move_first_stay(rows, host):

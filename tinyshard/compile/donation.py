@@ -4,7 +4,7 @@
     p = f(p, g)         the handle on the old p is gone; the devices free its blocks at their last use
 
 An argument is donated if a result has the shape and dtype of its blocks, so that it can take their place; for others
-there is a warning, and they stay as they are.
+there is a warning, and they stay as they are. So it is under a transformation: a derivative may need them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from tinyshard.compile.signature import Bound, checked_numbers, static_both_ways
 from tinyshard.core.errors import DonationError, StaticArgumentError
 from tinyshard.core.program import Program
 from tinyshard.runtime.controller.lineage import Buffer, users_line
+
+_warned: dict[Any, Any] = {}  # lines that were warned of kept arguments
 
 
 def checked_donation(
@@ -67,6 +69,17 @@ def usable(program: Program, donated: Sequence[int]) -> tuple[int, ...]:
         )
         warnings.warn_explicit(text, UserWarning, where.file, where.line)
     return tuple(used)
+
+
+def warn_of_kept(function: str, numbers: Sequence[int], names: Collection[str]) -> None:
+    """A UserWarning, once a line, if a function with donated arguments is called under a transformation."""
+    if numbers or names:
+        where = users_line()
+        text = (
+            f"The donated arguments of {function} stay as they are under grad, vmap and other transformations, and on "
+            "torch's tape: a derivative may need them.\nDonate to what is jitted around the transformation."
+        )
+        warnings.warn_explicit(text, UserWarning, where.file, where.line, registry=_warned)
 
 
 def donated_buffers(operands: Sequence[Any], buffers: Sequence[Buffer], donated: Sequence[int]) -> list[Buffer]:

@@ -64,7 +64,7 @@ def jit(
             their last use, for the results that come after. Array handles on them are deleted, also where the call
             fails or Ctrl-C ends it: `x.is_deleted()`, and to use one raises RuntimeStateError. Donated are Arrays that
             are in place, and whose blocks have the shape and dtype of a result's; for others a warning names them, and
-            they stay. In another trace or transformation nothing is donated.
+            they stay. Within another trace nothing is donated; nor under a transformation, of which a warning tells.
         donate_argnames: names of such arguments.
         others: JAX's keep_unused and inline are taken, and have no effect.
 
@@ -85,6 +85,7 @@ def jit(
     Communication: what the program's text says.
 
     In JAX: a result is written into the donated memory itself; here it may be written while the donated block is there.
+    Under a transformation JAX donates what is given to the jitted function.
     backend does not exist here.
     Arrays that the function closes over are constants of the trace there; here tensors that it closes over are looked
     up at each call. A function of tensors that is not jitted stays plain torch, and its results have no `.sharding` and

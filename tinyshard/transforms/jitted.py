@@ -20,7 +20,7 @@ from tinyshard.arrays.constraint import has_tangent
 from tinyshard.arrays.explicit import Types, types_of
 from tinyshard.arrays.placement import array, as_sharding
 from tinyshard.compile.compiled import Compiled, Lowered
-from tinyshard.compile.donation import donated_operands, usable
+from tinyshard.compile.donation import donated_operands, usable, warn_of_kept
 from tinyshard.compile.executable import DeviceAssignment, Executable, assembled, call
 from tinyshard.compile.explain import explanation
 from tinyshard.compile.python_numbers import note_numbers
@@ -110,6 +110,7 @@ class Jitted:
             entry, executable, assignment, donated = found
             return assembled(entry.traced, call(executable, args, assignment, donated))
         if axis_names.in_scope():  # collectives inside may name an axis that vmap binds outside
+            warn_of_kept(self._name, self._donate_argnums, self._donate_argnames)
             return self._inlined(args, kwargs)
         bound = self._bind(args, kwargs)
         if any(isinstance(x, ShapeDtypeStruct) for x in bound.operands):
@@ -122,6 +123,7 @@ class Jitted:
         bound, operands = self._typed(bound, self._apply_in_shardings(bound))
         entry, everything = self._trace_and_inputs(bound, operands)
         if _is_watched(everything):
+            warn_of_kept(self._name, self._donate_argnums, self._donate_argnames)
             return self._applied(bound, entry, everything)
         executable, assignment = self._executable(bound, entry, everything)
         donated = self._donated(bound, executable)
