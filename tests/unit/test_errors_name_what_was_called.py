@@ -65,12 +65,58 @@ CALLS = {
 }
 
 
+def over_rows(function, *, jitted=True):
+    """The call on an Array that is cut along its rows over an explicit axis."""
+
+    def call():
+        mesh = ts.make_mesh((8,), ("x",), axis_types=(ts.AxisType.Explicit,))
+        x = ts.device_put(X, ts.NamedSharding(mesh, P("x")))
+        return (ts.jit(function) if jitted else function)(x)
+
+    return call
+
+
+KEY = ts.random.key(0)
+CALLS |= {
+    f"{name.strip('.')} of rows that an explicit axis cuts": (
+        over_rows(function, jitted=jitted),
+        f"^{re.escape(name)}: a dim is sharded that the op needs whole",
+        "^(index_select|slice|select|flip|cat|gather)",
+    )
+    for name, function, jitted in [
+        ("dynamic_slice", lambda x: ts.lax.dynamic_slice(x, (INTS[0], 0), (2, 3)), True),
+        ("dynamic_index_in_dim", lambda x: ts.lax.dynamic_index_in_dim(x, 1), False),
+        ("dynamic_update_slice", lambda x: ts.lax.dynamic_update_slice(X.repeat(2, 1), x, (INTS[0], 0)), True),
+        ("x.at[...].get", lambda x: x.at[1].get(), False),
+        ("x.at[...].subtract", lambda x: x.at[INTS].subtract(1), True),
+        ("x.at[...].divide", lambda x: x.at[1:3].divide(2), True),
+        ("x.at[...].apply", lambda x: x.at[INTS].apply(torch.sin), False),
+        ("associative_scan", lambda x: ts.lax.associative_scan(torch.add, x, reverse=True), True),
+        ("permutation", lambda x: ts.random.permutation(KEY, x), True),
+        ("choice", lambda x: ts.random.choice(KEY, x, (2,)), True),
+        ("multinomial", lambda x: ts.random.multinomial(KEY, 3, x.T), True),
+    ]
+}
+
+
 @pytest.mark.parametrize("what", CALLS)
 def test_an_error_names_what_was_called_and_what_it_takes(what):
     call, said, unsaid = CALLS[what]
     with pytest.raises(ts.TinyshardError, match=said) as caught:
         call()
     assert not re.search(unsaid, str(caught.value))
+
+
+def test_within_a_function_of_the_users_own_an_op_has_its_name():
+    with pytest.raises(ts.ShardingError, match=r"^flip: a dim is sharded"):
+        over_rows(lambda x: x.at[:, 0].apply(lambda v: v.flip(0)))()
+
+
+def test_the_line_of_a_call_is_the_users():
+    mesh = ts.make_mesh((8,), ("x",))
+    x = ts.device_put(torch.arange(8), ts.NamedSharding(mesh, P("x")))
+    with pytest.raises(ts.errors.RemoteError, match=rf"dispatched by {re.escape(__file__)}"):
+        x.at[torch.tensor([9])].get(mode="promise_in_bounds").numpy()
 
 
 def test_a_file_of_arrays_is_told_by_a_public_name_to_a_process_without_tinyshard(tmp_path):

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tinyshard.arrays.explicit import called, known_as
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.index_place import Place, as_entry, is_mask
 from tinyshard.core.errors import IndexingError
@@ -93,36 +94,44 @@ class AtIndex:
     array: torch.Tensor
     index: Any
 
+    @known_as("x.at[...].set")
     def set(self, values: Any, **promises: Any) -> torch.Tensor:
         """With these values there."""
         return self._changed("set", values, **promises)
 
+    @known_as("x.at[...].add")
     def add(self, values: Any, **promises: Any) -> torch.Tensor:
         """With these values added."""
         return self._changed("add", values, **promises)
 
+    @known_as("x.at[...].subtract")
     def subtract(self, values: Any, **promises: Any) -> torch.Tensor:
         """With these values subtracted."""
         return self._changed("add", -_as_values(values, self.array), **promises)
 
+    @known_as("x.at[...].multiply")
     def multiply(self, values: Any, **promises: Any) -> torch.Tensor:
         """Multiplied by these values."""
         return self._changed("multiply", values, **promises)
 
     mul = multiply
 
+    @known_as("x.at[...].divide")
     def divide(self, values: Any, **promises: Any) -> torch.Tensor:
         """Divided by these values."""
         return self.array / AtIndex(torch.ones_like(self.array), self.index).multiply(values, **promises)
 
+    @known_as("x.at[...].power")
     def power(self, values: Any, **promises: Any) -> torch.Tensor:
         """To the power of these values."""
         return self.array ** AtIndex(torch.ones_like(self.array), self.index).multiply(values, **promises)
 
+    @known_as("x.at[...].min")
     def min(self, values: Any, **promises: Any) -> torch.Tensor:
         """The smaller of what is there and these values."""
         return self._changed("min", values, **promises)
 
+    @known_as("x.at[...].max")
     def max(self, values: Any, **promises: Any) -> torch.Tensor:
         """The larger of what is there and these values."""
         return self._changed("max", values, **promises)
@@ -130,8 +139,13 @@ class AtIndex:
     def apply(self, function: Callable[[torch.Tensor], torch.Tensor], **promises: Any) -> torch.Tensor:
         """With what a function makes of the elements, elementwise."""
         mode = promises.get("mode")
-        return self._changed("set", function(self.get(mode="clip" if mode is None else mode)), **promises)
+        with called("x.at[...].apply"):
+            elements = self.get(mode="clip" if mode is None else mode)
+        values = function(elements)
+        with called("x.at[...].apply"):
+            return self._changed("set", values, **promises)
 
+    @known_as("x.at[...].get")
     def get(
         self,
         *,

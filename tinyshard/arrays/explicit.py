@@ -11,9 +11,10 @@ whole. Gradients, and what is called with `out_sharding=`, take the plan as it i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
@@ -36,8 +37,10 @@ from tinyshard.sharding.mesh import Mesh, current_mesh, layout_on
 from tinyshard.sharding.named import spec_for, spec_of
 
 aten = torch.ops.aten
+F = TypeVar("F", bound=Callable[..., Any])
 
 _is_chosen: ContextVar[bool] = ContextVar("tinyshard_sharding_is_chosen", default=False)
+_called: ContextVar[str] = ContextVar("tinyshard_called", default="")
 
 
 @contextlib.contextmanager
@@ -48,6 +51,30 @@ def chosen() -> Iterator[None]:
         yield
     finally:
         _is_chosen.reset(token)
+
+
+@contextlib.contextmanager
+def called(function: str) -> Iterator[None]:
+    """In this block ops are part of a function of the package's: errors name it, and of two the outer one."""
+    token = _called.set(_called.get() or function)
+    try:
+        yield
+    finally:
+        _called.reset(token)
+
+
+def known_as(name: str) -> Callable[[F], F]:
+    """A decorator of a function that is `called` by this name; no frame of contextlib is in its tracebacks."""
+
+    def decorate(function: F) -> F:
+        @functools.wraps(function)
+        def named(*args: Any, **kwargs: Any) -> Any:
+            with called(name):
+                return function(*args, **kwargs)
+
+        return cast(F, named)
+
+    return decorate
 
 
 def follows_operands() -> bool:
@@ -231,7 +258,7 @@ def _out_of_place(op: Any) -> Any:
 
 
 def _refusal(mesh: Mesh, conflict: Conflict) -> ShardingError:
-    name = conflict.op._schema.name.split("::")[1]
+    name = _called.get() or conflict.op._schema.name.split("::")[1]
     got = " and ".join(
         described(x.shape, x.dtype, NamedSharding(mesh, spec_of(x.dims, mesh))) for x in conflict.operands
     )

@@ -9,6 +9,7 @@ import torch
 from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.explicit import called, known_as
 from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.lax.operands import dim_of
@@ -54,7 +55,8 @@ def associative_scan(
     if len(sizes) > 1:
         raise MappingError("associative_scan's elements differ in number", got=f"{sorted(sizes)} along axis {axis}")
     if reverse:
-        elements = [x.flip(dim) for x, dim in zip(elements, dims, strict=True)]
+        with called("associative_scan"):
+            elements = [x.flip(dim) for x, dim in zip(elements, dims, strict=True)]
 
     def combine(left: Tensors, right: Tensors) -> Tensors:
         running, of_made = flat(fn(tree_unflatten(left, form), tree_unflatten(right, form)))
@@ -79,6 +81,7 @@ def _running(combine: Combine, elements: Tensors, dims: list[int]) -> Tensors:
     if count < 2:
         return elements
 
+    @known_as("associative_scan")
     def part(several: Tensors, first: int, last: int | None, step: int = 1) -> Tensors:
         return [x[(*[slice(None)] * dim, slice(first, last, step))] for x, dim in zip(several, dims, strict=True)]
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.arrays.explicit import called
 from tinyshard.arrays.placement import as_tensor
 from tinyshard.core.collectives import selected
 from tinyshard.core.errors import DtypeError, MappingError
@@ -198,13 +199,14 @@ def _sized(x: Tensor, dim: int, size: int) -> list[int]:
 
 
 def _taken(what: str, x: Tensor, starts: Any, sizes: Sequence[int]) -> Tensor:
-    for dim, (start, size) in enumerate(_blocks(what, x, starts, sizes)):
-        if size == x.shape[dim]:
-            continue
-        if isinstance(start, int):
-            x = x.narrow(dim, start, size)
-        else:
-            x = selected(x, dim, start + torch.arange(size))
+    with called(what):
+        for dim, (start, size) in enumerate(_blocks(what, x, starts, sizes)):
+            if size == x.shape[dim]:
+                continue
+            if isinstance(start, int):
+                x = x.narrow(dim, start, size)
+            else:
+                x = selected(x, dim, start + torch.arange(size))
     return x
 
 
@@ -217,14 +219,15 @@ def _written(what: str, x: Tensor, update: Tensor, starts: Any) -> Tensor:
     if 0 in update.shape:
         return x.clone()
     inside: Tensor | None = None
-    for dim, (start, size) in enumerate(blocks):
-        if size == x.shape[dim]:
-            continue
-        place = torch.arange(x.shape[dim]) - start
-        update = selected(update, dim, place.clamp(0, size - 1))
-        is_here = ((place >= 0) & (place < size)).reshape([-1 if d == dim else 1 for d in range(x.dim())])
-        inside = is_here if inside is None else inside & is_here
-    return update.clone() if inside is None else torch.where(inside, update, x)
+    with called(what):
+        for dim, (start, size) in enumerate(blocks):
+            if size == x.shape[dim]:
+                continue
+            place = torch.arange(x.shape[dim]) - start
+            update = selected(update, dim, place.clamp(0, size - 1))
+            is_here = ((place >= 0) & (place < size)).reshape([-1 if d == dim else 1 for d in range(x.dim())])
+            inside = is_here if inside is None else inside & is_here
+        return update.clone() if inside is None else torch.where(inside, update, x)
 
 
 def _blocks(what: str, x: Tensor, starts: Any, sizes: Sequence[int]) -> list[tuple[Any, int]]:

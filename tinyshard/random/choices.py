@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tinyshard.arrays.explicit import known_as
 from tinyshard.core.collectives import paired, selected
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.ints import as_int
@@ -94,6 +95,7 @@ def _checked_axis(function: str, axis: int, x: Tensor) -> int:
     return axis % x.dim()
 
 
+@known_as("choice")
 def choice(
     key: Any,
     a: Any,

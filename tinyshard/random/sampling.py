@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 from tinyshard.arrays.array import Array
+from tinyshard.arrays.explicit import called
 from tinyshard.core import config
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import DtypeError
@@ -29,7 +30,8 @@ def placed(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     @functools.wraps(draw)
     def drawn_there(*args: Any, out_sharding: Any = None, **kwargs: Any) -> Tensor:
-        numbers = draw(*args, **kwargs)
+        with called(draw.__name__):
+            numbers = draw(*args, **kwargs)
         return numbers if out_sharding is None else reshard(numbers, out_sharding)
 
     known = inspect.signature(draw)
