@@ -138,12 +138,12 @@ AROUND = {
     "checkpoint": ts.checkpoint,
     "vmap": ts.vmap,
     "pmap": lambda numbers: lambda a: ts.pmap(numbers)(a.reshape(4, 2)).reshape(8),
-    "shard_map": lambda numbers: lambda a: ts.shard_map(
-        numbers, mesh=ts.make_mesh((8,), ("i",)), in_specs=ts.P("i"), out_specs=ts.P("i")
-    )(a),
-    "vmap in vmap, of one of the two": lambda numbers: lambda a: ts.vmap(
-        lambda x: ts.vmap(lambda _: numbers(x))(torch.zeros(1))
-    )(a).reshape(8),
+    "shard_map": lambda numbers: (
+        lambda a: ts.shard_map(numbers, mesh=ts.make_mesh((8,), ("i",)), in_specs=ts.P("i"), out_specs=ts.P("i"))(a)
+    ),
+    "vmap in vmap, of one of the two": lambda numbers: (
+        lambda a: ts.vmap(lambda x: ts.vmap(lambda _: numbers(x))(torch.zeros(1)))(a).reshape(8)
+    ),
 }
 
 
@@ -208,6 +208,13 @@ def test_counts_are_of_the_dtype_that_is_asked_for():
     assert ts.random.poisson(key, 2.0, (3,), torch.int64).dtype == torch.int64
     assert ts.random.gamma(key, 2.0, (3,), torch.bfloat16).dtype == torch.bfloat16
     assert ts.random.gamma(key, 2.0, (3,), torch.float64).dtype == torch.float64
+
+
+def test_counts_of_outcomes_are_exact_beyond_float32_where_a_parameter_is():
+    trials = 2**30 + 1
+    halves = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    counts = ts.random.multinomial(ts.random.key(0), trials, halves, dtype=torch.float64)
+    assert counts.sum().item() == trials and counts[0].item() % 32  # float32 has multiples of 32 there
 
 
 @for_every_row(

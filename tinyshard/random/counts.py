@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tinyshard.arrays.explicit import known_as
 from tinyshard.core.jax_hints import check_others
 from tinyshard.lax.scan import scan
 from tinyshard.lax.while_loop import while_loop
@@ -211,6 +212,7 @@ def _multinomial(data: Tensor, n: Tensor, p: Tensor) -> Tensor:
 _multinomial_jitted = Jitted(_multinomial)
 
 
+@known_as("multinomial")
 def multinomial(
     key: Any, n: Any, p: Any, *, shape: Any = None, dtype: torch.dtype | None = None, **others: Any
 ) -> Tensor:
@@ -224,7 +226,8 @@ def multinomial(
         dtype: float32 (default) or float64.
 
     Returns:
-        Whole numbers as floats, placed as by `uniform`; along the last dim they add up to n.
+        Whole numbers as floats, placed as by `uniform`; along the last dim they add up to n. They are drawn in float32,
+        which has whole numbers up to 2**24; or in float64 if n or p is a tensor of that.
 
     Raises:
         DtypeError: no key, not such a dtype, a shape that is none.
@@ -242,13 +245,14 @@ def multinomial(
     """
     check_others(multinomial, others)
     dtype = checked_float("multinomial", dtype)
-    trials, probabilities = (as_parameter("multinomial", *x, torch.float32) for x in (("n", n), ("p", p)))
+    wide = torch.float64 if torch.float64 in (getattr(x, "dtype", None) for x in (n, p)) else torch.float32
+    trials, probabilities = (as_parameter("multinomial", *x, wide) for x in (("n", n), ("p", p)))
     if probabilities.dim() == 0:
         raise DrawError("p of multinomial has a dim of outcomes", got="one number", try_="torch.tensor([0.2, 0.8])")
     sizes = list(probabilities.shape) if shape is None else checked_shape("multinomial", shape)
     checked_parameters("multinomial", sizes, p=probabilities)
     checked_parameters("multinomial", sizes[:-1], n=trials)
     data = checked_key("multinomial", key)
-    wide = probabilities.detach().expand(sizes)
-    drawn: Tensor = _multinomial_jitted(data, trials.detach().expand(sizes[:-1]), wide)
+    trials, probabilities = trials.detach().expand(sizes[:-1]), probabilities.detach().expand(sizes)
+    drawn: Tensor = _multinomial_jitted(data, trials, probabilities)
     return drawn.to(dtype)
