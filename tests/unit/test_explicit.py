@@ -189,6 +189,33 @@ def test_a_draw_is_made_where_out_sharding_says():
 # ---- gradients ------------------------------------------------------------------------------------------------------
 
 
+def test_without_an_explicit_operand_the_first_mesh_that_is_named_is_that_of_the_types():
+    sharding, seen = ts.NamedSharding(explicit_mesh(), XY), []
+
+    @ts.jit
+    def f(x):
+        drawn = ts.random.normal(ts.random.key(0), (8, 4), out_sharding=sharding)
+        seen.extend(map(ts.typeof, (drawn, drawn + 1, ts.lax.dot(x, x.T, out_sharding=sharding), x)))
+        with pytest.raises(ts.ShardingError, match="^add: its operands are sharded differently"):
+            drawn + ts.reshard(torch.ones(8, 4), ts.NamedSharding(explicit_mesh(), P("y", "x")))
+        return drawn
+
+    f(torch.ones(8, 4))
+    assert seen == ["f32[8@x, 4@y]", "f32[8@x, 4@y]", "f32[8@x, 8@y]", "f32[8, 4]"]
+
+
+def test_a_mesh_that_a_body_names_is_known_around_it():
+    sharding, seen = ts.NamedSharding(explicit_mesh(), X), []
+
+    @ts.jit
+    def f(x):
+        rows = ts.lax.scan(lambda c, row: (c, ts.lax.dot(row, c, out_sharding=sharding)), torch.ones(4, 4), x)[1]
+        seen.append(ts.typeof(rows))
+        return rows
+
+    assert ts.typeof(f(torch.ones(3, 8, 4))) == seen[0] == "f32[3, 8@x, 4]"
+
+
 def test_a_gradient_is_cut_as_its_value():
     x, w = put(X, 8, 4), put(Y, 4, 8)
 

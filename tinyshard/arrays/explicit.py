@@ -26,7 +26,7 @@ from tinyshard.arrays.abstract import described, sharding_in_type, types_around
 from tinyshard.arrays.constraint import Target, placed_at
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout
-from tinyshard.core.primitive import primitive_of
+from tinyshard.core.primitive import Primitive, primitive_of
 from tinyshard.partition.explicit import PRODUCTS, Conflict, dims_of_results
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.reshard import Dims, ShardedVar
@@ -149,7 +149,13 @@ class Types:
         self._dims: WeakIdKeyDictionary = WeakIdKeyDictionary()
         for sharding in arguments:
             if sharding is not None:
-                self.mesh = self.mesh or sharding.mesh
+                self._know(sharding.mesh)
+
+    def _know(self, mesh: Mesh) -> None:
+        """The first explicit mesh that a value names is that of this trace, and of those around it."""
+        self.mesh = self.mesh or mesh
+        if self._around is not None:
+            self._around._know(mesh)
 
     def of(self, x: Any) -> NamedSharding | None:
         """The sharding of a stand-in; None where no mesh is explicit."""
@@ -171,7 +177,8 @@ class Types:
     def note(self, x: torch.Tensor, sharding: NamedSharding | None) -> None:
         """A stand-in for a value that is cut so."""
         if sharding is not None:
-            self.mesh = self.mesh or sharding.mesh
+            self._know(sharding.mesh)
+            assert self.mesh is not None
             self._dims[x] = _dims_on(self.mesh, sharding.layout(x.dim()))
 
     def of_results(self, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
@@ -180,10 +187,13 @@ class Types:
         Raises:
             ShardingError: the operands leave a choice.
         """
+        primitive = primitive_of(op)
+        for sharding in primitive.shardings(primitive.params(args)) if isinstance(primitive, Primitive) else ():
+            if isinstance(sharding, NamedSharding) and sharding.mesh.is_explicit:
+                self._know(sharding.mesh)
         if self.mesh is None or not any("Tensor" in str(each.type) for each in op._schema.returns):
             return ()
         operands = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        primitive = primitive_of(op)
         if primitive is not None:
             layouts = primitive.typed(args, [layout_on(self.mesh, self._of(x)) for x in operands])
             if layouts is not NotImplemented:
