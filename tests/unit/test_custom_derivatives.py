@@ -169,6 +169,39 @@ def test_defjvps_adds_what_each_argument_gives():
     same(ts.jvp(product, (x, y, z), (x, x, x))[1], torch.tensor(360.0))
 
 
+def pushed(f, x):
+    return ts.jvp(f, (x,), (torch.ones_like(x),))
+
+
+# each gives the value and the tangent of a function at 3
+PUSHED = {
+    "jvp": pushed,
+    "jit of it": lambda f, x: ts.jit(lambda x: pushed(f, x))(x),
+    "vmap of it": lambda f, x: [y[0] for y in ts.vmap(lambda x: pushed(f, x))(x[None])],
+    "it of vmap": lambda f, x: [y[0] for y in pushed(ts.vmap(f), x[None])],
+    "linearize": lambda f, x: [y := ts.linearize(f, x), (y[0], y[1](torch.ones(())))][1],
+    "of a tangent": lambda f, x: [y[0] for y in pushed(lambda x: pushed(f, x), x)],
+}
+
+
+@pytest.mark.parametrize("how", PUSHED)
+@both_kinds
+def test_results_beside_tangents_are_the_rules_and_the_function_runs_once(how, put, capfd):
+    @ts.custom_jvp
+    def f(x):
+        ts.debug.print("f {}", x)
+        return x * x
+
+    @f.defjvp
+    def rule(primals, tangents):
+        (x,), (t,) = primals, tangents
+        return f(x) + 1, 2 * x * t
+
+    value, tangent = PUSHED[how](f, put(torch.tensor(3.0)))
+    assert (float(value), float(tangent)) == (10, 6)
+    assert capfd.readouterr().out == "f 3.0\n"
+
+
 def test_forward_mode_goes_through_custom_jvp_and_not_through_custom_vjp():
     for wrap in (lambda f: f, ts.jit):
         same(wrap(lambda x: ts.jvp(ODD["jvp"], (x,), (2 * ONES,))[1])(X), 14 * X)

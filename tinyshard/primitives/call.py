@@ -27,6 +27,7 @@ class Derivation(Protocol):
         name: of the function that made the call, for the text of a graph and for errors.
         is_apart: whether steps of its program are never merged with equal steps outside.
         saves: whether values are saved for the gradient when the function is called.
+        tells_results: whether `tangent` makes the results too, which are those of the function then, as for a jvp.
     """
 
     @property
@@ -37,6 +38,9 @@ class Derivation(Protocol):
 
     @property
     def saves(self) -> bool: ...
+
+    @property
+    def tells_results(self) -> bool: ...
 
     def split(self, call: Call, wanted: tuple[int, ...]) -> Split:
         """The function in two parts, for the gradients of the wanted operands."""

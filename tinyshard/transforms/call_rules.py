@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch._C._functorch import is_batchedtensor, maybe_get_level
+from torch.autograd import forward_ad
 
 from tinyshard.arrays.array import Array, op_scope
 from tinyshard.compile.capture import capture_outer
@@ -55,6 +56,9 @@ def apply_call(call: Call, operands: Sequence[torch.Tensor]) -> list[torch.Tenso
         return list(replayed(call.body)())
     operands = bodies.lifted_along(call.body.graph, operands)
     with op_scope():
+        pairs = _pairs(operands) if call.derivation.tells_results and call.backwards is None else None
+        if pairs is not None:
+            return _with_tangents(call, *pairs)
         level = _level_of_gradient(operands) if call.derivation.saves and call.backwards is None else None
         if level is None:
             return list(CALL.bind(call, *operands))
@@ -83,6 +87,32 @@ def _level_of_gradient(operands: Sequence[torch.Tensor]) -> int | None:
     if not torch.is_grad_enabled() or any(map(is_batchedtensor, first)) or not any(x.requires_grad for x in first):
         return None
     return max(levels)
+
+
+def _pairs(operands: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]] | None:
+    """The operands, and the tangents of some, if the first transformation to meet the call asks for its tangent."""
+    level = torch._C._functorch.maybe_current_level() or 0
+    if forward_ad._current_level < 0 or any(map(is_batchedtensor, operands)):
+        return None
+    if all(max(maybe_get_level(x), 0) < level for x in operands):
+        return None  # the innermost transformation has no part in the call
+    pairs = [forward_ad.unpack_dual(x) for x in operands]
+    tangents = {i: x.tangent for i, x in enumerate(pairs) if x.tangent is not None}
+    return ([x.primal for x in pairs], tangents) if tangents else None
+
+
+def _with_tangents(call: Call, xs: Sequence[torch.Tensor], given: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+    """The results with their tangents, both as the derivation has them."""
+    pushed = apply_call(tangent_of(call, tuple(given)), [*xs, *given.values()])
+    results, tangents = pushed[: call.count], pushed[call.count :]
+    found = dict(zip(call.flowing, tangents, strict=True))
+    return [forward_ad.make_dual(x, found[i]) if i in found else x for i, x in enumerate(results)]
+
+
+def tangent_of(call: Call, moved: tuple[int, ...]) -> Call:
+    """The call of the operands and of tangents of the moved ones."""
+    along: Call = bodies.derived(call.derived, ("tangent", moved), lambda: call.derivation.tangent(call, moved))
+    return along
 
 
 def saving(call: Call, wanted: tuple[int, ...]) -> Call:
@@ -179,9 +209,8 @@ class CallPrimitive(FunctionPrimitive[Call]):
         xs = ctx.saved_tensors[:count]
         call = call if call.backwards is None else as_ops(call)
         moved = tuple(i for i, t in enumerate(tangents) if t is not None)
-        along: Call = bodies.derived(call.derived, ("tangent", moved), lambda: call.derivation.tangent(call, moved))
         flowing = call.flowing
-        pushed = apply_call(along, [*xs, *(t for t in tangents if t is not None)])
+        pushed = apply_call(tangent_of(call, moved), [*xs, *(t for t in tangents if t is not None)])
         found = dict(zip(flowing, pushed[len(pushed) - len(flowing) :], strict=True))
         return [found.get(i) for i in range(ctx.count)]
 

@@ -35,8 +35,9 @@ def custom_jvp(fun: Callable[..., Any], nondiff_argnums: int | Sequence[int] = (
     Returns:
         The function, with a method `defjvp(jvp)` that takes its derivative:
         `jvp(*nondiff, primals, tangents)`, both tuples, returns (result, tangent of the result), which is linear in
-        the tangents. Or with `defjvps(first, second, ...)`, a function for each argument: `first(tangent, result,
-        *primals)` returns what this argument adds to the tangent of the result; None for nothing.
+        the tangents; where a derivative is taken, this result is the function's. Or with `defjvps(first, second, ...)`,
+        a function for each argument: `first(tangent, result, *primals)` returns what this argument adds to the tangent
+        of the result; None for nothing.
 
     Raises:
         DtypeError: when it is called, no derivative has been given, or one does not fit; it closes over a value that
@@ -137,6 +138,7 @@ class _Given:
     name: str = field(default="custom_jvp", init=False)
     is_apart: bool = field(default=False, init=False)
     saves: bool = field(default=True, init=False)
+    tells_results: bool = field(default=True, init=False)
 
     def _traced(self, call: Call) -> Traced:
         known = call.taken[: self.count]
@@ -179,10 +181,10 @@ class _Given:
         def along(*values: torch.Tensor) -> list[torch.Tensor]:
             xs, given = values[: self.count], dict(zip(moved, values[len(taken) :], strict=True))
             outputs = self.push(*xs, *(given[i] if i in given else torch.zeros_like(x) for i, x in enumerate(xs)))
-            return [outputs[results + i] for i in flowing]
+            return [*outputs[:results], *(outputs[results + i] for i in flowing)]
 
         body = bodies.traced_body(along, [*taken, *(taken[i] for i in moved)])
-        return Call(body, replace(RECOMPUTED, name="tangent"), len(flowing))
+        return Call(body, replace(RECOMPUTED, name="tangent"), results + len(flowing))
 
     def batched(self, call: Call, in_axes: Positions, size: int, name: str | None) -> Derivation:
         axes = in_axes[: self.count]

@@ -116,6 +116,7 @@ class _Given:
     name: str = field(default="custom_vjp", init=False)
     is_apart: bool = field(default=False, init=False)
     saves: bool = field(default=True, init=False)
+    tells_results: bool = field(default=False, init=False)
 
     def split(self, call: Call, wanted: tuple[int, ...]) -> Split:
         check_not_closed_over(self.name, self.function, wanted, self.count)

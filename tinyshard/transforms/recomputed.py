@@ -10,7 +10,7 @@ backwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -38,6 +38,7 @@ class Recomputed:
     name: str = "call"
     is_apart: bool = False
     policy: Policy | None = None
+    tells_results: bool = field(default=False, init=False)
 
     @property
     def saves(self) -> bool:
