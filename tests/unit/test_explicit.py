@@ -196,7 +196,7 @@ def test_without_an_explicit_operand_the_first_mesh_that_is_named_is_that_of_the
     def f(x):
         drawn = ts.random.normal(ts.random.key(0), (8, 4), out_sharding=sharding)
         seen.extend(map(ts.typeof, (drawn, drawn + 1, ts.lax.dot(x, x.T, out_sharding=sharding), x)))
-        with pytest.raises(ts.ShardingError, match="^add: its operands are sharded differently"):
+        with pytest.raises(ts.ShardingError, match=r"^add: its operands are sharded differently"):
             drawn + ts.reshard(torch.ones(8, 4), ts.NamedSharding(explicit_mesh(), P("y", "x")))
         return drawn
 

@@ -71,6 +71,18 @@ def test_a_value_that_is_too_large_is_refused_when_it_is_placed(limited):
     assert ts.device_put(torch.ones(16 * MIB, dtype=torch.uint8), ts.devices()[5])[-1].item() == 1
 
 
+def test_blocks_are_read_from_files_only_where_there_is_room(limited, tmp_path):
+    x = torch.arange(2.0 * MIB)  # 8 MiB
+    ts.save(ts.device_put(x, rows(limited)), tmp_path / "x")
+    full = ts.device_put(torch.zeros(9 * MIB, dtype=torch.uint8), ts.devices()[3])
+    with pytest.raises(ts.errors.OutOfMemoryError, match=r"^read_block failed on CPU 3\n.*8.0 MiB asked where 9.0 MiB"):
+        ts.load(tmp_path / "x", ts.NamedSharding(limited, ts.P()))
+    assert stats(3)["peak_bytes_in_use"] < 11 * MIB
+    torch.testing.assert_close(ts.device_get(ts.load(tmp_path / "x", rows(limited))), x)
+    del full
+    torch.testing.assert_close(ts.device_get(ts.load(tmp_path / "x", ts.NamedSharding(limited, ts.P()))), x)
+
+
 def test_what_a_collective_makes_counts(limited):
     x = ts.device_put(torch.ones(8, MIB), rows(limited))  # 4 MiB a device, 32 MiB gathered
     whole = ts.device_put(x, ts.NamedSharding(limited, ts.P()))

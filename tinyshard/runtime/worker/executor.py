@@ -22,7 +22,7 @@ from tinyshard.runtime.worker.kernels import kernel_for, short_name, unless_seen
 from tinyshard.runtime.worker.nans import checking
 
 # a slice of what the device has: tinyshard's own way to say `narrow`; and a reshape that torch does not call a view
-VIEWS = {"local_slice", "aten._unsafe_view.default"}
+VIEWS = {"local_slice", "held", "aten._unsafe_view.default"}
 Send = Callable[[int, list[torch.Tensor]], None]  # (number of an effect, its operands)
 _SEVERAL = (list, tuple)  # checked at every op: `list | tuple` would be built each time
 
@@ -148,9 +148,11 @@ def _ready_step(
         return ReadyStep(None, step, None, -1, None, step.results, dead, flow, bodies, nbytes)
     if step.op in BLOCK_STEPS:
         does = BLOCK_STEPS[step.op]
-        return ReadyStep(
-            lambda values: (does(*_filled(step.args, values), place),), step, None, -1, None, step.results, dead
-        )
+
+        def handled(values: list[Any]) -> tuple[Any, ...]:
+            return (does(*_filled(step.args, values), place),)
+
+        return ReadyStep(handled, step, None, -1, None, step.results, dead, makes_nbytes=_made_nbytes(step, program))
     if step.op == EFFECT:
         operands, site = step.args
         return ReadyStep(functools.partial(_send, send, site, operands), step, None, -1, None, step.results, dead)
@@ -161,8 +163,12 @@ def _ready_step(
         call = _caller(step, program.metas, place, is_shortened=communicator is not None)
     except Exception as error:  # as of an op that is not there: an error of each call of the program
         call = functools.partial(_raise, error)
-    nbytes = 0 if is_view(step) else sum(_nbytes(program.metas[n]) for n in step.results if n >= 0)
-    return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=nbytes)
+    return ReadyStep(call, step, None, -1, None, step.results, dead, makes_nbytes=_made_nbytes(step, program))
+
+
+def _made_nbytes(step: Eqn, program: Program) -> int:
+    """The size of a step's results, as far as it is known; nothing of those that look at operands."""
+    return 0 if is_view(step) else sum(_nbytes(program.metas[n]) for n in step.results if n >= 0)
 
 
 def _nbytes(meta: ShapedType | None) -> int:
