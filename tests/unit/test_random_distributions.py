@@ -95,6 +95,7 @@ def test_a_cut_parameter_keeps_each_number_where_its_parameter_is():
         compiled = ts.jit(draw).lower(ts.random.key(0), rates).compile()
         text = compiled.as_text()
         assert "all_gather" not in text and "all_to_all" not in text
+        assert "[64, 2" not in text, "a device has the keys of its own block alone"
         got = ts.jit(draw)(ts.random.key(0), rates)
         assert got.sharding.is_equivalent_to(rates.sharding, 1)
         np.testing.assert_allclose(got.numpy(), draw(ts.random.key(0), ts.array(ts.device_get(rates))).numpy(), 2e-6)

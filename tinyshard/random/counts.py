@@ -17,12 +17,11 @@ from tinyshard.core.jax_hints import check_others
 from tinyshard.lax.scan import scan
 from tinyshard.lax.while_loop import while_loop
 from tinyshard.random.keys import DrawError, checked_key, checked_shape
-from tinyshard.random.parameters import as_parameter, of_parameters, split_words
+from tinyshard.random.parameters import LOOPS, as_parameter, of_parameters, split_words
 from tinyshard.random.sampling import checked_float, checked_parameters, unit
 from tinyshard.transforms.jitted import Jitted
 
 Sizes = list[int]
-_LOOPS = "none but the loop's: in each round the devices that have a part agree to go on, by an all_reduce of 4 bytes."
 
 # log(k!) minus Stirling's approximation of it, for k = 0 ... 9
 _TAILS = (
@@ -85,7 +84,7 @@ def _poisson(data: Tensor, lam: Tensor) -> Tensor:
 _poisson_jitted = Jitted(_poisson)
 
 
-@of_parameters("Ints", "int", communication=_LOOPS)
+@of_parameters("Ints", "int", communication=LOOPS)
 def poisson(data: Tensor, sizes: Sizes, dtype: torch.dtype, lam: Tensor) -> Tensor:
     """Numbers of the Poisson distribution.
 
@@ -174,7 +173,7 @@ def _binomial(data: Tensor, n: Tensor, p: Tensor) -> Tensor:
 _binomial_jitted = Jitted(_binomial)
 
 
-@of_parameters("Whole numbers as floats", "float of 32 bits or more", communication=_LOOPS)
+@of_parameters("Whole numbers as floats", "float of 32 bits or more", communication=LOOPS)
 def binomial(data: Tensor, sizes: Sizes, dtype: torch.dtype, n: Tensor, p: Tensor) -> Tensor:
     """How many of n trials are successes.
 

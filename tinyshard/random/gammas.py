@@ -14,7 +14,7 @@ from torch import Tensor
 from tinyshard.lax.while_loop import while_loop
 from tinyshard.primitives.random_bits import register_batched
 from tinyshard.random.key_creation import draw_op
-from tinyshard.random.parameters import of_parameters, split_words
+from tinyshard.random.parameters import LOOPS, of_parameters, split_words
 from tinyshard.random.sampling import drawn, unit
 from tinyshard.transforms.custom_jvp import custom_jvp
 from tinyshard.transforms.jitted import Jitted
@@ -22,13 +22,13 @@ from tinyshard.transforms.jitted import Jitted
 Sizes = list[int]
 THIRD = 1 / 3
 register_batched(torch.ops.aten._standard_gamma_grad.default)  # torch's own vmap calls it once for each row, and warns
-_LOOPS = "none but the loop's: in each round the devices that have a part agree to go on, by an all_reduce of 4 bytes."
 
 
 def _accepted(data: Tensor, alpha: Tensor, of_logarithm: bool) -> Tensor:
     """Gamma numbers, or their logarithms: of each parameter one."""
     dtype = alpha.dtype
     keys = draw_op(data, list(alpha.shape), "words", torch.int32)
+    keys = keys + torch.zeros_like(alpha, dtype=torch.int32).unsqueeze(-1)  # each device makes those of its parameters
     keys, boost_keys = split_words(keys)
     d = torch.where(alpha >= 1, alpha, alpha + 1) - THIRD
     c = torch.full_like(d, THIRD) / d.sqrt()
@@ -96,7 +96,7 @@ def gamma_of(data: Tensor, sizes: Sizes, alpha: Tensor, of_logarithm: bool = Fal
     return numbers
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def gamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
     """Numbers of the gamma distribution with scale 1; they have derivatives by the parameter.
 
@@ -114,7 +114,7 @@ def gamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
     return gamma_of(data, sizes, a)
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def loggamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tensor:
     """Logarithms of the numbers that `gamma` draws: exact where these would be 0.
 
@@ -130,7 +130,7 @@ def loggamma(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor) -> Tenso
     return gamma_of(data, sizes, a, of_logarithm=True)
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def beta(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor, b: Tensor) -> Tensor:
     """Numbers of the beta distribution.
 
@@ -151,7 +151,7 @@ def beta(data: Tensor, sizes: Sizes, dtype: torch.dtype, a: Tensor, b: Tensor) -
     return of_a / (of_a + of_b)
 
 
-@of_parameters("Vectors of positive numbers that add up to 1, of shape (\\*shape, n)", communication=_LOOPS, ndims=1)
+@of_parameters("Vectors of positive numbers that add up to 1, of shape (\\*shape, n)", communication=LOOPS, ndims=1)
 def dirichlet(data: Tensor, sizes: Sizes, dtype: torch.dtype, alpha: Tensor) -> Tensor:
     """Vectors of the Dirichlet distribution.
 
@@ -171,7 +171,7 @@ def _chisquare(data: Tensor, sizes: Sizes, df: Tensor) -> Tensor:
     return gamma_of(data, sizes, df / 2, True).exp() * 2
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def chisquare(data: Tensor, sizes: Sizes, dtype: torch.dtype, df: Tensor) -> Tensor:
     """Numbers of the chi-square distribution.
 
@@ -187,7 +187,7 @@ def chisquare(data: Tensor, sizes: Sizes, dtype: torch.dtype, df: Tensor) -> Ten
     return _chisquare(data, sizes, df)
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def f(data: Tensor, sizes: Sizes, dtype: torch.dtype, dfnum: Tensor, dfden: Tensor) -> Tensor:
     """Numbers of the F distribution.
 
@@ -205,7 +205,7 @@ def f(data: Tensor, sizes: Sizes, dtype: torch.dtype, dfnum: Tensor, dfden: Tens
     return (_chisquare(above, sizes, dfnum) / dfnum) / (_chisquare(below, sizes, dfden) / dfden)
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def t(data: Tensor, sizes: Sizes, dtype: torch.dtype, df: Tensor) -> Tensor:
     """Numbers of Student's t distribution.
 
@@ -228,7 +228,7 @@ def _generalized_normal(data: Tensor, sizes: Sizes, dtype: torch.dtype, p: Tenso
     return signs * gamma_of(sizes_key, sizes, p.reciprocal()) ** p.reciprocal()
 
 
-@of_parameters(communication=_LOOPS)
+@of_parameters(communication=LOOPS)
 def generalized_normal(data: Tensor, sizes: Sizes, dtype: torch.dtype, p: Tensor) -> Tensor:
     """Numbers of the generalized normal distribution, with density proportional to exp(-abs(x) ** p).
 

@@ -21,6 +21,11 @@ from tinyshard.random.keys import checked_key
 from tinyshard.random.sampling import checked_float, checked_parameters, placed
 
 Formula = Callable[..., Tensor]
+LOOPS = (
+    "none but the loop's: in each round the devices that have a part\n"
+    "agree to go on, by an all_reduce of 4 bytes. A device draws for the parameters that it has: where they are whole\n"
+    "it draws all numbers, and keeps its block."
+)
 INTS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 _ARGUMENTS = """Args:
