@@ -10,7 +10,7 @@
                         lax.with_sharding_constraint
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
-                        lax.axis_index axis_size
+                        lax.ragged_all_to_all lax.axis_index axis_size
     loops, branches     lax.scan fori_loop while_loop map associative_scan cond switch
     random numbers      random.key random.split random.fold_in random.uniform random.normal ...
     training            random.functional optim.functional optim.clip_by_global_norm

@@ -57,3 +57,10 @@ def test_the_largest_and_the_smallest_of_numbers_and_nan_is_nan_on_processes(poo
     cut = ts.device_put(x, ts.sharding.PositionalSharding(ts.devices()[:4]))
     assert np.isnan(cut.max().item())
     assert np.isnan(cut.min().item())
+
+
+def test_slices_of_different_lengths_are_exchanged_between_processes(pool):
+    x, nothing = torch.tensor([[1, 2, 2], [3, 4, 0]]), torch.zeros(2, 4, dtype=torch.int64)
+    starts, sizes, places = (torch.tensor(v) for v in ([[0, 1]] * 2, [[1, 2], [1, 1]], [[0, 0], [1, 2]]))
+    f = ts.pmap(lambda *v: ts.lax.ragged_all_to_all(*v, v[3], axis_name="i"), axis_name="i")
+    np.testing.assert_array_equal(np.asarray(f(x, nothing, starts, sizes, places)), [[1, 3, 0, 0], [2, 2, 4, 0]])

@@ -72,7 +72,6 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "tinyshard.lax": {
         "select": "torch.where",
-        "ragged_all_to_all": "ts.lax.all_to_all, of blocks that are padded to one size",
         "dot_general": "torch.einsum",
         "conv_general_dilated": "torch.nn.functional.conv2d",
         "top_k": "torch.topk",

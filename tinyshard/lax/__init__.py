@@ -3,6 +3,7 @@
 reduce      psum pmean pmax pmin
 gather      all_gather psum_scatter
 exchange    all_to_all pswapaxes
+ragged      ragged_all_to_all
 permute     ppermute pshuffle
 index       axis_index axis_size pcast
 scan        scan
@@ -37,6 +38,7 @@ from tinyshard.lax.index import axis_index, axis_size, pcast
 from tinyshard.lax.loops import fori_loop, map
 from tinyshard.lax.out_sharding import dot, einsum, reshape
 from tinyshard.lax.permute import ppermute, pshuffle
+from tinyshard.lax.ragged import ragged_all_to_all
 from tinyshard.lax.reduce import pmax, pmean, pmin, psum
 from tinyshard.lax.scan import scan
 from tinyshard.lax.stop_gradient import stop_gradient
@@ -68,6 +70,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "ragged_all_to_all",
     "reshape",
     "scan",
     "stop_gradient",
