@@ -6,7 +6,7 @@
     arrays              Array device_put device_get array block_until_ready live_arrays
                         make_array_from_callback, _single_device_arrays, _process_local_data; x.at[i].set(v)
     files               save load
-    programs            jit make_graph make_jaxpr typeof ShapeDtypeStruct collectives_in config
+    programs            jit make_graph make_jaxpr typeof ShapeDtypeStruct collectives_in clear_caches config
                         lax.with_sharding_constraint
     mapped functions    vmap pmap shard_map
     collectives         lax.psum pmean pmax pmin all_gather psum_scatter all_to_all pswapaxes ppermute pshuffle
@@ -19,7 +19,7 @@
     shapes, settings    eval_shape · threefry_partitionable default_device disable_jit
     processes           process_index process_count local_device_count default_backend
     pictures            debug.visualize_array_sharding debug.visualize_sharding; debug.rule
-    what ran            profiler.trace: a timeline, tables, a file for Perfetto
+    what ran            profiler.trace: a timeline, tables, a file for Perfetto · named_scope named_call
     inside a program    debug.print debug.callback debug.inspect_array_sharding debug_nans
     trees               tree.map tree.leaves tree.structure ...
     meshes by shape     mesh_utils.create_device_mesh
@@ -102,6 +102,7 @@ from tinyshard.core.errors import (
     TinyshardError,
 )
 from tinyshard.core.jax_hints import names_of as _names_of
+from tinyshard.core.named_scopes import named_call, named_scope
 from tinyshard.lax.constraint import reshard
 from tinyshard.runtime import lifecycle as platform
 from tinyshard.runtime.lifecycle import device_count, devices, init, local_devices, shutdown
@@ -119,7 +120,7 @@ from tinyshard.transforms.checkpoint import checkpoint, checkpoint_name
 from tinyshard.transforms.custom_jvp import custom_jvp
 from tinyshard.transforms.custom_vjp import custom_vjp
 from tinyshard.transforms.jacobians import hessian, jacfwd, jacobian, jacrev
-from tinyshard.transforms.jit import eval_shape, jit, make_graph, make_jaxpr
+from tinyshard.transforms.jit import clear_caches, eval_shape, jit, make_graph, make_jaxpr
 from tinyshard.transforms.linearize import linear_transpose, linearize
 from tinyshard.transforms.pmap import pmap
 from tinyshard.transforms.shard_map import shard_map
@@ -189,6 +190,7 @@ __all__ = [
     "checkpoint",
     "checkpoint_name",
     "checkpoint_policies",
+    "clear_caches",
     "collectives_in",
     "config",
     "custom_jvp",
@@ -227,6 +229,8 @@ __all__ = [
     "make_jaxpr",
     "make_mesh",
     "mesh_utils",
+    "named_call",
+    "named_scope",
     "optim",
     "pmap",
     "process_count",

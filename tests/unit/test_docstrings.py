@@ -42,6 +42,7 @@ WITHOUT: dict[tuple[str, str], str] = {
     ("ts.process_index", "Raises"): "there is one controller",
     ("ts.random.Key", "Raises"): "it takes its words as they are: wrap_key_data checks them",
     ("ts.shutdown", "Raises"): "it ends what there is, which may be nothing",
+    ("ts.clear_caches", "Raises"): "it drops what is kept, which may be nothing",
     ("ts.tree.flatten", "Raises"): "every value is a tree",
     ("ts.tree.leaves", "Raises"): "every value is a tree",
     ("ts.tree.structure", "Raises"): "every value is a tree",

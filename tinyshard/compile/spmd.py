@@ -114,6 +114,7 @@ class Partitioner(Interpreter):
         self.builder = builder
         self.goals = goals
         self.assignment = assignment
+        self._around = builder.where
         self.values: dict[torch.fx.Node, Any] = {}
         self._ahead = LookAhead(builder.axes, self.values)
 
@@ -124,7 +125,7 @@ class Partitioner(Interpreter):
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
-        self.builder.where = line_of(node)
+        self.builder.where = line_of(node, self._around)
         if op is aten.as_strided.default:
             check_traced(node.args, node.kwargs)
         if self._combined(node):

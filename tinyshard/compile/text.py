@@ -12,7 +12,7 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.compile.cost import bytes_sent
 from tinyshard.compile.tracing import Traced, closed_names
 from tinyshard.core.collectives import COLLECTIVES
-from tinyshard.core.evaluate import Interpreter, evaluate
+from tinyshard.core.evaluate import Interpreter, evaluate, line_of
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.program import CROSSING, Program, Value
 from tinyshard.core.types import ShapedType
@@ -69,17 +69,21 @@ def _lines(program: Program, names: Sequence[str], indent: str, inputs: Sequence
     reasons = dict(program.reasons)
     for number, step in enumerate(program.steps):
         params = dict(step.kwargs)
-        note = ""
+        notes = []
         if step.op in COLLECTIVES:
             group = [names[a] for a in params.pop("axes")]
             params = {"over": "*".join(group), **params}
         elif step.op == "transfer":
             params = {"over": "*".join(names)}
         if step.op in CROSSING:
-            note = f"    # {bytes_sent(program, step):,} bytes"
-            note += f", gathered for {reasons[number].op}: {reasons[number].why}" if number in reasons else ""
+            notes.append(f"{bytes_sent(program, step):,} bytes")
+        if number in reasons:
+            notes.append(f"gathered for {reasons[number].op}: {reasons[number].why}")
+        where = program.lines[number] if program.lines else None
+        if where is not None and where.scope:
+            notes.append(f"in {where.scope}")
         named = [f"{k}={short(v)}" for k, v in params.items() if k not in UNSAID]
-        note = note or (":" if step.bodies else "")
+        note = (":" if step.bodies else "") + (f"    # {', '.join(notes)}" if notes else "")
         result = program.made_by(step) or "effect"
         lines.append(f"{result} = {step.op}({', '.join([*map(repr, step.args), *named])}){note}")
         for number, body in enumerate(step.bodies):
@@ -161,15 +165,18 @@ class Printer(Interpreter):
             shown = [*map(repr, args), *(f"{k}={v!r}" for k, v in kwargs.items() if k not in UNSAID)]
             return [f"{result} {node.target}({', '.join(shown)})"]
 
-        return self._line(described(node), lines)
+        where = line_of(node)
+        return self._line(
+            described(node), lines, f"    # in {where.scope}" if where is not None and where.scope else ""
+        )
 
     def item(self, node: torch.fx.Node, several: Value, position: int) -> Value:
         return self._line(described(node), lambda result: [f"{result} item({several!r}, {position})"])
 
-    def _line(self, described: str, lines: Callable[[str], list[str]]) -> Value:
+    def _line(self, described: str, lines: Callable[[str], list[str]], note: str = "") -> Value:
         number = Value(next(self._count))
         first, *below = lines(f"{number}: {described} =")
-        self._lines += [self._indent + first, *below]
+        self._lines += [self._indent + first + note, *below]
         return number
 
 

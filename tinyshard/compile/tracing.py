@@ -37,6 +37,7 @@ from tinyshard.core.current_trace import recording, this_thread
 from tinyshard.core.effects import note_silence, silence_of
 from tinyshard.core.errors import ImmutableError
 from tinyshard.core.evaluate import forget_source
+from tinyshard.core.named_scopes import SCOPE
 from tinyshard.core.primitive import primitive_of
 from tinyshard.core.spans import spanned
 from tinyshard.core.trace_thread import in_trace_thread, in_turn, raise_interruption
@@ -253,12 +254,16 @@ def _name_of(roots: Sequence[Any]) -> str:
 
 @contextlib.contextmanager
 def _alone() -> Iterator[None]:
-    """Without the trace and the levels of torch.func that run around it."""
+    """Without the trace, the levels of torch.func and the named scopes that are around it."""
     is_transformed = this_thread.task.is_transformed or torch._C._functorch.maybe_current_level() is not None
     intercept = Intercept(captures=is_transformed)
     levels = temporarily_clear_interpreter_stack()
-    with _disable_current_modes(), levels, intercept, distributions_unchecked(), compiling():
-        yield
+    scope = SCOPE.set("")
+    try:
+        with _disable_current_modes(), levels, intercept, distributions_unchecked(), compiling():
+            yield
+    finally:
+        SCOPE.reset(scope)
 
 
 def _is_changed(x: Any) -> bool:

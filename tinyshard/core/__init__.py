@@ -27,6 +27,7 @@ replaced_folder  a folder that is replaced as a whole
 registration  classes of one's own as trees
 device_dtypes which tensors a device can hold
 effects      what a program asks the controller to do while it runs, as to print
+named_scopes names of blocks of code, which the user's lines say
 spans        what the controller does while a trace of `ts.profiler` is on
 jax_hints    what to use in place of a name that JAX has and tinyshard has not
 collector    Python's garbage collector, paused while much is imported, and while a function is traced

@@ -16,6 +16,7 @@ from torch.fx import graph_module
 from torch.fx.node import map_arg
 
 from tinyshard.core.effects import silence_of
+from tinyshard.core.named_scopes import within
 from tinyshard.core.trace_thread import raise_interruption
 
 
@@ -40,9 +41,15 @@ class Interpreter:
         return several[position]
 
 
-def line_of(node: torch.fx.Node) -> Any:
-    """The user's line that called the op of a node; None if it is not known."""
-    return node.meta.get("custom", {}).get("where")
+def line_of(node: torch.fx.Node, around: Any = None) -> Any:
+    """The user's line that called the op of a node; None if it is not known.
+
+    Args:
+        node: of a graph.
+        around: the line at which the graph becomes a part of a program, if not as the whole.
+    """
+    where = node.meta.get("custom", {}).get("where")
+    return where if around is None else within(where, around)
 
 
 def evaluate(

@@ -116,6 +116,11 @@ def _plan(op: Any, leaves: tuple[Any, ...], key: Any, form: TreeSpec, axes: Axes
     return Plan(op, args, kwargs, tuple(None if r is None else next(results) for r in whole), tuple(why))
 
 
+def clear_plans() -> None:
+    """Drop the plans that are kept."""
+    _plan.cache_clear()
+
+
 def on_shards(
     op: Any, rule: Rule, args: Sequence[Any], kwargs: Mapping[str, Any], parts: Mapping[str, int]
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:

@@ -79,13 +79,14 @@ class Inliner(Interpreter):
     def __init__(self, builder: Builder, axes: Axes) -> None:
         self.builder = builder
         self.axes = axes
+        self._around = builder.where
 
     def literal(self, values: torch.Tensor) -> Value:
         return Value(self.builder.literal(values))
 
     def call(self, node: torch.fx.Node, args: Any, kwargs: Any) -> Any:
         op: Any = node.target
-        self.builder.where = line_of(node)
+        self.builder.where = line_of(node, self._around)
         primitive = primitive_of(op)
         if primitive is not None:
             result = primitive.inline(self, node, args, kwargs)

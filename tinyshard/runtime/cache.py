@@ -8,12 +8,16 @@ executables.put(key, value)  drops what was used longest ago, should there be mo
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+
+_all: weakref.WeakSet[Recent[Any, Any]] = weakref.WeakSet()
+_all_lock = threading.RLock()
 
 
 class Recent(Generic[K, V]):
@@ -27,6 +31,8 @@ class Recent(Generic[K, V]):
         self._most = most
         self._lock = threading.RLock()  # a signal handler may interrupt the thread that has it
         self._kept: OrderedDict[K, V] = OrderedDict()
+        with _all_lock:
+            _all.add(self)
 
     def __deepcopy__(self, memo: object) -> Recent[K, V]:
         """An empty one: what is kept can be made again, and may belong to what was copied."""
@@ -59,3 +65,16 @@ class Recent(Generic[K, V]):
     def items(self) -> Iterator[tuple[K, V]]:
         """All keys and values, as they are now."""
         return iter(list(self._kept.items()))
+
+    def clear(self) -> None:
+        """Drop all."""
+        with self._lock:
+            self._kept.clear()
+
+
+def clear_all() -> None:
+    """Drop what all caches keep."""
+    with _all_lock:
+        caches = list(_all)
+    for cache in caches:
+        cache.clear()

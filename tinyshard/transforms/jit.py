@@ -17,6 +17,8 @@ from tinyshard.compile.signature import checked_numbers, static_both_ways
 from tinyshard.compile.text import GraphText
 from tinyshard.core.errors import DtypeError
 from tinyshard.core.jax_hints import check_others
+from tinyshard.partition.plan import clear_plans
+from tinyshard.runtime.cache import clear_all
 from tinyshard.transforms.jitted import Jitted
 
 
@@ -185,3 +187,31 @@ def eval_shape(fun: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         {'product': f32[3, 5]}
     """
     return jit(fun).lower(*args, **kwargs).out_info
+
+
+def clear_caches() -> None:
+    """Drop every trace, plan and program that is kept, here and on the devices: the next call makes them again.
+
+    Programs that still run, and results, stay valid.
+
+    Communication: none.
+
+    Example:
+        >>> import tinyshard as ts
+        >>> import torch
+        >>> ts.init(devices=2, runtime="local")
+        >>> @ts.jit
+        ... def f(x):
+        ...     print("traced")
+        ...     return x + 1
+        >>> x = torch.ones(2)
+        >>> f(x), f(x)
+        traced
+        (Array([2., 2.], dtype=float32), Array([2., 2.], dtype=float32))
+        >>> clear_caches()
+        >>> f(x)
+        traced
+        Array([2., 2.], dtype=float32)
+    """
+    clear_all()
+    clear_plans()

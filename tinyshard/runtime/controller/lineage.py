@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from tinyshard.core.errors import RuntimeStateError
+from tinyshard.core.named_scopes import SCOPE
 from tinyshard.core.trace_thread import BODY, waiting_frame
 from tinyshard.core.types import ShapedType
 from tinyshard.core.users_code import LIBRARIES, PACKAGE, TORCH, ipython_shell
@@ -29,15 +30,23 @@ _NOT_THE_USERS = (PACKAGE, TORCH)
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """A line of the user's program; line 0 means that the line is not known."""
+    """A line of the user's program.
+
+    Attributes:
+        file: its name.
+        line: its number; 0 if the line is not known.
+        scope: the names of the blocks that it is in, by `ts.named_scope`; "" for none.
+    """
 
     file: str
     line: int
+    scope: str = ""
 
     def __str__(self) -> str:
         shell = ipython_shell()
         name = shell.compile.format_code_name(self.file) if shell is not None else None
         place = f"{name[1]}, line {self.line}" if name else f"{self.file}:{self.line}" if self.line else self.file
+        place += f" in {self.scope}" if self.scope else ""
         text = linecache.getline(self.file, self.line).strip()
         return f"{place}: {text}" if text else place
 
@@ -54,7 +63,7 @@ def users_line() -> Where:
             break
         frame = frame.f_back if frame.f_code is not BODY else waiting_frame()
     assert frame is not None
-    return Where(frame.f_code.co_filename, frame.f_lineno)
+    return Where(frame.f_code.co_filename, frame.f_lineno, SCOPE.get())
 
 
 def users_line_of(error: BaseException) -> Where | None:
