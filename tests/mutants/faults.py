@@ -567,9 +567,9 @@ PRIMITIVES = (
     Fault(
         "psum is transposed to the identity",
         "tinyshard/primitives/collective.py",
-        "        kind, params = _TRANSPOSED[call.kind](call.arguments)\n",
+        "        kind, params = (_TRANSPOSED_TYPED if is_typed else _TRANSPOSED)[call.kind](call.arguments)\n",
         '        if call.kind == "all_reduce":\n            return [g]\n'
-        "        kind, params = _TRANSPOSED[call.kind](call.arguments)\n",
+        "        kind, params = (_TRANSPOSED_TYPED if is_typed else _TRANSPOSED)[call.kind](call.arguments)\n",
         ("tests/unit/test_lax.py::test_the_gradient_of_a_sum_of_squares_counts_every_position",),
     ),
     Fault(

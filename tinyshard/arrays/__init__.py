@@ -15,6 +15,7 @@ from_parts     one Array from values of single devices
 transfer       a tensor to devices, an Array from one layout to another
 abstract       ShapeDtypeStruct, typeof: values that are only described
 explicit       how values are cut along explicit axes, as a part of their types
+varying_types  along which axes the values of a shard_map may differ between devices
 live           live_arrays: which Arrays are alive, and the memory that they take
 refusals       what an Array cannot do that a tensor can: be changed, show its memory
 views          which handles share memory in torch

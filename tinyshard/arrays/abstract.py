@@ -134,7 +134,7 @@ def sharding_in_type(x: Any) -> Sharding | None:
     wrapped = levels(x)
     sharding, types = getattr(wrapped[-1], "sharding", None), types_around()
     if sharding is None and types is not None and isinstance(x, torch.Tensor):
-        sharding = types.of(wrapped[-1])
+        sharding = types.sharding_of(wrapped[-1])
     if len(wrapped) == 1 or sharding is None:
         return sharding
     if not isinstance(sharding, NamedSharding) or not sharding.mesh.is_explicit:

@@ -24,6 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.abstract import described, sharding_in_type, types_around
 from tinyshard.arrays.constraint import Target, placed_at
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout
 from tinyshard.core.primitive import Primitive, primitive_of
@@ -103,15 +104,19 @@ def cut_as(g: torch.Tensor, x: Any) -> torch.Tensor:
     return g if sharding is None else placed_at(g, Target(sharding, True))
 
 
-def types_within(values: Sequence[Any], of_rows: int = 0) -> Types | None:
+def types_within(
+    values: Sequence[Any], of_rows: int = 0, least: frozenset[str] = frozenset()
+) -> Types | VaryingTypes | None:
     """The types of a body that is a part of the trace in progress, if that has some.
 
     Args:
         values: what it is given at first; of the last `of_rows` it is given one row, along dim 0, at a time.
     """
-    around: Types | None = types_around()
+    around: Types | VaryingTypes | None = types_around()
     if around is None:
         return None
+    if isinstance(around, VaryingTypes):
+        return around.within(values, least)
     found = [type_of(x) for x in values]
     for i in range(len(values) - of_rows, len(values)):
         have = found[i]
@@ -157,10 +162,10 @@ class Types:
         if self._around is not None:
             self._around._know(mesh)
 
-    def of(self, x: Any) -> NamedSharding | None:
+    def sharding_of(self, x: Any) -> NamedSharding | None:
         """The sharding of a stand-in; None where no mesh is explicit."""
         if x not in self._dims and self._around is not None:
-            return self._around.of(x)
+            return self._around.sharding_of(x)
         if self.mesh is None:
             return None
         return NamedSharding(self.mesh, spec_of(self._of(x), self.mesh))
@@ -180,6 +185,10 @@ class Types:
             self._know(sharding.mesh)
             assert self.mesh is not None
             self._dims[x] = _dims_on(self.mesh, sharding.layout(x.dim()))
+
+    def note_captured(self, stand_in: torch.Tensor, x: Any) -> None:
+        """A stand-in for a value that the traced function closes over."""
+        self.note(stand_in, type_of(x))
 
     def of_results(self, op: Any, args: Any, kwargs: Any) -> Sequence[Dims | None]:
         """How the results of an op of the trace are cut; nothing if they are whole.

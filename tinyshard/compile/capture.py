@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakIdKeyDictionary
 
 from tinyshard.arrays.array import Array
-from tinyshard.arrays.explicit import Types, type_of
+from tinyshard.arrays.explicit import Types
 from tinyshard.arrays.function_overrides.implicit_mutation import (
     call_profiler,
     runs_in_batch_norm,
@@ -31,6 +31,7 @@ from tinyshard.arrays.function_overrides.implicit_mutation import (
 )
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.refusals import traced_value_error
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile import python_numbers
 from tinyshard.compile.modes import Mode, mode_of
 from tinyshard.compile.trace_errors import closed_over_changed, custom_op_writes, unknown_shape_error
@@ -60,9 +61,9 @@ class Recorder:
         custom_derivative: what makes the function's derivative another one than its graph's, if something does.
     """
 
-    def __init__(self, fake: Any, types: Types | None = None) -> None:
+    def __init__(self, fake: Any, types: Types | VaryingTypes | None = None) -> None:
         self.fake = fake
-        self.types = types  # how values are cut along explicit axes
+        self.types = types  # how values are cut along explicit axes; or along which axes they vary
         self.custom_derivative: str | None = None
         self.captured: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: the tensor and its stand-in
         self.kept: list[Any] = []
@@ -157,7 +158,7 @@ class Recorder:
                 known = (x, FunctionalTensor.to_functional(stand_in))
             self.captured[id(x)] = known
             if self.types is not None:
-                self.types.note(known[1], type_of(x))
+                self.types.note_captured(known[1], x)
         return known[1]
 
 
@@ -277,7 +278,7 @@ def _recorded_as_it_is(op: Any, args: Any, kwargs: Any) -> Any:
 
 def _is_closed_over(x: Any, functional: type) -> bool:
     if isinstance(x, functional):
-        return not _is_of_this_trace(x)
+        return not is_of_this_trace(x)
     if isinstance(x, Array) or type(x) in (torch.Tensor, torch.nn.Parameter):
         return True
     recorder = current_recorder()
@@ -285,7 +286,7 @@ def _is_closed_over(x: Any, functional: type) -> bool:
     return isinstance(x, torch.Tensor) and (is_fake_of_others or x.is_nested)  # to be refused
 
 
-def _is_of_this_trace(x: Any) -> bool:
+def is_of_this_trace(x: Any) -> bool:
     """A stand-in of the trace that runs now, not of one around it."""
     recorder = current_recorder()
     below = torch._from_functional_tensor(x.elem)
@@ -322,4 +323,4 @@ def _is_wrapped_outside(x: torch.Tensor) -> bool:
     from torch._subclasses.functional_tensor import FunctionalTensor
 
     inner = innermost(x)
-    return inner is not x and not (isinstance(inner, FunctionalTensor) and _is_of_this_trace(inner))
+    return inner is not x and not (isinstance(inner, FunctionalTensor) and is_of_this_trace(inner))

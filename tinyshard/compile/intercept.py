@@ -24,11 +24,12 @@ from tinyshard.arrays.function_overrides import IN_PLACE, TRACED, TRANSFORMED
 from tinyshard.arrays.function_overrides.derivatives import note_custom_derivative
 from tinyshard.arrays.function_overrides.replaced import Replacement
 from tinyshard.arrays.function_overrides.show import repr_traced
+from tinyshard.arrays.varying_types import VaryingTypes, described, varying_types
 from tinyshard.compile import python_numbers
 from tinyshard.compile.capture import capture_outer
 from tinyshard.compile.traced_views import TracedViews
 from tinyshard.core.current_trace import current_recorder, is_tracing
-from tinyshard.core.errors import ImmutableError
+from tinyshard.core.errors import ImmutableError, ShardingError
 from tinyshard.core.jax_hints import OF_ARRAYS, no_attribute
 
 _unchecked: list[bool] = []  # for each block that is open, of any thread, what was there before the first one
@@ -70,6 +71,8 @@ class Intercept(TorchFunctionMode):
         if self._captures:
             args, kwargs = capture_outer((args, kwargs or {}))
         recorder = current_recorder()
+        if recorder is not None and isinstance(recorder.types, VaryingTypes):
+            args, kwargs = recorder.types.alike(func, args, kwargs or {})
         meaning = self._meanings.get(func, func)
         if recorder is not None and recorder.numbers and _is_mapped(func, args):
             meaning = functools.partial(python_numbers.called_under_vmap, recorder.numbers, meaning)
@@ -136,9 +139,25 @@ def _noting(asks_for_setup: Callable[[Any], bool]) -> Callable[[Any], bool]:
             kind: Any = sys._getframe(1).f_locals["cls"]
             if not kind.__module__.startswith("tinyshard."):
                 note_custom_derivative(f"autograd.Function {kind.__name__}")
+                _check_varying(kind.__name__, sys._getframe(1).f_locals["args"])
         return asks_for_setup(setup_context)
 
     return asked
+
+
+def _check_varying(name: str, args: Sequence[Any]) -> None:
+    """Refuse operands that vary along different axes: the Function's backward says nothing of the sum over devices."""
+    types = varying_types()
+    tensors = [x for x in args if isinstance(x, torch.Tensor) and (x.is_floating_point() or x.is_complex())]
+    found = [] if types is None else [types.names(x) for x in tensors]
+    if any(names != found[0] for names in found):
+        axes = ", ".join(map(repr, sorted(frozenset().union(*found))))
+        raise ShardingError(
+            f"the operands of {name}, a torch.autograd.Function, vary along different axes between devices",
+            got="\n".join(f"tensor {i}: {described(names)}" for i, names in enumerate(found)),
+            rule="with check_vma=True the gradient of a value that all devices share is a sum over them",
+            try_=f"ts.lax.pcast(x, ({axes},), to='varying') of what is the same on all devices",
+        )
 
 
 def _without_gradients(enter: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -25,7 +25,8 @@ from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.explicit import Types, sharding_of
 from tinyshard.arrays.function_overrides.implicit_mutation import max_norm_error, statistics_error
 from tinyshard.arrays.refusals import traced_value_error
-from tinyshard.compile.capture import Recorder, Watch, has_effect
+from tinyshard.arrays.varying_types import VaryingTypes
+from tinyshard.compile.capture import Recorder, Watch, has_effect, is_of_this_trace
 from tinyshard.compile.closure import PathStep, follow, reachable, spelled
 from tinyshard.compile.intercept import Intercept, distributions_unchecked
 from tinyshard.compile.modes import Mode, mode_of, uses_module
@@ -145,7 +146,7 @@ def trace(
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]],
     numbers: Sequence[bool] = (),
-    types: Types | None = None,
+    types: Types | VaryingTypes | None = None,
 ) -> Traced:
     """Trace a function.
 
@@ -155,7 +156,8 @@ def trace(
         metas: shapes and dtypes of the tensor arguments.
         names: what a learner would call them, for errors.
         numbers: which of them are Python numbers; by default none.
-        types: how they are cut along explicit axes; None for a function whose values are not typed so.
+        types: how they are cut along explicit axes, or along which axes they vary; None for a function whose values
+            are not typed so.
 
     Raises:
         ShardingError: along explicit axes, the operands of an op leave open how its result is cut.
@@ -198,8 +200,8 @@ def trace(
                 if recorder.rescales_weights:
                     raise max_norm_error()
                 raise closed_over_changed(f"a tensor of shape {tuple(x.shape)}, {x.dtype}")
-        result.extend((leaves, tree, () if types is None else tuple(map(types.of, tensors))))
-        return [x if isinstance(x, FunctionalTensor) else torch.clone(x) for x in tensors]
+        result.extend((leaves, tree, () if types is None else tuple(map(types.sharding_of, tensors))))
+        return [x if isinstance(x, FunctionalTensor) and is_of_this_trace(x) else torch.clone(x) for x in tensors]
 
     try:
         with _disable_current_modes(), temporarily_clear_interpreter_stack(), fake:

@@ -188,6 +188,12 @@ COLLECTIVES: dict[str, Collective] = {
         form=lambda stack: torch.arange(stack.shape[0], dtype=torch.int32),
         own=own_index,
     ),
+    "pcast": Collective(  # no step of a program: it says of a value that it may differ between devices
+        lambda m, n, p: m,
+        lambda m, n, p: 0,
+        form=lambda stack: stack,
+        own=lambda shard, place, count: shard,
+    ),
 }
 
 

@@ -12,9 +12,10 @@ from torch.utils._pytree import TreeSpec, tree_unflatten
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.explicit import types_within
 from tinyshard.arrays.placement import as_tensor
+from tinyshard.arrays.varying_types import described, varying_types
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError
+from tinyshard.core.errors import DtypeError, ShardingError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.types import ShapedType
 from tinyshard.lax.scan import Tensors, flat, has_array
@@ -151,22 +152,47 @@ def _check_alike(kinds: Sequence[tuple[list[ShapedType], TreeSpec]]) -> TreeSpec
 
 def _in_program(index: torch.Tensor, branches: tuple[Branch, ...], operands: tuple[Any, ...]) -> Any:
     values, form = flat(operands)
+    types = varying_types()
+    least = frozenset[str]() if types is None else types.names(index)
+    if types is not None:  # what differs between devices is chosen from
+        values = [types.cast(x, least) for x in values]
     metas = [shaped_type_of(x) for x in values]
     kinds: list[tuple[list[ShapedType], TreeSpec]] = []
+    axes: list[list[frozenset[str]]] = []
 
     def of(branch: Branch) -> Callable[..., Tensors]:
         def body(*given: torch.Tensor) -> Tensors:
             results, of_made = flat(branch(*tree_unflatten(given, form)))
             kinds.append(([*map(shaped_type_of, results)], of_made))
+            here = varying_types()
+            axes.append([] if here is None else [here.names(x) for x in results])
             return results
 
         return body
 
-    parts = [bodies.used_now(bodies.traced_body(of(branch), metas, types=types_within(values))) for branch in branches]
+    parts = [
+        bodies.used_now(bodies.traced_body(of(branch), metas, types=types_within(values, least=least)))
+        for branch in branches
+    ]
     of_made = _check_alike(kinds)
+    _check_varying_alike(axes)
     each = _widened([traced for traced, _ in parts], len(values))
-    closed = [x for _, some in parts for x in some]
+    closed = [x if types is None else types.cast(x, least) for _, some in parts for x in some]
     return tree_unflatten(apply_branches(Branches(each), [index.to(torch.int32), *values, *closed]), of_made)
+
+
+def _check_varying_alike(axes: Sequence[Sequence[frozenset[str]]]) -> None:
+    """Raise ShardingError for branches whose results vary along other axes."""
+    for number, found in enumerate(zip(*axes, strict=True)):
+        every = frozenset[str]().union(*found)
+        if any(names != every for names in found):
+            named = ", ".join(map(repr, sorted(every)))
+            raise ShardingError(
+                "the results of the branches vary along different axes between devices",
+                got="\n".join(f"branch {i}, result {number}: {described(names)}" for i, names in enumerate(found)),
+                rule="all branches return values of the same types",
+                try_=f"ts.lax.pcast(x, ({named},), to='varying') of the result that is the same on all devices",
+            )
 
 
 def _widened(branches: Sequence[Traced], count: int) -> tuple[Traced, ...]:

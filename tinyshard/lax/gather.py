@@ -6,12 +6,20 @@ from typing import Any
 
 import torch
 
-from tinyshard.core.errors import MappingError
+from tinyshard.core.errors import DtypeError, MappingError
 from tinyshard.lax.operands import axes_of, dim_of, groups_of, on_leaves, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
 
 
-def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, axis_index_groups: Any = None) -> Any:
+def all_gather(
+    x: Any,
+    axis_name: Any,
+    *,
+    axis: int = 0,
+    tiled: bool = False,
+    axis_index_groups: Any = None,
+    to: str = "varying",
+) -> Any:
     """Everyone's values, in the order of the named axis; everyone gets all.
 
     Args:
@@ -21,13 +29,17 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, ax
         tiled: joined along the dim that is there (size n * k), in place of a new dim (size n).
         axis_index_groups: lists of positions, of equal size, that gather each for itself; over several axes of devices
             the positions count row-major.
+        to: within a shard_map with check_vma=True, the type of the result: "varying", or "invarying", so that a spec of
+            out_specs may leave the axis out. It has no effect elsewhere.
 
     Returns:
-        The tree, with n times the values. Its gradient is psum_scatter of the gradient.
+        The tree, with n times the values. Its gradient is psum_scatter of the gradient; of an invarying result, whose
+        gradient is the same on all devices, the device's own block of it.
 
     Raises:
         AxisNameError: the name is not bound.
         MappingError: no such dim, or groups that do not fit.
+        DtypeError: another `to`.
 
     Communication: over devices one all_gather; under vmap none.
 
@@ -39,12 +51,15 @@ def all_gather(x: Any, axis_name: Any, *, axis: int = 0, tiled: bool = False, ax
     """
     axes = axes_of(axis_name)
     groups = groups_of(axes, axis_index_groups)
+    if to not in ("varying", "invarying") or (to == "invarying" and groups is not None):
+        rule = 'to is "varying" or "invarying"; what groups gather is not the same on all devices'
+        raise DtypeError("all_gather has no such result", got=f"to={to!r}, axis_index_groups={groups}", rule=rule)
 
     def one(leaf: torch.Tensor, ndim: int) -> torch.Tensor:
         dim = dim_of(axis, ndim + (not tiled), "axis")
         leaf = leaf if tiled else leaf.unsqueeze(dim)
         for part in reversed(one_by_one(axes)):
-            leaf = collective("all_gather", leaf, part, groups, dim=dim)
+            leaf = collective("all_gather", leaf, part, groups, to=to, dim=dim)
         return leaf
 
     return on_leaves(one, x)

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from tinyshard.core import axis_names
+from tinyshard.arrays.varying_types import varying_types
+from tinyshard.core import axis_names, tree
 from tinyshard.core.errors import DtypeError
 from tinyshard.lax.operands import axes_of, one_by_one
 from tinyshard.primitives.collective import axis_total, collective
@@ -67,7 +68,11 @@ def axis_size(axis_name: Any) -> int:
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
-    """The same value: in JAX a mark that it may differ along an axis, which shard_map's types need there.
+    """The same value, typed as one that may differ between devices along an axis.
+
+    In a shard_map with check_vma=True an op does this by itself to an operand that is the same on all devices, where
+    another one varies. What remains to be written is the first carry of a loop, and a branch of a cond, whose type has
+    to be that of another value; and a gradient of each device's own: by the marked value.
 
     Args:
         x: a tensor or a tree of tensors.
@@ -75,24 +80,26 @@ def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
         to: "varying".
 
     Returns:
-        `x`.
+        `x`. Its gradient is the psum of the gradient over the axes, but for those along which `x` varies already. Under
+        vmap, pmap and with check_vma=False values have no such type, and `x` is returned as it is.
 
     Raises:
         AxisNameError: the name is not bound.
         MappingError: a name that is not a string, or stands twice.
         DtypeError: another `to`.
 
-    Communication: none.
+    Communication: none; of its gradient one all_reduce.
 
-    In JAX: with check_vma=True it changes the type, and its transpose is a psum. Here, as there with check_vma=False, a
-    value does not say along which axes it varies; to="reduced" and to="unreduced" are not there.
+    In JAX: an error where `x` varies along the axis already, and outside of shard_map. to="reduced" and to="unreduced"
+    are not there.
 
     Example:
         >>> import tinyshard as ts
         >>> ts.vmap(lambda v: pcast(v, "i", to="varying"), axis_name="i")(torch.tensor([7, 8]))
         tensor([7, 8])
     """
-    axes_of(axis_name)
+    axes = frozenset(axes_of(axis_name))
     if to != "varying":
         raise DtypeError("pcast marks a value as varying", got=f"to={to!r}", try_='to="varying"')
-    return x
+    types = varying_types()
+    return x if types is None else tree.map(lambda leaf: types.cast(leaf, axes), x)

@@ -14,8 +14,9 @@ from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.explicit import types_within
 from tinyshard.arrays.levels import innermost
 from tinyshard.arrays.placement import as_tensor
+from tinyshard.arrays.varying_types import VaryingTypes, described, varying_types
 from tinyshard.core.current_trace import is_tracing
-from tinyshard.core.errors import DtypeError, MappingError
+from tinyshard.core.errors import DtypeError, MappingError, ShardingError
 from tinyshard.core.jax_hints import check_others
 from tinyshard.core.leaves import named_leaves, without_none
 from tinyshard.core.types import ShapedType
@@ -212,6 +213,27 @@ def check_carry(given: Sequence[Any], form: TreeSpec, returned: Sequence[Any], o
     if wrong:
         try_ = "a first carry of the shape and dtype that a round returns: torch.tensor(0.0) in place of 0; x.to(dtype)"
         raise DtypeError(problem, got="\n".join(wrong), rule=rule, try_=try_)
+    types = varying_types()
+    if types is not None:
+        check_varying_carry(types, ways, given, returned)
+
+
+def check_varying_carry(
+    types: VaryingTypes, ways: Sequence[str], given: Sequence[Any], returned: Sequence[Any]
+) -> None:
+    """Raise ShardingError for a carry that does not vary along the axes of the one before."""
+    pairs = [(way, types.names(a), types.names(b)) for way, a, b in zip(ways, given, returned, strict=True)]
+    wrong = [(way, a, b) for way, a, b in pairs if a != b]
+    if wrong:
+        way, a, b = wrong[0]
+        missing, of = (b - a, "the first carry") if b - a else (a - b, "what a round returns")
+        axes = ", ".join(map(repr, sorted(missing)))
+        raise ShardingError(
+            "the carry of a loop changes the axes along which it varies between devices",
+            got="\n".join(f"carry{way}: given {described(a)}, returned {described(b)}" for way, a, b in wrong),
+            rule="each round is given what the one before returns, of the same type",
+            try_=f"ts.lax.pcast(x, ({axes},), to='varying') of {of}, x being its carry{way}",
+        )
 
 
 # ---- in Python -------------------------------------------------------------------------------------------------------

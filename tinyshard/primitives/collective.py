@@ -10,7 +10,7 @@ binds it, the rule of that level does to the mapped dim what `tinyshard.core.col
     jvp             the collective itself; of the largest and the smallest: as its transpose
     save            of the largest and the smallest, the operand and the result
     replay          it is bound again, at the level that runs then
-    inline          a step of the program, along its axes
+    inline          a step of the program, along its axes; pcast is none
     varies          along its own axes, or not: by what it does
     text            "all_reduce(x, over=i, op=sum)"
 """
@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.levels import levels
+from tinyshard.arrays.varying_types import varying_types
 from tinyshard.core import axis_names
 from tinyshard.core.collectives import COLLECTIVES, in_groups, reduced
 from tinyshard.core.primitive import Primitive, bound_in
@@ -45,6 +46,8 @@ class Call:
         size: how many take part.
         groups: positions along the axis, where it is cut in groups.
         params: the row's other arguments.
+        to: where values have types by `arrays.varying_types`, whether the result is "varying" along the axes or
+            "invarying"; elsewhere "".
     """
 
     kind: str
@@ -52,10 +55,12 @@ class Call:
     size: int
     groups: Groups | None
     params: tuple[tuple[str, Any], ...]
+    to: str = ""
 
     def __str__(self) -> str:
         parts = [f"{k}={v}" for k, v in self.params]
         parts += [] if self.groups is None else [f"groups={[list(g) for g in self.groups]}"]
+        parts += [f"to={self.to}"] if self.kind in ("pcast", "all_gather") and self.to else []
         return ", ".join([f"over={'*'.join(self.axes)}", *parts])
 
     @property
@@ -80,12 +85,22 @@ class Call:
         return replace(self, params=tuple((k, v + 1 if k in ("dim", "split", "join") else v) for k, v in self.params))
 
 
-_TRANSPOSED: dict[str, Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]] = {
+_Transposed = Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]
+
+_TRANSPOSED: dict[str, _Transposed] = {
     "all_reduce": lambda p: ("all_reduce", p),  # of a sum or a mean
     "all_gather": lambda p: ("reduce_scatter", {"dim": p["dim"], "op": "sum"}),
     "reduce_scatter": lambda p: ("all_gather", {"dim": p["dim"]}),
     "all_to_all": lambda p: ("all_to_all", {"split": p["join"], "join": p["split"]}),
     "collective_permute": lambda p: ("collective_permute", {"pairs": tuple((t, s) for s, t in p["pairs"])}),
+    "pcast": lambda p: ("all_reduce", {"op": "sum"}),
+    "local_slice": lambda p: ("all_gather", {"dim": p["dim"]}),
+}
+
+# of those whose result is the same on all devices, and typed so: its gradient is the same on all, too
+_TRANSPOSED_TYPED: dict[str, _Transposed] = {
+    "all_reduce": lambda p: ("pcast", {}),
+    "all_gather": lambda p: ("local_slice", {"dim": p["dim"]}),
 }
 
 
@@ -108,11 +123,13 @@ class Collective(Primitive[Call]):
     def transpose(self, ctx: Any, *gradients: torch.Tensor) -> Sequence[torch.Tensor]:
         call, g = ctx.params, gradients[0]
         call.check_differentiable()
+        is_typed = call.to == "invarying"
         if call.is_extreme:
-            total = _summed(g, call)
+            total = self.perform(g, pcast_of(call)) if is_typed else _summed(g, call)
             return [_share(ctx) * total]
-        kind, params = _TRANSPOSED[call.kind](call.arguments)
-        return [self.perform(g, replace(call, kind=kind, params=tuple(params.items())))]
+        kind, params = (_TRANSPOSED_TYPED if is_typed else _TRANSPOSED)[call.kind](call.arguments)
+        to = "invarying" if call.kind in ("pcast", "local_slice") else call.to and "varying"
+        return [self.perform(g, replace(call, kind=kind, params=tuple(params.items()), to=to))]
 
     def jvp(self, ctx: Any, *tangents: torch.Tensor | None) -> Sequence[torch.Tensor]:
         dx = tangents[0]
@@ -147,6 +164,8 @@ class Collective(Primitive[Call]):
         x, call, builder = args[0], self.params(args), inliner.builder
         over, groups = inliner.axes.of(call.axes, call.groups, builder.axes)
         params = call.arguments
+        if call.kind == "pcast":
+            return x
         if not over:  # a group of one: its own position is 0, a permutation without a pair gives zeros, all else is x
             if call.kind == "own_index" or params.get("pairs") == ():
                 meta = ShapedType((), torch.int32) if call.kind == "own_index" else builder.metas[x.number]
@@ -168,6 +187,8 @@ class Collective(Primitive[Call]):
         own = frozenset(call.axes)
         if call.kind == "own_index":
             return own
+        if call.to == "varying":
+            return operand | own
         if call.kind in ("all_reduce", "all_gather"):
             return operand - own if call.groups is None else operand
         if call.kind == "collective_permute" and len(call.arguments["pairs"]) == call.size:
@@ -211,10 +232,29 @@ def _along_mapped_dim(x: torch.Tensor, call: Call, size: int) -> tuple[torch.Ten
 
 
 def collective(
-    kind: str, x: torch.Tensor, axes: Sequence[str], groups: Groups | None = None, **params: Any
+    kind: str, x: torch.Tensor, axes: Sequence[str], groups: Groups | None = None, *, to: str = "", **params: Any
 ) -> torch.Tensor:
-    """A collective over axes that are all of devices, or over one that vmap binds."""
-    return COLLECTIVE.perform(x, Call(kind, tuple(axes), axis_total(axes, groups), groups, tuple(params.items())))
+    """A collective over axes that are all of devices, or over one that vmap binds.
+
+    Args:
+        to: whether its result is "varying" along the axes, where values have types; by default a reduction's is not.
+    """
+    call = Call(kind, tuple(axes), axis_total(axes, groups), groups, tuple(params.items()))
+    types = varying_types()
+    if types is None or not types.axes.issuperset(axes):
+        return COLLECTIVE.perform(x, call)
+    to = to or ("invarying" if kind == "all_reduce" and groups is None else "varying")
+    return COLLECTIVE.perform(x if kind == "own_index" else types.cast(x, frozenset(axes)), replace(call, to=to))
+
+
+def pcast_of(call: Call) -> Call:
+    """The mark that a value may differ along the axes of a collective."""
+    return Call("pcast", call.axes, call.size, None, (), "varying")
+
+
+def pcast(x: torch.Tensor, axes: Sequence[str]) -> torch.Tensor:
+    """The value, marked as one that may differ along axes of devices. The gradient is summed over them."""
+    return COLLECTIVE.perform(x, Call("pcast", tuple(axes), axis_total(axes), None, (), "varying"))
 
 
 def axis_total(axes: Sequence[str], groups: Groups | None = None) -> int:

@@ -27,6 +27,7 @@ class ManualRegion:
         mesh: the devices, and the names that the graph's collectives use.
         ins: the layout of each input, on the mesh's axes; what it closes over is whole.
         outs: the layout of each result.
+        is_typed: whether the graph says, by pcast, where values begin to vary between devices: check_vma=True.
         derived: what was made of it: its handle, its entry of the trace cache, its derivatives.
     """
 
@@ -34,6 +35,7 @@ class ManualRegion:
     mesh: Mesh
     ins: tuple[Layout, ...]
     outs: tuple[Layout, ...]
+    is_typed: bool = False
     derived: dict[Any, Any] = field(default_factory=dict)
 
     @property

@@ -71,9 +71,10 @@ def check_specs(region: ManualRegion, name: str) -> None:
             raise ShardingError(
                 f"out_specs leave mesh axis {axis} out, along which the result may differ between devices",
                 got=f"{name}, result{way}, {spec!r}: it depends on an argument that is cut\n"
-                f"along {axis}, or on its axis_index, and no psum, pmean, pmax, pmin or all_gather over it follows",
+                f"along {axis}, or on its axis_index, and no psum, pmean, pmax or pmin over it follows",
                 rule="along an axis that its spec leaves out, the value of one device stands for all",
                 try_=f"a reduction over {axis} in the function, or {axis} in out_specs;\n"
+                "all_gather(..., to='invarying'), whose result is typed as the same on all devices;\n"
                 "check_vma=False if the devices do compute the same values",
             )
 

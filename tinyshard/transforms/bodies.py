@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from tinyshard.arrays.explicit import Types
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.tracing import Traced, trace
 from tinyshard.core import axis_names, config
@@ -35,7 +36,7 @@ def traced_body(
     metas: Sequence[ShapedType],
     names: Callable[[], list[str]] | None = None,
     custom_derivative: str | None = None,
-    types: Types | None = None,
+    types: Types | VaryingTypes | None = None,
 ) -> Traced:
     """Trace a function of tensors, in whatever trace, transformation or mapped function it is called.
 

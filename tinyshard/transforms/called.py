@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_unflatten
 
 from tinyshard.arrays.abstract import types_around
 from tinyshard.arrays.explicit import Types, type_of
+from tinyshard.arrays.varying_types import VaryingTypes, varying_types
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import assembled
 from tinyshard.compile.outlived import refuse_holders
@@ -64,8 +65,9 @@ class Called(Jitted):
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
         bound = super()._bind(args, kwargs)
         around = tuple((n.name, n.size) for n in axis_names.in_scope())
-        types = tuple(map(type_of, bound.operands))
-        signature = replace(bound.signature, around=around, types=types if any(types) else None)
+        varying = varying_types()
+        types: tuple[Any, ...] = tuple(map(type_of if varying is None else varying.names, bound.operands))
+        signature = replace(bound.signature, around=around, types=types if varying is not None or any(types) else None)
         return replace(bound, signature=signature)
 
     def _traced(self, bound: Bound, roots: Sequence[Any]) -> TraceCacheEntry:
@@ -76,9 +78,16 @@ class Called(Jitted):
 
         with progress.doing(f"tracing {self._name}"):
             signature = bound.signature
-            types = Types(signature.types or (), types_around())
+            varying = varying_types()
+            types = Types(signature.types or (), types_around()) if varying is None else varying.within(bound.operands)
             traced = bodies.traced_in_place(roots, call, signature.metas, bound.names, signature.numbers, types)
             return TraceCacheEntry(traced)
+
+
+def types_of_call(signature: Signature) -> VaryingTypes | None:
+    """Along which axes the operands of a call that is traced now vary, if values have types that say so."""
+    varying = varying_types()
+    return None if varying is None else varying.of(signature.types or ())
 
 
 def arguments_of(signature: Signature, operands: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.signature import Signature, checked_numbers
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import DtypeError
@@ -18,7 +19,7 @@ from tinyshard.primitives.branching import types_of
 from tinyshard.primitives.call import Call, Derivation, Positions, Split
 from tinyshard.transforms import bodies
 from tinyshard.transforms.autodiff import check_function
-from tinyshard.transforms.called import arguments_of
+from tinyshard.transforms.called import arguments_of, types_of_call
 from tinyshard.transforms.custom import Custom, check_alike, check_not_closed_over, flat, pair_of
 from tinyshard.transforms.cutting import cut, linear
 from tinyshard.transforms.recomputed import RECOMPUTED
@@ -119,7 +120,7 @@ class CustomJvp(Custom):
             check_alike(f"jvp of {self._name}", list(map(shaped_type_of, along)), list(map(shaped_type_of, results)))
             return [*results, *along]
 
-        return _Given(self._name, push, count)
+        return _Given(self._name, push, count, types_of_call(signature))
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,19 +131,22 @@ class _Given:
         function: its name, for errors.
         push: of the operands and a tangent of each; it returns the results and their tangents.
         count: how many operands it knows; those behind them are what the function closes over.
+        types: along which axes these operands vary, if values have types that say so.
     """
 
     function: str
     push: bodies.Function
     count: int
+    types: VaryingTypes | None
     name: str = field(default="custom_jvp", init=False)
     is_apart: bool = field(default=False, init=False)
     saves: bool = field(default=True, init=False)
     tells_results: bool = field(default=True, init=False)
 
     def _traced(self, call: Call) -> Traced:
-        known = call.taken[: self.count]
-        traced: Traced = bodies.derived(call.derived, "jvp", lambda: bodies.traced_body(self.push, [*known, *known]))
+        known = [*call.taken[: self.count]] * 2
+        types = None if self.types is None else self.types.of([*self.types.arguments] * 2)
+        traced: Traced = bodies.derived(call.derived, "jvp", lambda: bodies.traced_body(self.push, known, types=types))
         results = call.outputs[: call.count]
         check_alike(f"jvp of {self.function}", types_of(traced.results)[: len(results)], results)
         return traced
@@ -183,9 +187,15 @@ class _Given:
             outputs = self.push(*xs, *(given[i] if i in given else torch.zeros_like(x) for i, x in enumerate(xs)))
             return [*outputs[:results], *(outputs[results + i] for i in flowing)]
 
-        body = bodies.traced_body(along, [*taken, *(taken[i] for i in moved)])
+        types = None
+        if self.types is not None:
+            names = self.types.arguments
+            closed = [frozenset[str]()] * (len(taken) - self.count)
+            types = self.types.of([*names, *closed, *(names[i] for i in moved)])
+        body = bodies.traced_body(along, [*taken, *(taken[i] for i in moved)], types=types)
         return Call(body, replace(RECOMPUTED, name="tangent"), results + len(flowing))
 
     def batched(self, call: Call, in_axes: Positions, size: int, name: str | None) -> Derivation:
         axes = in_axes[: self.count]
-        return _Given(self.function, vmap(self.push, (*axes, *axes), axis_name=name, axis_size=size), self.count)
+        push = vmap(self.push, (*axes, *axes), axis_name=name, axis_size=size)
+        return _Given(self.function, push, self.count, self.types)

@@ -10,13 +10,16 @@ import torch
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.varying_types import VaryingTypes, described
 from tinyshard.compile.signature import Signature, checked_numbers
-from tinyshard.core.errors import DtypeError
+from tinyshard.core.errors import DtypeError, ShardingError
+from tinyshard.core.evaluate import evaluate
 from tinyshard.primitives.branching import types_of
 from tinyshard.primitives.call import Call, Derivation, Positions, Split
+from tinyshard.primitives.varying import Varying
 from tinyshard.transforms import bodies
 from tinyshard.transforms.autodiff import check_function
-from tinyshard.transforms.called import arguments_of
+from tinyshard.transforms.called import arguments_of, types_of_call
 from tinyshard.transforms.custom import Custom, check_alike, check_not_closed_over, flat, pair_of
 from tinyshard.transforms.vmap import vmap
 
@@ -95,7 +98,7 @@ class CustomVjp(Custom):
             gradients = bwd(*nondiff, tree_unflatten(leaves, forms[1]), tree_unflatten(cotangents, forms[0]))
             return _gradients(name, gradients, arguments_of(signature, xs)[0])
 
-        return _Given(name, forwards, backwards, len(signature.metas))
+        return _Given(name, forwards, backwards, len(signature.metas), types_of_call(signature))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,12 +110,14 @@ class _Given:
         forwards: of the operands; it returns the results, and what is saved.
         backwards: of what is saved, the gradients of all results, and the operands; it returns the gradients of these.
         count: how many operands it knows; those behind them are what the function closes over.
+        types: along which axes these operands vary, if values have types that say so.
     """
 
     function: str
     forwards: bodies.Function
     backwards: Callable[[list[Any], list[Any], list[Any]], Sequence[torch.Tensor]]
     count: int
+    types: VaryingTypes | None
     name: str = field(default="custom_vjp", init=False)
     is_apart: bool = field(default=False, init=False)
     saves: bool = field(default=True, init=False)
@@ -121,7 +126,9 @@ class _Given:
     def split(self, call: Call, wanted: tuple[int, ...]) -> Split:
         check_not_closed_over(self.name, self.function, wanted, self.count)
         results, taken, flowing = call.outputs[: call.count], call.taken, call.flowing
-        forwards = bodies.traced_body(lambda *xs: self.forwards(*xs[: self.count]), taken)
+        named = self._named(len(taken))
+        of_forwards = None if self.types is None else self.types.of(named)
+        forwards = bodies.traced_body(lambda *xs: self.forwards(*xs[: self.count]), taken, types=of_forwards)
         types = types_of(forwards.results)
         check_alike(f"fwd of {self.function}", types[: len(results)], results)
         saved = len(types) - len(results)
@@ -135,7 +142,31 @@ class _Given:
             return [found[i] for i in wanted]
 
         metas = [*types[len(results) :], *taken, *(results[i] for i in flowing)]
-        return Split(forwards, bodies.traced_body(gradient, metas))
+        if self.types is None:
+            return Split(forwards, bodies.traced_body(gradient, metas))
+        made = list(evaluate(forwards.graph, Varying(), named))
+        given = [*made[len(results) :], *named, *(made[i] for i in flowing)]
+        backwards = bodies.traced_body(gradient, metas, types=self.types.of(given))
+        self._check_varying(evaluate(backwards.graph, Varying(), given), wanted)
+        return Split(forwards, backwards)
+
+    def _named(self, count: int) -> list[frozenset[str]]:
+        """Along which axes the operands vary; what the function closes over has no gradient."""
+        known = [] if self.types is None else self.types.arguments
+        return [*known, *[frozenset[str]()] * (count - len(known))]
+
+    def _check_varying(self, found: Sequence[frozenset[str]], wanted: Sequence[int]) -> None:
+        """Refuse a gradient that varies along axes along which its argument does not."""
+        for names, i in zip(found, wanted, strict=True):
+            beyond = names - self._named(i + 1)[i]
+            if beyond:
+                axes, have = ", ".join(map(repr, sorted(beyond))), self._named(i + 1)[i]
+                raise ShardingError(
+                    f"bwd of {self.function}, a custom_vjp, returns a gradient that varies where its argument does not",
+                    got=f"tensor {i} of the arguments: {described(have)}, its gradient {described(names)}",
+                    rule="a gradient varies between devices along the axes along which its argument does",
+                    try_=f"ts.lax.psum(gradient, ({axes},)) in bwd, the sum over all devices that used the argument",
+                )
 
     def tangent(self, call: Call, moved: tuple[int, ...]) -> Call:
         raise DtypeError(
@@ -154,7 +185,7 @@ class _Given:
             return [g.sum(0) if d is None else g for g, d in zip(found, axes, strict=True)]
 
         forwards = vmap(self.forwards, axes, axis_name=name, axis_size=size)
-        return _Given(self.function, forwards, backwards, self.count)
+        return _Given(self.function, forwards, backwards, self.count, self.types)
 
 
 def _gradients(function: str, returned: Any, arguments: Sequence[Any]) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map
 
 from tinyshard.arrays.abstract import ShapeDtypeStruct
 from tinyshard.arrays.array import shaped_type_of
+from tinyshard.arrays.varying_types import varying_types
 from tinyshard.compile.capture import capture_arguments, capture_outer
 from tinyshard.compile.replay import replayed
 from tinyshard.core import tree
@@ -59,7 +60,8 @@ def linearize(fun: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[...
     values = checked_values("linearize", capture_arguments(primals))
     of = OfLeaves("linearize", fun, values)
     metas = list(map(shaped_type_of, of.leaves))
-    traced = bodies.traced_body(of, metas)
+    varying = varying_types()
+    traced = bodies.traced_body(of, metas, types=None if varying is None else varying.within(of.leaves))
     if traced.custom_derivative is not None:
         return fun(*values), lambda *tangents: jvp(fun, values, tangents)[1]
     count, results = len(metas), types_of(traced.results)

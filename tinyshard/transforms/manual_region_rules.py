@@ -34,7 +34,7 @@ from tinyshard.core.torch_state import outside_trace
 from tinyshard.core.trace_thread import in_trace_thread
 from tinyshard.core.types import ShapedType
 from tinyshard.partition.reshard import ShardedVar
-from tinyshard.primitives.collective import collective, lifted, named_in
+from tinyshard.primitives.collective import collective, lifted, named_in, pcast
 from tinyshard.primitives.inlining import Axes, inline
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.sharding import NamedSharding, P, Sharding
@@ -108,6 +108,8 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         floating, function = _differentiable(outs), replayed(params.traced)
 
         def pull(*given: torch.Tensor) -> Sequence[torch.Tensor]:
+            if params.is_typed:  # its own pcasts and sums tell where gradients are summed
+                return gradients(function, given[: len(metas)], wanted, floating, given[len(metas) :])
             copies = [
                 math.prod(params.mesh.shape[name] for name in params.unmentioned(params.outs[i])) for i in floating
             ]
@@ -145,7 +147,14 @@ class ManualRegionPrimitive(FunctionPrimitive[ManualRegion]):
         def with_examples(layout: Layout) -> Layout:
             return replace(layout, dims=(cut, *layout.dims))
 
-        function = vmap(replayed(params.traced), in_axes=in_axes, axis_name=name, axis_size=size)
+        mapped, names = replayed(params.traced), [params.mesh.axis_names[a] for a in cut]
+
+        def of_examples(*xs: torch.Tensor) -> Sequence[torch.Tensor]:
+            """The examples vary along the axes that cut them, and so do the results."""
+            return mapped(*(x if d is not None else pcast(x, names) for x, d in zip(xs, dims, strict=True)))
+
+        marks = bool(names) and params.is_typed
+        function = vmap(of_examples if marks else mapped, in_axes=in_axes, axis_name=name, axis_size=size)
         given = list(zip(_metas(params.traced.inputs), params.all_ins, in_axes, strict=True))
         metas = [m if d is None else ShapedType((size, *m.shape), m.dtype) for m, _, d in given]
         ins = [layout if d is None else with_examples(layout) for _, layout, d in given]
@@ -287,7 +296,7 @@ def _derived(
 
         with contextlib.nullcontext() if key[0] == "vmap" else silenced():  # a derivative computes the region again
             traced = trace_region(region.mesh, (), lambda xs: tuple(function(*xs)), metas, names)
-        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs))
+        return ManualRegion(traced, region.mesh, tuple(ins), tuple(outs), region.is_typed)
 
     return _kept(region, (key, config.key(), is_silent()), make)
 

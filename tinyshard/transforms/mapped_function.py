@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from tinyshard.arrays.array import shaped_type_of
 from tinyshard.arrays.placement import as_tensor
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.capture import capture_outer, note_modes
 from tinyshard.compile.executable import DeviceAssignment, assembled
 from tinyshard.compile.outlived import refuse_holders
@@ -28,6 +29,7 @@ from tinyshard.core import axis_names
 from tinyshard.core.current_trace import is_tracing
 from tinyshard.core.errors import MappingError
 from tinyshard.core.layout import Layout
+from tinyshard.primitives.collective import pcast
 from tinyshard.primitives.manual_region import ManualRegion
 from tinyshard.primitives.varying import varying
 from tinyshard.runtime.cache import Recent
@@ -77,6 +79,10 @@ class OverDevices(Jitted):
     def _check(self, region: ManualRegion) -> None:
         """Refuse a region whose results are not what the user says of them."""
 
+    def _types(self, split: Split) -> VaryingTypes | None:
+        """Along which axes the operands vary, if the values of the function have types that say so."""
+        return None
+
     # ---- tracing ----------------------------------------------------------------------------------------------
 
     def _bind(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Bound:
@@ -125,6 +131,9 @@ class OverDevices(Jitted):
             leaves = [x if x is None or isinstance(x, torch.Tensor) else as_tensor(x) for x in leaves]
             found = self._outs(split.mesh, tree_unflatten(leaves, form))
             outs[:] = [layout for x, (layout, _) in zip(leaves, found, strict=True) if x is not None]
+            if types is not None:
+                named = [_named_in(split.mesh, layout) for layout, _ in found]
+                leaves = [x if x is None else types.cast(x, names) for x, names in zip(leaves, named, strict=True)]
             put_in = [
                 x if x is None or dim is None else x.unsqueeze(dim) for x, (_, dim) in zip(leaves, found, strict=True)
             ]
@@ -132,8 +141,9 @@ class OverDevices(Jitted):
 
         metas = bound.signature.metas
         shards = [replace(m, shape=cut.shard_shape(m.shape)) for m, cut in zip(metas, split.ins, strict=True)]
-        traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers)
-        region = ManualRegion(traced, split.mesh, split.ins, tuple(outs))
+        types = self._types(split)
+        traced = trace_region(split.mesh, roots, call, shards, bound.names, bound.signature.numbers, types)
+        region = ManualRegion(traced, split.mesh, split.ins, tuple(outs), types is not None)
         if region.asks:
             varying(region)  # which refuses that devices part before they exchange data
         self._check(region)
@@ -151,6 +161,17 @@ class OverDevices(Jitted):
 def region_of(entry: TraceCacheEntry) -> ManualRegion | None:
     """The region that was traced; None where the function returns no tensor and has no effect."""
     return next((region for _, region in MANUAL_REGION.nodes(entry.traced.graph)), None)
+
+
+def types_of(split: Split) -> VaryingTypes:
+    """Along which axes the operands of a call vary."""
+    several = frozenset(name for name, size in split.mesh.shape.items() if size > 1)
+    return VaryingTypes([_named_in(split.mesh, layout) & several for layout in split.ins], several, pcast)
+
+
+def _named_in(mesh: Mesh, layout: Layout) -> frozenset[str]:
+    """The axes of a mesh that cut a dim."""
+    return frozenset(mesh.axis_names[a] for cut in layout.dims for a in cut)
 
 
 def _with_an_operand(bound: Bound) -> Bound:

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from tinyshard.arrays.abstract import typeof
 from tinyshard.arrays.explicit import is_explicit, type_of
+from tinyshard.arrays.varying_types import VaryingTypes
 from tinyshard.compile.signature import Bound, argument_names
 from tinyshard.compile.trace_cache import TraceCacheEntry
 from tinyshard.core.errors import DtypeError, MeshError, ShardingError
@@ -23,7 +24,7 @@ from tinyshard.sharding import NamedSharding, P, PartitionSpec, Sharding
 from tinyshard.sharding.mesh import Mesh, current_mesh
 from tinyshard.sharding.named import spec_of
 from tinyshard.sharding.prefix import check_entries, spread, spread_over_arguments
-from tinyshard.transforms.mapped_function import OverDevices, Split, region_of
+from tinyshard.transforms.mapped_function import OverDevices, Split, region_of, types_of
 
 
 class ShardMapped(OverDevices):
@@ -50,6 +51,9 @@ class ShardMapped(OverDevices):
     def _check(self, region: ManualRegion) -> None:
         if self._check_vma:
             check_specs(region, self._name)
+
+    def _types(self, split: Split) -> VaryingTypes | None:
+        return types_of(split) if self._check_vma else None
 
     def _split(self, bound: Bound) -> Split:
         mesh = self._mesh or current_mesh()
@@ -170,9 +174,14 @@ def shard_map(
         out_specs: likewise how the results of all devices form the whole; along axes that it does not name, the value
             of one device stands for all.
         axis_names: all names of the mesh, or none, which means all.
-        check_vma: refuse a result that may differ along an axis that its spec leaves out, as far as the traced ops
-            tell: it depends on an argument cut along the axis, or on axis_index, and no collective over the axis makes
-            it the same again. `ts.config.update("check_replicated", True)` lets the devices compare the values.
+        check_vma: give each value inside a type that says along which axes it may differ between devices. It depends on
+            an argument cut along the axis, or on axis_index, and no psum, pmean, pmax, pmin or
+            `all_gather(to="invarying")` over the axis makes it the same again. A result that varies along an axis that
+            its spec leaves out is refused, and so are a loop's carry and a cond's branches that change the axes. Where
+            an op takes a value that varies and one that does not, the latter is marked by `pcast`, whose gradient is a
+            psum: the gradient by a value that all devices share, taken inside too, is the sum over all of them. With
+            False a gradient inside is each device's own, psum transposes to psum, and what out_specs promise is
+            believed; `ts.config.update("check_replicated", True)` lets the devices compare the values.
         others: none; an argument that JAX has is refused with what to write in its place.
 
     Returns:
@@ -180,15 +189,18 @@ def shard_map(
 
     Raises:
         ShardingError: specs that do not fit the arguments or the results; along Explicit axes, other specs than the
-            arguments have; or with check_vma a result as above.
+            arguments have; or with check_vma what varies otherwise than it has to, as above.
         DtypeError: no in_specs, or an argument that shard_map does not have.
         MeshError: no mesh; or axis_names are not those of the mesh.
 
     Communication: arguments are brought to in_specs; then the function's collectives.
 
-    In JAX: check_vma is True by default; it also types the values inside, and changes gradients: here psum transposes
-    to psum, as there with check_vma=False. axis_names may be a part of the mesh's. Arguments laid out otherwise are
-    moved along Auto axes, and are an error along Explicit ones, which jax.make_mesh makes.
+    In JAX: check_vma is True by default. Here it is False: with True the gradient that a device takes by what all share
+    is already summed, so that code which sums or averages it, as the lessons do, computes something else. axis_names
+    may be a part of the mesh's. Arguments laid out otherwise are moved along Auto axes, and are an error along Explicit
+    ones, which jax.make_mesh makes. With check_vma=True the result of a cond whose predicate varies does so here, and
+    not there; a psum over axes of which the operand varies along some, and a pcast of what varies already, are errors
+    there.
 
     Example:
         >>> import torch
