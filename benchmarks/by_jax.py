@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYER, LAYER_SHAPES, LAYERS
+from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYER, LAYER_SHAPES, LAYERS, TRAININGS
 
 os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES}"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -19,6 +19,7 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from benchmarks import jax_training, transformer
 from benchmarks.serve import Generator, serve, timed
 
 N = DEVICES
@@ -266,6 +267,18 @@ def layer() -> Generator:
     yield from _steps(_layer_step, placed, jax.device_put(x, NamedSharding(mesh, P("i"))), wanted)
 
 
+def trained(plan: str) -> Generator:
+    """Steps of a transformer's training, of which the first is traced and compiled."""
+    training = jax_training.Training(plan)
+    for number in itertools.count():
+        data = jax.device_put(transformer.tokens(number).astype(np.int32), training.data)
+        arguments = jax.block_until_ready((training.params, training.state, data))
+        seconds, results = timed(lambda arguments=arguments: jax.block_until_ready(training.step(*arguments)))
+        loss, training.params, training.state = results
+        transformer.check(number, loss.item())
+        yield seconds
+
+
 CASES: dict[str, Callable[[], Generator]] = {
     **{f.__name__: f for f in (eager, eager_500, jit, device_put, device_get, reshard, sin, vmap_dot)},
     **{name: partial(collective, *of) for name, of in COLLECTIVES.items()},
@@ -276,6 +289,7 @@ CASES: dict[str, Callable[[], Generator]] = {
     "layer": layer,
     "step_8x1": partial(training, "8x1"),
     "step_4x2": partial(training, "4x2"),
+    **{name: partial(trained, plan) for name, plan in TRAININGS.items()},
 }
 
 if __name__ == "__main__":

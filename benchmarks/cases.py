@@ -18,6 +18,9 @@ LAYER_SHAPES = {
     "down": (4 * _WIDTH, _WIDTH),
 }
 
+# a transformer's training, `benchmarks.transformer`: name of a case -> plan
+TRAININGS = {"train_dp": "dp", "train_fsdp": "fsdp", "train_tp": "tp", "train_dp_tp": "dp x tp"}
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -28,12 +31,14 @@ class Case:
         what: what a reader sees.
         to_jax: the most that tinyshard may take, as a ratio to JAX.
         to_gloo: likewise to raw gloo; None where gloo has no such thing.
+        first_of: the case whose first call, in a fresh process, is measured, with what it traces and compiles.
     """
 
     name: str
     what: str
     to_jax: float | None = None
     to_gloo: float | None = None
+    first_of: str | None = None
 
 
 CASES = [
@@ -61,6 +66,14 @@ CASES = [
     Case("step_8x1", "gradient step, 8-way data parallel", 0.75),
     Case("step_4x2", "gradient step, 4x2", 0.85),
     Case("layer", "gradient step of a transformer layer, 8-way"),
+    *(
+        case
+        for name, plan in TRAININGS.items()
+        for case in (
+            Case(f"{name}_first", f"a training's first step, {plan.upper()}", 1.5, first_of=name),
+            Case(name, f"a training's later steps, {plan.upper()}", 1.6),
+        )
+    ),
     Case("again", "ts.init() again, to a first result"),
 ]
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 import tinyshard as ts
-from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYER, LAYER_SHAPES, LAYERS
+from benchmarks import transformer
+from benchmarks.cases import BATCH, COLLECTIVES, DEVICES, LAYER, LAYER_SHAPES, LAYERS, TRAININGS
 from benchmarks.network import LAYOUTS, step
 from benchmarks.serve import Generator, serve, timed
 from tinyshard.core.program import Builder, Value
@@ -239,6 +240,22 @@ def layer() -> Generator:
     yield from _steps(_layer_step, placed, ts.device_put(x, place), wanted)
 
 
+def trained(plan: str) -> Generator:
+    """Steps of a transformer's training, of which the first is traced and compiled."""
+    os.environ["TINYSHARD_TESTS"] = "whole"  # the sizes of tests.training are those of benchmarks.transformer then
+    from tests.training import Training
+
+    training = Training(plan, params={name: torch.from_numpy(p) for name, p in transformer.parameters().items()})
+    place = ts.NamedSharding(training.mesh, training.plan.data)
+    for number in itertools.count():
+        data = ts.device_put(torch.from_numpy(transformer.tokens(number)), place)
+        arguments = ts.block_until_ready((training.params, training.state, data))
+        seconds, results = timed(lambda arguments=arguments: ts.block_until_ready(training.step(*arguments)))
+        loss, training.params, training.state = results
+        transformer.check(number, loss.item())
+        yield seconds
+
+
 def again() -> Generator:
     """Devices afresh, as after a death."""
 
@@ -261,6 +278,7 @@ CASES: dict[str, Callable[[], Generator]] = {
     "layer": layer,
     "step_8x1": partial(training, "8x1"),
     "step_4x2": partial(training, "4x2"),
+    **{name: partial(trained, plan) for name, plan in TRAININGS.items()},
 }
 if hasattr(ts, "random"):
     CASES.update(uniform=partial(drawn, "uniform"), normal=partial(drawn, "normal"))

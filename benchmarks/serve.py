@@ -43,7 +43,7 @@ def serve(cases: dict[str, Callable[[], Generator]]) -> None:
             if word == "prepare":
                 running = cases[rest[0]]() if rest[0] in cases else None
                 if running is not None:
-                    next(running)  # warms up: compiles, plans, touches memory
+                    answer["seconds"] = next(running)  # warms up: compiles, plans, touches memory
                 answer["known"] = running is not None
             elif word == "sample":
                 assert running is not None

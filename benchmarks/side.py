@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ class Side:
         module: what it runs.
         path: a folder whose packages it takes first.
         environment: variables that it gets beside this process's own.
+
+    Attributes:
+        fresh: makes another Side like it.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class Side:
     ) -> None:
         self.name = name
         self.python = python
+        self.fresh = partial(Side, name, python, *args, module=module, path=path, environment=environment)
         self.process = subprocess.Popen(
             [python, "-m", module, *args],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 import tinyshard as ts
+from benchmarks.transformer import EXAMPLES, HEADS, LENGTH, MEGATRON, WIDTH
 from course.transformer import Transformer, batch, cross_entropy
 from tests.extent import examples
 
-WIDTH, HEADS, DEPTH, LENGTH = 128, 4, examples(2, 4), 64
-MICRO_BATCHES, EXAMPLES = examples(2, 4), 8  # micro-batches a step, and examples in each
+DEPTH = MICRO_BATCHES = examples(2, 4)
 MAX_NORM, PEAK, WARM_UP, STEPS = 1.0, 3e-3, 5, 50  # STEPS: after which the rate is at its lowest
 OPTIONS = {"betas": (0.9, 0.95), "weight_decay": 0.1}
 
@@ -229,17 +229,13 @@ class Plan:
 
 
 ROWS = P("d")
-MEGATRON = {
-    **{f"layers.*.{name}.weight": P("m") for name in ("q", "k", "v", "up")},
-    **{f"layers.*.{name}.bias": P("m") for name in ("q", "k", "v", "up")},
-    **{f"layers.*.{name}.weight": P(None, "m") for name in ("o", "down")},
-}
+TENSORS = {pattern: P(*spec) for pattern, spec in MEGATRON.items()}
 PLANS = {
     "dp": Plan({"d": 8}, P(None, "d")),
     "zero-1": Plan({"d": 8}, P(None, "d"), state={"*": ROWS}),
     "fsdp": Plan({"d": 8}, P(None, "d"), {"*": ROWS}),
-    "tp": Plan({"m": 4}, P(), MEGATRON),
-    "dp x tp": Plan({"d": 2, "m": 4}, P(None, "d"), MEGATRON),
+    "tp": Plan({"m": 4}, P(), TENSORS),
+    "dp x tp": Plan({"d": 2, "m": 4}, P(None, "d"), TENSORS),
     "1f1b": Plan({"d": 8 // DEPTH, "s": DEPTH}, P(None, "d"), {"layers.*": P("s")}, gradients=pipelined, begin=stacked),
 }
 
@@ -250,12 +246,13 @@ class Training:
     Args:
         plan: of PLANS.
         folder: of a training under any plan that has the same parameters, which goes on here; None: a new one.
+        params: what a new one begins with; None: the parameters of `network`.
     """
 
-    def __init__(self, plan: str, folder: Path | None = None) -> None:
+    def __init__(self, plan: str, folder: Path | None = None, params: Params | None = None) -> None:
         self.plan = PLANS[plan]
         self.mesh = self.plan.mesh()
-        params = self.plan.begin(network()[1])
+        params = self.plan.begin(params or network()[1])
         self.places = ts.shardings(params, self.plan.params, self.mesh)
         of_state = self.places if self.plan.state is None else ts.shardings(params, self.plan.state, self.mesh)
         self.params = ts.device_put(params, self.places)
