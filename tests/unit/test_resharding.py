@@ -20,6 +20,7 @@ from tinyshard.arrays.transfer import move_program
 from tinyshard.core.collectives import COLLECTIVES, group_positions, local_slice, reduce_stack
 from tinyshard.core.layout import Layout, coarsest
 from tinyshard.core.program import Builder, Program
+from tinyshard.core.types import ShapedType
 from tinyshard.partition import partitioner
 from tinyshard.partition.reshard import ShardedVar, reduce_partial, reshard
 from tinyshard.runtime.controller.refs import Wanted
@@ -310,3 +311,28 @@ def test_parts_of_a_sum_do_not_change_places_where_only_some_axes_are_combined(l
         places = {device: tuple(slice(0, n) for n in shape)}
         (got,) = runtime.gather([Wanted(buffer, places, tuple(shape), torch.float32)])
         assert torch.equal(got, expected[index]), device
+
+
+@pytest.mark.parametrize(
+    "view",
+    [lambda w: w.t(), lambda w: w.permute(1, 0).transpose(0, 1), lambda w: w.t().permute(1, 0).mT],
+    ids=["a transpose", "a transpose of a permutation", "a chain of three"],
+)
+def test_a_matrix_and_a_view_of_its_dims_in_another_order_share_an_exchange(view: Any) -> None:
+    mesh = ts.make_mesh((8,), ("d",))
+    whole = ts.NamedSharding(mesh, ts.P())
+    w = torch.arange(48.0).reshape(8, 6)
+    x = ts.device_put(w, ts.NamedSharding(mesh, ts.P("d")))
+    both = ts.jit(lambda w: (w, view(w)), out_shardings=(whole, whole))
+    assert [(each.kind, each.count) for each in both.lower(x).compile().cost_analysis().traffic] == [("all_gather", 1)]
+    first, second = both(x)
+    assert torch.equal(ts.device_get(first), w)
+    assert torch.equal(ts.device_get(second), view(w))
+
+
+def test_a_part_of_a_tensor_is_no_view_of_its_dims_in_another_order() -> None:
+    builder = Builder(tuple(range(4)), (4,))
+    w = ShardedVar(builder.input(ShapedType((2, 6), F32)), (8, 6), F32, ((0,), ()))
+    (part,) = partitioner.apply(builder, torch.ops.aten.slice.Tensor, (w, 1, 0, 3), {})
+    program = builder.finish([reshard(builder, part, ((), ())).number])
+    assert steps(program) == ["aten.slice.Tensor", "all_gather"]

@@ -73,11 +73,11 @@ def fsdp_counts(training: Training) -> dict[str, int]:
     """What each micro-batch has, and the norm of the gradients.
 
     A layer has 16 parameters. Forwards all are gathered. The gradient gathers what it computes again needs, all but
-    `down` (14), and the matrices for the gradients of their inputs: the six again. The head's once more, too.
+    `down` (14), and that for the gradient of its input. A matrix and its transpose share what is gathered.
     """
     params = len(training.params)
     return {
-        "all_gather": MICRO_BATCHES * (params + DEPTH * (14 + 6) + 1),
+        "all_gather": MICRO_BATCHES * (params + DEPTH * (14 + 1)),
         "reduce_scatter": MICRO_BATCHES * params,
         "all_reduce": MICRO_BATCHES * 2 + params,  # the loss and its count of targets; the norm
     }

@@ -169,6 +169,7 @@ class Builder:
         free: inputs that are not on the devices yet: the first op that takes one says how it should be put there.
         wanted: for each free input that has been taken, the axes that should cut each dim.
         copies: values that were already brought to another layout, so that two ops share one exchange.
+        reordered: values that show the dims of another value in another order: how, a `partition.reshard.Reordered`.
         reasons: why a step gathers an operand, by its position among the steps.
         foreign: ops that workers may not know, with the user's line of the first step of each.
         lines: for each step what `where` was.
@@ -185,6 +186,7 @@ class Builder:
     free: set[int] = field(default_factory=set)
     wanted: dict[int, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     copies: dict[Any, Any] = field(default_factory=dict)
+    reordered: dict[int, Any] = field(default_factory=dict)
     reasons: dict[int, Reason] = field(default_factory=dict)
     foreign: dict[str, Any] = field(default_factory=dict)
     lines: list[Any] = field(default_factory=list)

@@ -21,7 +21,7 @@ from tinyshard.partition.cat_split import joined
 from tinyshard.partition.decompositions import Function, always, where_cut
 from tinyshard.partition.op_table import AS_RESHAPE
 from tinyshard.partition.plan import as_replicated, local_types, plan
-from tinyshard.partition.reshard import Dims, ShardedVar, noted, reshard
+from tinyshard.partition.reshard import Dims, ShardedVar, note_reordered, noted, reshard
 from tinyshard.partition.rules.call import is_tensor
 from tinyshard.partition.shape_inference import UnknownShape, check_takes
 from tinyshard.partition.strides import needs_contiguous
@@ -71,6 +71,9 @@ def apply(builder: Builder, op: Any, args: tuple[Any, ...], kwargs: dict[str, An
     local_args, local_kwargs = tree_unflatten(leaves, form)
     local = local_types(planned.results, builder.axes)
     slots = emitted(builder, planned.op, tuple(local_args), local_kwargs, local)
+    if planned.order is not None:
+        operand = replace(wanted[0], number=leaves[0].number)
+        note_reordered(builder, planned.op, tuple(local_args[1:]), planned.order, operand, slots[0])
     return [
         None if result is None else noted(builder, replace(result, number=number))
         for result, number in zip(planned.results, slots, strict=True)

@@ -51,6 +51,7 @@ class Plan:
             being its position among the operands.
         results: the layout of each flat result, number 0; None for a result that is None.
         why: for each operand why it is gathered, if it is.
+        order: of a view that gives the dims of its operand another order, these dims in that order; else None.
     """
 
     op: Any
@@ -58,6 +59,7 @@ class Plan:
     kwargs: dict[str, Any]
     results: tuple[ShardedVar | None, ...]
     why: tuple[str, ...]
+    order: tuple[int, ...] | None = None
 
 
 @lifecycle.at_start
@@ -111,9 +113,24 @@ def _plan(op: Any, leaves: tuple[Any, ...], key: Any, form: TreeSpec, axes: Axes
     wanted, results = iter(chosen.operands), iter(chosen.results)
     args, kwargs = tree_unflatten([next(wanted) if isinstance(x, ShardedVar) else x for x in leaves], form)
     parts = {f: math.prod(axes[a] for a in cut) for f, cut in chosen.cut.items()}
+    order = _order(op, rule, operands[0], whole[0]) if op.is_view and not kwargs else None
     op, args, kwargs = on_shards(op, rule, args, kwargs, parts)
     why = [_why_gathered(rule, *each) for each in zip(rule.operands, operands, chosen.operands, strict=True)]
-    return Plan(op, args, kwargs, tuple(None if r is None else next(results) for r in whole), tuple(why))
+    return Plan(op, args, kwargs, tuple(None if r is None else next(results) for r in whole), tuple(why), order)
+
+
+def _order(op: Any, rule: Rule, operand: ShardedVar, result: ShapedType | None) -> tuple[int, ...] | None:
+    """Of a view the dims of its operand in the order that they have in its result, if that is all that it changes."""
+    is_alone = len(rule.operands) == len(rule.results) == 1 and rule.passes == "moved"
+    if not is_alone or rule.arguments or result is None or result.dtype != operand.dtype:
+        return None
+    before = [dim or (n,) for dim, n in zip(rule.operands[0], operand.shape, strict=True)]  # of size 1 it has no factor
+    after = [dim or (n,) for dim, n in zip(rule.results[0], result.shape, strict=True)]
+    order: list[int] = []
+    for dim in after:
+        order += [d for d, other in enumerate(before) if other == dim and d not in order][:1]
+    shape = tuple(operand.shape[d] for d in order)
+    return tuple(order) if len(order) == len(before) and shape == result.shape else None
 
 
 def clear_plans() -> None:

@@ -12,6 +12,9 @@ A way is a chain of steps, each from one layout to a neighbouring one:
 `_way` is a search for the shortest path over these layouts (A*): a step costs what `nbytes_sent` says, no way sends
 less than what a device misses of its new block, and the fewest steps win among equals. It starts from every layout that
 the value already has in the program: what was gathered or combined for one op is at hand for the next.
+
+What shows the dims of another value in another order, as `w.t()`, is brought nowhere itself: the other value is, and is
+shown again. So `w` and `w.t()` share what is gathered.
 """
 
 from __future__ import annotations
@@ -69,6 +72,55 @@ def noted(builder: Builder, x: ShardedVar) -> ShardedVar:
     return x
 
 
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """How a value of the program shows the dims of another one in another order.
+
+    Attributes:
+        root: the other value, which is not such a view.
+        ops: those that lead from it to the view: each with its arguments after the first, and with the dims of its
+            operand that those of its result are.
+    """
+
+    root: ShardedVar
+    ops: tuple[tuple[Any, tuple[Any, ...], tuple[int, ...]], ...]
+
+    def of_root(self, dims: Dims) -> Dims:
+        """How the root is cut where the view is cut so."""
+        for _, _, order in reversed(self.ops):
+            cut = dict(zip(order, dims, strict=True))
+            dims = tuple(cut[d] for d in range(len(order)))
+        return dims
+
+    def shown(self, builder: Builder, root: int) -> int:
+        """Emit the ops again, on the root in another layout; returns the number of the view."""
+        number = root
+        for op, args, order in self.ops:
+            type_ = builder.metas[number]
+            assert type_ is not None, "a view's root has a known shape"
+            result = replace(type_, shape=tuple(type_.shape[d] for d in order))
+            key = "shown", number, op, args
+            if key not in builder.copies:
+                builder.copies[key] = builder.emit(str(op), (Value(number), *args), {}, [result])
+            (number,) = builder.copies[key]
+        return number
+
+
+def note_reordered(
+    builder: Builder, op: Any, args: tuple[Any, ...], order: tuple[int, ...], operand: ShardedVar, result: int
+) -> None:
+    """Note that a result shows the operand's dims in another order.
+
+    Args:
+        args: of the op, after the first.
+        order: the dims of the operand that those of the result are.
+        operand: as it is in the program.
+        result: its number.
+    """
+    before = builder.reordered.get(operand.number, Reordered(operand, ()))
+    builder.reordered[result] = replace(before, ops=(*before.ops, (op, args, order)))
+
+
 def collective(builder: Builder, name: str, x: int, axes: Axes, **params: Any) -> int:
     """Emit one collective over `axes` of the program; returns the number of its result."""
     before = builder.metas[x]
@@ -100,15 +152,28 @@ def reshard(builder: Builder, x: ShardedVar, dims: Dims, partial: Partial = ()) 
     partial = tuple(p for p in x.partial if p in partial)
     if (x.dims, x.partial) == (dims, partial):
         return x
-    known_layouts: dict[Placed, int] = builder.once(("at hand", x.number), dict)
-    known_layouts.setdefault((x.dims, x.partial), x.number)
-    for step in _way(x.shape, x.dtype, tuple(known_layouts), (dims, partial), builder.axes)[1]:
+    known_layouts = _at_hand(builder, x)
+    nbytes, way = _way(x.shape, x.dtype, tuple(known_layouts), (dims, partial), builder.axes)
+    view = builder.reordered.get(x.number)
+    if view is not None and nbytes and partial == () and view.root.partial == x.partial:
+        root, there = view.root, view.of_root(dims)
+        if _way(root.shape, root.dtype, tuple(_at_hand(builder, root)), (there, ()), builder.axes)[0] <= nbytes:
+            number = view.shown(builder, reshard(builder, root, there).number)
+            return replace(x, number=number, dims=dims, partial=())
+    for step in way:
         if step.result not in known_layouts:
             number = collective(builder, step.name, known_layouts[step.taken], step.axes, **step.params(builder.axes))
             known_layouts[step.result] = number
             builder.cuts[number] = step.result
             builder.copies["at hand", number] = known_layouts
     return replace(x, number=known_layouts[dims, partial], dims=dims, partial=partial)
+
+
+def _at_hand(builder: Builder, x: ShardedVar) -> dict[Placed, int]:
+    """The layouts that a value has in the program so far, each with the number of a value."""
+    known_layouts: dict[Placed, int] = builder.once(("at hand", x.number), dict)
+    known_layouts.setdefault((x.dims, x.partial), x.number)
+    return known_layouts
 
 
 def bytes_between(have: ShardedVar, want: ShardedVar, axes: Axes) -> int:
