@@ -61,11 +61,12 @@ def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
     places = [(i, a.number) for i, a in enumerate(named) if isinstance(a, Value)]
     own = find_op(op)
     wanted = own(*args)
-    program = builder.finish(builder.emit(op, named, {}, [ShapedType(tuple(wanted.shape), wanted.dtype)]))
+    wanted = [wanted] if isinstance(wanted, torch.Tensor) else list(wanted)
+    program = builder.finish(builder.emit(op, named, {}, [ShapedType(tuple(x.shape), x.dtype) for x in wanted]))
     ours = make_ready(program, communicator=_NoOthers()).steps[0].call  # type: ignore[arg-type]
     assert ours is not None
-    made, is_product = ours([*tensors, None])[0], op in ("aten.mm.default", "aten.bmm.default")
-    near = 1e-2 if wanted.dtype in HALVES else 1e-4 if is_product else 0  # products add in another order
+    made, is_product = list(ours([*tensors, None])), op in ("aten.mm.default", "aten.bmm.default")
+    near = 1e-2 if wanted[0].dtype in HALVES else 1e-4 if is_product else 0  # products add in another order
     torch.testing.assert_close(made, wanted, rtol=near, atol=near)
 
     def torchs() -> object:  # a device prepares a call so
@@ -75,6 +76,16 @@ def _op(what: str, op: str, *args: Any, times: int = 1) -> Row:
         return (own(*filled),)
 
     return Row(op, what, torchs, lambda: ours([*tensors, None]), times)
+
+
+def _attended(dtype: torch.dtype) -> Row:
+    """The gradient of causal attention over 64 positions, of four heads of 32 numbers."""
+    query, key, value, gradient = torch.randn(4, 1, 4, 64, 32).to(dtype)
+    ahead = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    result, logsumexp = ahead(query, key, value, 0.0, True)
+    name = "aten._scaled_dot_product_flash_attention_for_cpu_backward.default"
+    what = f"gradient of attention, 4 × 64 × 32 of {str(dtype).removeprefix('torch.')}"
+    return _op(what, name, gradient, query, key, value, result, logsumexp, 0.0, True)
 
 
 def rows() -> list[Row]:
@@ -95,6 +106,7 @@ def rows() -> list[Row]:
         ),
         _op("mm, 128 × 128 by 128 × 128 of bfloat16", "aten.mm.default", *torch.randn(2, 128, 128).bfloat16()),
         _op("bmm, 8 × 64 × 64 by 8 × 64 × 64 of float16", "aten.bmm.default", *torch.randn(2, 8, 64, 64).half()),
+        *map(_attended, HALVES),
         _op("mm, 1024 × 128 by 128 × 10", "aten.mm.default", torch.randn(1024, 128), torch.randn(128, 10)),
         _op("where(mask, x, 0), 256 × 1024", "aten.where.self", mask, x, torch.zeros(())),
         _op("x + 1, 8 elements: 1 as a tensor, and torch.add", "aten.add.Tensor", few, 1, times=100),

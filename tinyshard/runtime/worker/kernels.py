@@ -8,7 +8,8 @@ OpenBLAS, which does. On a Zen 2 with one thread a product of 512 x 512 float32 
 
 On a processor without AVX-512 torch multiplies numbers of 16 bits one by one: a product of 256 x 256 bfloat16 takes 40
 times as long as one of float32. There the operands are converted to float32, and the result is rounded once, as it is
-in torch's own product.
+in torch's own product. The gradient of attention is computed so too, where torch's own takes up to five times as long:
+of few positions in bfloat16, of any number in float16.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ HALVES = (torch.bfloat16, torch.float16)
 _MANY_MULTIPLICATIONS = 1 << 21
 # 64 x 64 by 64 x 64: with fewer the conversions outweigh the gain
 _MANY_HALF_MULTIPLICATIONS = 1 << 18
+# positions, and the widest head: of fewer the conversions outweigh the gain, of more torch's own bfloat16 is faster
+_POSITIONS, _WIDEST_HEAD = range(16, 257), 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Kernel:
     """
 
     fits: Callable[..., bool]
-    call: Callable[..., Tensor]
+    call: Callable[..., Tensor | tuple[Tensor, ...]]
 
 
 def kernel_for(step: Eqn, metas: Sequence[ShapedType | None], op: Callable[..., Any]) -> Callable[..., Any]:
@@ -205,11 +208,31 @@ def _is_dense(x: Tensor) -> bool:
     return not x.is_neg() and ((across == 1 and down >= columns) or (down == 1 and across >= rows))
 
 
+def _is_slow_half_attention(gradient: ShapedType, query: ShapedType, *rest: Any) -> bool:
+    """Whether the gradient of attention is faster in float32."""
+    positions, width = query.shape[-2:]
+    is_few = positions in _POSITIONS and width <= _WIDEST_HEAD
+    return query.dtype in HALVES and (is_few or (query.dtype == torch.float16 and positions >= _POSITIONS.start))
+
+
+def _half_attention(op: Callable[..., tuple[Tensor, ...]], *args: Any) -> tuple[Tensor, ...]:
+    """The gradients of attention in float32, rounded to the dtype of the operands.
+
+    Args:
+        op: torch's.
+        args: the gradient, query, key, value, the result, and what is no half.
+    """
+    return tuple(x.to(args[0].dtype) for x in op(*(x.float() for x in args[:5]), *args[5:]))
+
+
 _LARGE_PRODUCT = Kernel(is_large_product, product)
 _HALF_PRODUCT = Kernel(is_slow_half_product, half_product)
 
 # the first that fits is called
 KERNELS: dict[str, tuple[Kernel, ...]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (
+        Kernel(_is_slow_half_attention, _half_attention),
+    ),
     "aten.bmm.default": (_LARGE_PRODUCT, _HALF_PRODUCT),
     "aten.ge.Scalar": (Kernel(_is_compared, partial(_compared, np.greater_equal)),),
     "aten.gt.Scalar": (Kernel(_is_compared, partial(_compared, np.greater)),),
