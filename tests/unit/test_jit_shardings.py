@@ -6,6 +6,7 @@ import torch
 import tinyshard as ts
 from tests.traces import same
 from tinyshard import P
+from tinyshard.compile import trace_cache
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -89,3 +90,14 @@ def test_a_constraint_takes_a_tree_of_shardings_and_numbers():
     made = ts.jit(lambda t: ts.lax.with_sharding_constraint(t, {"x": rows, "n": whole}))({"x": torch.ones(8), "n": 3.0})
     assert made["x"].sharding == rows
     assert made["n"].sharding == whole
+
+
+def test_a_call_on_results_of_a_call_is_planned_once(mesh, host, monkeypatch):
+    planned = []
+    compile_graph = trace_cache.compile_graph
+    monkeypatch.setattr(trace_cache, "compile_graph", lambda *args: planned.append(args) or compile_graph(*args))
+    for spec in (P(), P("a"), P(("a", "b"))):
+        place = ts.NamedSharding(mesh, spec)
+        f = ts.jit(lambda x: x * 2, out_shardings=place)
+        f(f(ts.device_put(torch.ones(8, 2), place)))
+    assert len(planned) == 3

@@ -60,7 +60,8 @@ def put_plain(value: torch.Tensor, sharding: Sharding | None, committed: bool) -
     """Put a tensor that nothing transforms where a sharding says; None stands for the host."""
     if sharding is None:
         return value._gather() if isinstance(value, Array) else value.clone()
-    layout = sharding.checked_layout(tuple(value.shape))
+    # as results have it: a call that fits this Array fits the result of another call in its place, too
+    layout = coarsest(sharding.checked_layout(tuple(value.shape)))
     if isinstance(value, Array):
         check_devices_exist(sharding, value._buffer.runtime)
         return move(value, layout, committed=committed, sharding=sharding)
