@@ -21,6 +21,7 @@ from tinyshard.arrays.array import Array, shaped_type_of
 from tinyshard.arrays.transfer import move, put_tensor
 from tinyshard.compile.donation import donated_buffers
 from tinyshard.compile.explain import explain_gathers
+from tinyshard.compile.simplify import simplified
 from tinyshard.compile.tracing import Traced
 from tinyshard.core.errors import ShardingError
 from tinyshard.core.layout import Layout, coarsest, refine, replicated
@@ -236,7 +237,7 @@ def close_program(
         return coarsest(x.layout) if isinstance(x, UnalignedVar) else layout(x.dims), ShapedType(x.shape, x.dtype)
 
     return Executable(
-        builder.finish([x.number for x in results]),
+        simplified(builder.finish([x.number for x in results])),
         tuple(layout(builder.wanted.get(x.number, x.dims)) for x in inputs),
         tuple(map(result_of, results)),
     )
