@@ -98,10 +98,9 @@ class _Simplifying:
         if self._is_shared(step):
             key = step.op, frozen((step.args, step.kwargs))
             known = self._computed.setdefault(key, step.results)
-            if known is not step.results:
-                if not self._results.intersection(step.results):
-                    self._instead.update(zip(step.results, known, strict=True))
-                    return
+            if known is not step.results and self._results.isdisjoint(step.results):
+                self._instead.update(zip(step.results, known, strict=True))
+                return
         self._makers.update(dict.fromkeys(step.results, step))
         self._written.add(step, line, reason)
 
