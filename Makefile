@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test test-all fast format lint types unit sweeps sweep workers faults doctests notebooks browser
-.PHONY: coverage mutants course-installed test-installed models-installed
+.PHONY: coverage mutants wheel course-installed test-installed models-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
@@ -30,6 +30,7 @@ help:
 	@echo 'make coverage    make test, with the lines and branches that it runs'
 	@echo 'make sweep       the sweeps whole: all samples, 10,000 random programs; more than an hour on two cores'
 	@echo 'make faults      the fault suite alone, TIMES=20 times in a row, up to the first failure'
+	@echo 'make wheel       build the wheel, install it into an empty environment, run lesson 00 there'
 	@echo 'make lint | types | unit | sweeps | workers | doctests | notebooks | browser    one step of make test, in this order'
 	@echo 'The first of them creates .venv. PYTHON=python3.12 chooses another Python (3.11 or newer).'
 
@@ -121,6 +122,12 @@ coverage: test-installed
 	$(call heading,coverage)
 	@$(BIN)/python -m coverage combine --quiet
 	@$(BIN)/python -m coverage report --ignore-errors --precision=2 --skip-covered --sort=miss
+
+# Part of `unit` in test-all; the workflow that publishes runs it alone.
+wheel: export TINYSHARD_TESTS = whole
+wheel: test-installed
+	$(call heading,the wheel in an empty environment)
+	@$(PYTEST) tests/course/test_wheel.py
 
 mutants: test-installed
 	$(call heading,mutants: deliberate faults$(comma) each noticed by a fast test)

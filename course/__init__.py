@@ -1,7 +1,7 @@
 """The workshop kit around tinyshard: the lessons, the commands that open and list them, `check` for
 exercises, `predict` and `explain` for what a learner expects of a cell.
 
-Start with `python -m course lab`, or from a fresh clone with `make lab`.
+Start with `tinyshard lab`, or from a fresh clone with `make lab`.
 """
 
 from course.checking import check

@@ -1,4 +1,4 @@
-"""The commands of the workshop kit, as in `python -m course lab`."""
+"""The commands of the workshop kit, as in `tinyshard lab`."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ COMMANDS = (LAB, LIST, PROGRESS, RESET, DOCTOR, HANDOUT, ROOM)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m course", description=__doc__, allow_abbrev=False)
+    parser = argparse.ArgumentParser(prog="tinyshard", description=__doc__, allow_abbrev=False)
     subparsers = parser.add_subparsers(dest="name", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_arguments(subparsers.add_parser(command.name, help=command.help, allow_abbrev=False))

@@ -3,19 +3,19 @@
 For hubs and machines where nobody clones the repository. Solutions and the instructor's pages stay behind.
 """
 
+import importlib.metadata
 import json
 import shutil
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from course.errors import HandoutError
-from course.lessons import find_lessons, shipped_folder
+from course.lessons import PACKAGE, find_lessons, shipped_folder
 
 __all__ = ["hand_out", "without_outputs"]
 
 # What stays behind of the package `course`: answers, the instructor's pages, and commands that need a clone.
-STAYS_BEHIND = ("solutions", "instructor", "commands", "doctor", "jupyter", "pictures", "__pycache__")
+STAYS_BEHIND = ("solutions", "instructor", "commands", "doctor", "jupyter", "pictures", "notebooks", "__pycache__")
 STAYING_FILES = ("__main__.py", "handout.py", "lab.py", "room.py")
 # The hub brings JupyterLab; the kernel's side of widgets is the lessons' need.
 OF_THE_HUB = ("jupyterlab",)
@@ -35,11 +35,10 @@ needs a copy.
 """
 
 
-def hand_out(project: Path, folder: Path) -> list[str]:
+def hand_out(folder: Path) -> list[str]:
     """Write the lessons, without outputs and without solutions, into a new folder, with what they need.
 
     Args:
-        project: The clone of the repository.
         folder: The folder to make; it may exist if it is empty.
 
     Returns:
@@ -47,9 +46,9 @@ def hand_out(project: Path, folder: Path) -> list[str]:
 
     Raises:
         HandoutError: `folder` holds something already.
-        MissingLessonsError: `project` has no lessons.
+        MissingLessonsError: there are no lessons to hand out.
     """
-    lessons = find_lessons(shipped_folder(project))
+    lessons = find_lessons(shipped_folder())
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise HandoutError(
             "the handout needs a folder of its own\n"
@@ -61,16 +60,13 @@ def hand_out(project: Path, folder: Path) -> list[str]:
     for lesson in lessons:
         text = without_outputs(lesson.path.read_text("utf-8"))
         (folder / lesson.path.name).write_text(text, "utf-8")
-    _copy_package(project / "tinyshard", folder / "tinyshard")
-    _copy_package(project / "course", folder / "course")
-    shutil.copyfile(project / "LICENSE", folder / "LICENSE")
-    needs = tomllib.loads((project / "pyproject.toml").read_text("utf-8"))["project"]
-    requirements = [*needs["dependencies"], *needs["optional-dependencies"]["course"]]
-    (folder / "requirements.txt").write_text(
-        "".join(f"{each}\n" for each in requirements if not each.startswith(OF_THE_HUB)), "utf-8"
-    )
+    _copy_package(PACKAGE.parent / "tinyshard", folder / "tinyshard")
+    _copy_package(PACKAGE, folder / "course")
+    installed = importlib.metadata.distribution("tinyshard")
+    (folder / "LICENSE").write_text(installed.read_text("licenses/LICENSE") or "", "utf-8")
+    (folder / "requirements.txt").write_text("".join(f"{each}\n" for each in _needs(installed)), "utf-8")
     listed = "\n".join(f"- {lesson.number} [{lesson.title}]({lesson.path.name})" for lesson in lessons)
-    (folder / "README.md").write_text(PAGE.format(python=needs["requires-python"], lessons=listed), "utf-8")
+    (folder / "README.md").write_text(PAGE.format(python=installed.metadata["Requires-Python"], lessons=listed), "utf-8")
     return sorted(each.name for each in folder.iterdir())
 
 
@@ -95,6 +91,18 @@ def without_outputs(text: str) -> str:
             cell["outputs"], cell["execution_count"] = [], None
     notebook["metadata"].pop("widgets", None)
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
+def _needs(installed: importlib.metadata.Distribution) -> list[str]:
+    """What the lessons import, such as "torch<2.14,>=2.13", without what the hub brings itself."""
+    from packaging.requirements import Requirement  # JupyterLab brings it
+
+    wanted = [Requirement(line) for line in installed.requires or []]
+    return [
+        f"{each.name}{each.specifier}"
+        for each in wanted
+        if (each.marker is None or each.marker.evaluate({"extra": "course"})) and each.name not in OF_THE_HUB
+    ]
 
 
 def _copy_package(source: Path, target: Path) -> None:

@@ -44,7 +44,7 @@ def lab_command(working: Path, lab_args: Sequence[str], environment: Mapping[str
             "JupyterLab is not installed\n"
             f"  got:  {sys.executable}, which has no module jupyterlab\n"
             "  rule: the lessons need the extra `course`\n"
-            "  try:  make lab, or: pip install -e '.[course]'"
+            "  try:  pip install 'tinyshard[course]', or make lab in a clone"
         )
     command = [sys.executable, "-m", "jupyterlab", f"--ServerApp.root_dir={working}", *OFFLINE]
     if hasattr(os, "geteuid") and os.geteuid() == 0:

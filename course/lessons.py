@@ -22,7 +22,9 @@ from course.errors import MissingLessonsError, UnknownLessonError
 
 __all__ = ["Lesson", "find_lesson", "find_lessons", "put_back", "refresh", "shipped_folder", "working_folder"]
 
-PROJECT_ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = Path(__file__).resolve().parent
+# The folder that holds `notebooks`: the package itself where a wheel was installed, the repository in a clone of it.
+HOME = PACKAGE if (PACKAGE / "notebooks").is_dir() else PACKAGE.parent
 # In the working copy: for each file, the hash of the version that it was copied from. Same hash = not edited.
 MANIFEST = ".shipped.json"
 BESIDE = re.compile(r" \((?:new|mine)(?: \d+)?\)\.ipynb$")
@@ -37,26 +39,37 @@ class Lesson:
     path: Path
 
 
-def shipped_folder(project_root: Path = PROJECT_ROOT) -> Path:
+def shipped_folder(home: Path = HOME) -> Path:
     """The folder of the lessons as they are shipped.
 
     Raises:
-        MissingLessonsError: `project_root` has no lessons.
+        MissingLessonsError: `home` has no lessons.
     """
-    folder = project_root / "notebooks"
+    folder = home / "notebooks"
     if not any(folder.glob("*.ipynb")):
         raise MissingLessonsError(
             "the lessons are not here\n"
             f"  got:  no notebook in {folder}\n"
-            "  rule: lessons come with a clone of the repository, not with the installed package\n"
-            "  try:  clone tinyshard and run `make lab` in the clone"
+            "  rule: lessons come with a wheel of tinyshard, and with a clone of its repository\n"
+            "  try:  pip install --force-reinstall --no-deps tinyshard"
         )
     return folder
 
 
-def working_folder(project_root: Path = PROJECT_ROOT) -> Path:
-    """The folder of the learner's working copy; it need not exist yet."""
-    return project_root / "my-lessons"
+def working_folder(named: str | None = None, home: Path = HOME) -> Path:
+    """The folder of the learner's working copy; it need not exist yet.
+
+    Args:
+        named: The folder that the learner named; None: the present folder if it is a working copy, else `my-lessons`
+            in the clone, or in the present folder where tinyshard was installed without one.
+        home: The folder that holds `notebooks`.
+    """
+    if named is not None:
+        return Path(named).expanduser().resolve()
+    here = Path.cwd()
+    if (here / MANIFEST).exists():
+        return here
+    return (here if home == PACKAGE else home) / "my-lessons"
 
 
 def find_lessons(folder: Path) -> list[Lesson]:
@@ -94,7 +107,7 @@ def put_back(lesson: Lesson, working: Path) -> list[str]:
     Returns:
         One line for the learner about each thing that was done.
     """
-    working.mkdir(exist_ok=True)
+    working.mkdir(parents=True, exist_ok=True)
     known = _read_manifest(working)
     name = lesson.path.name
     now = _hash(lesson.path)
@@ -121,7 +134,7 @@ def refresh(shipped: Path, working: Path) -> list[str]:
     Returns:
         One line for the learner about each file that was written; none where all was up to date.
     """
-    working.mkdir(exist_ok=True)
+    working.mkdir(parents=True, exist_ok=True)
     known = _read_manifest(working)
     lines = []
     lessons = find_lessons(shipped)

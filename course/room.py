@@ -30,7 +30,7 @@ def choices_in(folder: Path) -> dict[str, Counter[str]]:
             "there is no room to look at\n"
             f"  got:  {folder}, which is no folder\n"
             "  rule: the folder that TINYSHARD_ROOM names for all, or one that holds collected working folders\n"
-            "  try:  make it, and tell everybody: python -m course lab --room FOLDER"
+            "  try:  make it, and tell everybody: tinyshard lab --room FOLDER"
         )
     learners = {}
     for path in [*sorted(folder.glob("[!.]*.json")), *sorted(folder.glob(f"*/{PREDICTED}"))]:

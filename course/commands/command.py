@@ -4,20 +4,25 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["Command"]
+__all__ = ["Command", "add_folder"]
 
 
 def _no_arguments(parser: argparse.ArgumentParser) -> None:
     pass
 
 
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Declare `--folder`: where the learner's working copy is."""
+    parser.add_argument("--folder", help="the folder of your own copy of the lessons; else ./my-lessons")
+
+
 @dataclass(frozen=True)
 class Command:
-    """One command of `python -m course`.
+    """One command of `tinyshard`.
 
     Args:
         name: The word on the command line.
-        help: One line for `python -m course --help`.
+        help: One line for `tinyshard --help`.
         run: Does it with the parsed arguments, and returns the exit status.
         add_arguments: Declares its own arguments on the parser that it is given.
         hands_on: Whether arguments that nobody knows are its own, as `others`; elsewhere they are an error.

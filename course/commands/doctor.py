@@ -1,4 +1,4 @@
-"""`python -m course doctor`: can the lessons run here, and if not, what is to be done?"""
+"""`tinyshard doctor`: can the lessons run here, and if not, what is to be done?"""
 
 import argparse
 

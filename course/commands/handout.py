@@ -1,11 +1,10 @@
-"""`python -m course handout FOLDER`: the lessons for other hubs, without outputs and without solutions."""
+"""`tinyshard handout FOLDER`: the lessons for other hubs, without outputs and without solutions."""
 
 import argparse
 from pathlib import Path
 
 from course.commands.command import Command
 from course.handout import hand_out
-from course.lessons import PROJECT_ROOT
 
 __all__ = ["HANDOUT"]
 
@@ -18,7 +17,7 @@ def write_handout(arguments: argparse.Namespace) -> int:
         MissingLessonsError: there are no lessons to hand out.
     """
     folder = Path(arguments.folder)
-    for name in hand_out(PROJECT_ROOT, folder):
+    for name in hand_out(folder):
         print(folder / name)
     return 0
 

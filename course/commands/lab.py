@@ -1,10 +1,10 @@
-"""`python -m course lab`: JupyterLab on the learner's working copy."""
+"""`tinyshard lab`: JupyterLab on the learner's working copy."""
 
 import argparse
 import os
 from pathlib import Path
 
-from course.commands.command import Command
+from course.commands.command import Command, add_folder
 from course.lab import lab_command, offer_settings
 from course.lessons import refresh, shipped_folder, working_folder
 from course.sharing import ROOM
@@ -21,7 +21,7 @@ def open_lab(arguments: argparse.Namespace) -> int:
         MissingLessonsError: there is no folder of lessons to copy.
         MissingLabError: JupyterLab is not installed.
     """
-    working = working_folder()
+    working = working_folder(arguments.folder)
     command = lab_command(working, arguments.others)
     for line in refresh(shipped_folder(), working):
         print(line)
@@ -34,6 +34,7 @@ def open_lab(arguments: argparse.Namespace) -> int:
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_folder(parser)
     parser.add_argument("--room", metavar="FOLDER", help="share predictions, without a name, in a folder for all")
 
 

@@ -1,4 +1,4 @@
-"""`python -m course list`: which lessons there are."""
+"""`tinyshard list`: which lessons there are."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""`python -m course progress`: which exercises the learner has passed, and which comes next."""
+"""`tinyshard progress`: which exercises the learner has passed, and which comes next."""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from course.commands.command import Command
+from course.commands.command import Command, add_folder
 from course.lessons import find_lessons, shipped_folder, working_folder
 from course.progress import Record, read_progress
 
@@ -19,7 +19,7 @@ def show_progress(arguments: argparse.Namespace) -> int:
     """Print a line for each lesson, from what the checks of exercises wrote down in the working copy."""
     lessons = find_lessons(shipped_folder())
     exercises = {f"{each.number}  {each.title}": exercises_of(each.path) for each in lessons}
-    print(*progress_lines(exercises, read_progress(working_folder())), sep="\n")
+    print(*progress_lines(exercises, read_progress(working_folder(arguments.folder))), sep="\n")
     return 0
 
 
@@ -67,4 +67,4 @@ def _next(still: list[str], known: Mapping[str, Record]) -> str:
     return f" Next: {still[0]}" + (f", tried {tried} time{'' if tried == 1 else 's'}." if tried else ".")
 
 
-PROGRESS = Command("progress", "show which exercises are passed", show_progress)
+PROGRESS = Command("progress", "show which exercises are passed", show_progress, add_folder)

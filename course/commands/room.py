@@ -1,4 +1,4 @@
-"""`python -m course room FOLDER`: what the room has predicted, on the teacher's screen."""
+"""`tinyshard room FOLDER`: what the room has predicted, on the teacher's screen."""
 
 import argparse
 import time

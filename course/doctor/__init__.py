@@ -1,1 +1,1 @@
-"""What `python -m course doctor` looks at: the machine, and the software on it; each look is a function of its own."""
+"""What `tinyshard doctor` looks at: the machine, and the software on it; each look is a function of its own."""

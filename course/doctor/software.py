@@ -22,7 +22,7 @@ __all__ = [
     "widget_manager",
 ]
 
-INSTALL = "make lab installs it; or: pip install -e '.[course]'"
+INSTALL = "pip install 'tinyshard[course]', or make lab in a clone"
 # a requirement of torch, and not of a package whose name begins so
 NAMES_TORCH = re.compile(r"torch(?![\w.-])")
 # A machine that is busy with its first start needs a while; the lessons' own patience is longer.

@@ -1,4 +1,4 @@
-"""JupyterLab as `python -m course lab` starts it, on a temporary working copy, with settings of nobody."""
+"""JupyterLab as `tinyshard lab` starts it, on a temporary working copy, with settings of nobody."""
 
 import json
 import os

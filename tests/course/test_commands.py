@@ -45,14 +45,14 @@ def test_in_a_codespace_jupyterlab_answers_its_own_pages_and_no_others() -> None
 
 def test_without_jupyterlab_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(course.lab.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingLabError, match=r"pip install -e '\.\[course\]'"):
+    with pytest.raises(MissingLabError, match=r"pip install 'tinyshard\[course\]'"):
         lab_command(Path("/lessons"), [])
 
 
 def test_lab_hands_options_on_and_becomes_jupyterlab(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     started = []
     monkeypatch.setattr(course.commands.lab, "shipped_folder", lambda: tmp_path)
-    monkeypatch.setattr(course.commands.lab, "working_folder", lambda: tmp_path / "my-lessons")
+    monkeypatch.setattr(course.commands.lab, "working_folder", lambda named: tmp_path / "my-lessons")
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
     monkeypatch.setattr("os.execv", lambda program, words: started.append((program, words)))
     course.__main__.main(["lab", "--no-browser", "--port=8900", "--debug"])

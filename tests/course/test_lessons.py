@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from course.errors import MissingLessonsError, UnknownLessonError
-from course.lessons import find_lesson, find_lessons, put_back, refresh, shipped_folder, working_folder
+from course.lessons import PACKAGE, find_lesson, find_lessons, put_back, refresh, shipped_folder, working_folder
 from course.progress import Record, note, read_progress
 
 NAME = "01-when-is-the-result-there.ipynb"
@@ -31,7 +31,7 @@ def shipped(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def working(tmp_path: Path) -> Path:
-    return working_folder(tmp_path)
+    return working_folder(home=tmp_path)
 
 
 def test_a_missing_lesson_is_copied_and_said_once(shipped: Path, working: Path) -> None:
@@ -196,9 +196,28 @@ def test_lessons_come_in_order_with_the_heading_or_else_the_file_name_as_title(s
     ]
 
 
-def test_without_the_lessons_the_error_says_to_clone(tmp_path: Path) -> None:
-    with pytest.raises(MissingLessonsError, match="clone tinyshard and run `make lab`"):
+def test_without_the_lessons_the_error_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(MissingLessonsError, match="pip install --force-reinstall"):
         shipped_folder(tmp_path)
+
+
+def test_a_clone_has_its_own_working_copy_and_an_installation_the_present_folders(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clone, here = tmp_path / "clone", tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    assert working_folder(home=clone) == clone / "my-lessons"
+    assert working_folder(home=PACKAGE) == here / "my-lessons"
+    assert working_folder("chosen", clone) == here / "chosen"
+
+
+def test_within_a_working_copy_that_one_is_meant(
+    monkeypatch: pytest.MonkeyPatch, shipped: Path, working: Path, tmp_path: Path
+) -> None:
+    refresh(shipped, working)
+    monkeypatch.chdir(working)
+    assert working_folder(home=PACKAGE) == working_folder(home=tmp_path / "clone") == working
 
 
 def test_a_lesson_that_is_put_back_keeps_the_edited_one_beside_it(shipped: Path, working: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m course progress`: what is passed, tried and still to do."""
+"""`tinyshard progress`: what is passed, tried and still to do."""
 
 import argparse
 import json
@@ -63,6 +63,6 @@ def test_what_checks_wrote_down_in_the_working_copy_is_shown(
     (tmp_path / "04-a-question.ipynb").write_text(json.dumps({"cells": [cell]}))
     note(tmp_path, "04.1", is_passed=True)
     monkeypatch.setattr(course.commands.progress, "shipped_folder", lambda: tmp_path)
-    monkeypatch.setattr(course.commands.progress, "working_folder", lambda: tmp_path)
-    assert show_progress(argparse.Namespace()) == 0
+    monkeypatch.setattr(course.commands.progress, "working_folder", lambda named: tmp_path)
+    assert show_progress(argparse.Namespace(folder=None)) == 0
     assert capsys.readouterr().out.splitlines()[0] == "■  1 of 1  04  A question?"

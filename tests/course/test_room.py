@@ -154,7 +154,7 @@ def test_all_lessons_show_what_was_answered_and_one_lesson_all_of_its_own(
 
 
 def test_without_a_folder_the_command_says_which_one_is_meant(tmp_path: Path, capsys) -> None:
-    with pytest.raises(MissingRoomError, match="python -m course lab --room FOLDER"):
+    with pytest.raises(MissingRoomError, match="tinyshard lab --room FOLDER"):
         choices_in(tmp_path / "nowhere")
     assert course.__main__.main(["room", str(tmp_path / "nowhere")]) == 1
     assert capsys.readouterr().err.startswith("there is no room to look at\n")
@@ -177,7 +177,7 @@ def test_watching_looks_again_until_it_is_interrupted(
 def test_lab_names_the_room_to_all_kernels(monkeypatch: pytest.MonkeyPatch, room: Path, tmp_path: Path) -> None:
     started = []
     monkeypatch.setattr(course.commands.lab, "shipped_folder", lambda: tmp_path)
-    monkeypatch.setattr(course.commands.lab, "working_folder", lambda: tmp_path / "my-lessons")
+    monkeypatch.setattr(course.commands.lab, "working_folder", lambda named: tmp_path / "my-lessons")
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", "")
     monkeypatch.setenv("TINYSHARD_ROOM", "another")
     monkeypatch.setattr("os.execv", lambda program, words: started.append((words, course.commands.lab.os.environ)))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import course.lessons
+import tinyshard
 from tests.rows import for_every_row
 
 ROOT = Path(__file__).parents[2]
@@ -97,6 +98,32 @@ def test_the_licence_is_the_three_clause_bsd_one() -> None:
     assert re.findall(r"^(\d)\. ", licence, flags=re.MULTILINE) == ["1", "2", "3"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["license"] == "BSD-3-Clause"
+
+
+def test_every_file_that_names_the_version_names_the_same_one() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert tinyshard.__version__ == version
+    assert re.findall(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), flags=re.MULTILINE) == [version]
+    assert re.findall(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.MULTILINE)[0] == version
+
+
+def test_the_projects_addresses_are_those_of_pyproject() -> None:
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    assert all(each.startswith(urls["Homepage"]) for each in urls.values())
+    for name in ("CITATION.cff", ".github/ISSUE_TEMPLATE/config.yml"):
+        found = re.findall(r"https://[^\s\"]+", (ROOT / name).read_text("utf-8"))
+        assert found
+        assert set(found) <= set(urls.values())
+
+
+def test_a_release_is_tested_as_a_wheel_and_published_without_a_password() -> None:
+    workflow = (ROOT / ".github/workflows/release.yml").read_text("utf-8")
+    build, publish = workflow.split("  publish:")
+    assert "run: make wheel" in build
+    assert "needs: build" in publish
+    assert "id-token: write" in publish
+    assert "id-token" not in build
+    assert "password" not in publish
 
 
 def test_contributing_stays_under_sixty_lines() -> None:
