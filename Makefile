@@ -11,7 +11,7 @@ STAMP := $(VENV)/installed
 
 .DEFAULT_GOAL := help
 .PHONY: help lab test test-all fast format lint types unit sweeps sweep workers faults doctests notebooks browser
-.PHONY: coverage mutants wheel course-installed test-installed models-installed
+.PHONY: coverage mutants wheel site course-installed test-installed whole-installed site-installed
 # The steps of `test` run in the order in which they are listed, also under `make -j`.
 .NOTPARALLEL:
 
@@ -30,6 +30,7 @@ help:
 	@echo 'make coverage    make test, with the lines and branches that it runs'
 	@echo 'make sweep       the sweeps whole: all samples, 10,000 random programs; more than an hour on two cores'
 	@echo 'make faults      the fault suite alone, TIMES=20 times in a row, up to the first failure'
+	@echo 'make site        the lessons, the reference and all other pages as a site, in build/site'
 	@echo 'make wheel       build the wheel, install it into an empty environment, run lesson 00 there'
 	@echo 'make lint | types | unit | sweeps | workers | doctests | notebooks | browser    one step of make test, in this order'
 	@echo 'The first of them creates .venv. PYTHON=python3.12 chooses another Python (3.11 or newer).'
@@ -44,7 +45,7 @@ test: $(STEPS)
 
 # tests/extent.py reads it: each test that carries the marker `whole`, and all of what the others draw a part of.
 test-all: export TINYSHARD_TESTS = whole
-test-all: models-installed $(STEPS)
+test-all: whole-installed $(STEPS)
 	$(call heading,everything passed$(comma) whole)
 
 fast: lint types unit
@@ -129,6 +130,13 @@ wheel: test-installed
 	$(call heading,the wheel in an empty environment)
 	@$(PYTEST) tests/course/test_wheel.py
 
+# All that is wrong is a warning, and a warning ends it with an error. Devices in this process: nothing is run.
+site: export TINYSHARD_RUNTIME = local
+site: site-installed
+	$(call heading,the site)
+	@$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -c site -d build/site-cache . build/site
+	@echo 'open build/site/index.html'
+
 mutants: test-installed
 	$(call heading,mutants: deliberate faults$(comma) each noticed by a fast test)
 	@$(BIN)/python -m tests.mutants
@@ -139,8 +147,11 @@ course-installed: $(BIN)/pip
 test-installed: $(BIN)/pip
 	$(call install,course$(comma)test)
 
-models-installed: $(BIN)/pip
-	$(call install,course$(comma)test$(comma)models)
+whole-installed: $(BIN)/pip
+	$(call install,course$(comma)test$(comma)models$(comma)site)
+
+site-installed: $(BIN)/pip
+	$(call install,course$(comma)site)
 
 $(BIN)/pip:
 	$(call heading,making $(VENV))

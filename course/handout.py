@@ -66,7 +66,9 @@ def hand_out(folder: Path) -> list[str]:
     (folder / "LICENSE").write_text(installed.read_text("licenses/LICENSE") or "", "utf-8")
     (folder / "requirements.txt").write_text("".join(f"{each}\n" for each in _needs(installed)), "utf-8")
     listed = "\n".join(f"- {lesson.number} [{lesson.title}]({lesson.path.name})" for lesson in lessons)
-    (folder / "README.md").write_text(PAGE.format(python=installed.metadata["Requires-Python"], lessons=listed), "utf-8")
+    (folder / "README.md").write_text(
+        PAGE.format(python=installed.metadata["Requires-Python"], lessons=listed), "utf-8"
+    )
     return sorted(each.name for each in folder.iterdir())
 
 

@@ -1,5 +1,6 @@
 """A wheel in an empty environment and an empty folder: its command needs no clone, and lesson 00 runs there."""
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -7,10 +8,12 @@ import secrets
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,9 +87,7 @@ def working(installed: Installation) -> Path:
             command, cwd=installed.here, env=installed.environment(), stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        address = _address(lab, installed.here)
-        with urllib.request.urlopen(f"{address}api/contents?token={token}", timeout=60) as answer:
-            listed = {each["name"] for each in json.load(answer)["content"]}
+        listed = {each["name"] for each in _contents(lab, installed.here, token)}
     finally:
         lab.terminate()
         lab.wait(timeout=60)
@@ -94,14 +95,15 @@ def working(installed: Installation) -> Path:
     return installed.here / "my-lessons"
 
 
-def _address(lab: subprocess.Popen[bytes], here: Path) -> str:
-    """Where JupyterLab answers; it writes that into a file of its own."""
+def _contents(lab: subprocess.Popen[bytes], here: Path, token: str) -> list[dict[str, Any]]:
+    """What JupyterLab lists, once it answers; its address is in a file that it writes before it listens there."""
     end_s = time.monotonic() + RUNNING_S
     while True:
         for found in (here / ".runtime").glob("jpserver-*.json"):
-            text = found.read_text("utf-8")
-            if text.rstrip().endswith("}"):
-                return json.loads(text)["url"]
+            with contextlib.suppress(ValueError, urllib.error.URLError):  # half written; not yet listening
+                url = json.loads(found.read_text("utf-8"))["url"]
+                with urllib.request.urlopen(f"{url}api/contents?token={token}", timeout=60) as answer:
+                    return json.load(answer)["content"]
         log = (here / "lab.log").read_text("utf-8")
         assert lab.poll() is None, log
         assert time.monotonic() < end_s, log
