@@ -1,4 +1,4 @@
-"""Write the pages of the reference: one for each row of the contents in tinyshard's docstring, every public name on one."""
+"""Write the pages of the reference: one for each row of the contents in tinyshard's docstring."""
 
 import re
 from pathlib import Path
@@ -76,16 +76,7 @@ def write(folder: Path) -> None:
     names = public_names()
     rows = pages()
     texts = {_file(title): _page(title, rows[title], names) for title in rows}
-    listed = [
-        f"   * - :doc:`{title} <{_file(title)}>`\n     - "
-        + " ".join(f":py:obj:`{name} <{_full(name)}>`" for name in each)
-        for title, each in rows.items()
-    ]
-    tree = "\n".join(f"   {title} <{_file(title)}>" for title, each in rows.items())
-    table = ".. list-table::\n   :widths: 22 78\n\n" + "\n".join(listed)
-    texts["index"] = (
-        f"{_heading('Reference')}\nEvery public name, by what it is for.\n\n{table}\n\n.. toctree::\n   :hidden:\n\n{tree}\n"
-    )
+    texts["index"] = _heading("Reference") + "\nEvery public name, by what it is for.\n\n" + _table(rows) + _tree(rows)
     for path in folder.glob("*.rst"):
         if path.stem not in texts:
             path.unlink()
@@ -93,6 +84,18 @@ def write(folder: Path) -> None:
         path = folder / f"{name}.rst"
         if not path.exists() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
+
+
+def _table(rows: dict[str, list[str]]) -> str:
+    lines = [".. list-table::", "   :widths: 22 78", ""]
+    for title, names in rows.items():
+        links = " ".join(f":py:obj:`{name} <{_full(name)}>`" for name in names)
+        lines += [f"   * - :doc:`{title} <{_file(title)}>`", f"     - {links}"]
+    return "\n".join(lines) + "\n\n"
+
+
+def _tree(rows: dict[str, list[str]]) -> str:
+    return "\n".join([".. toctree::", "   :hidden:", "", *(f"   {title} <{_file(title)}>" for title in rows)]) + "\n"
 
 
 def _file(title: str) -> str:

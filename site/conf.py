@@ -56,7 +56,7 @@ default_role = "code"
 
 
 def as_restructured_text(app: Any, what: str, name: str, value: Any, options: Any, lines: list[str]) -> None:
-    """The docstrings are plain text with `code` in it: mark what stands apart, and guard what Sphinx reads as markup."""
+    """Docstrings are plain text with `code` in it: mark what stands apart, and guard what Sphinx reads as markup."""
     text = "\n".join(lines)
     text = re.sub(r"^(Communication|In JAX|Note):(?= )", r"**\1:**", text, flags=re.MULTILINE)
     text = re.sub(
