@@ -182,8 +182,8 @@ for line in '$(CURDIR)' $(subst $(comma), ,$(1)); do \
 	grep -qxF "$$line" $(STAMP) 2>/dev/null || covered=no; \
 done; \
 if [ $$covered = no ] || [ pyproject.toml -nt $(STAMP) ]; then \
-	echo; echo '== installing tinyshard[$(1)] into $(VENV); the first time takes minutes, most of them for torch'; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$(1)]' && \
+	echo; echo '== installing tinyshard[$(1)] into $(VENV); the first time takes minutes and 1.5 GB of disk (torch for CPUs)'; \
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[$(1)]' && \
 	printf '%s\n' '$(CURDIR)' $(subst $(comma), ,$(1)) > $(STAMP); \
 fi
 endef

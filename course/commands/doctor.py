@@ -4,7 +4,7 @@ import argparse
 
 from course.commands.command import Command
 from course.doctor import machine, software
-from course.doctor.finding import State, report
+from course.doctor.finding import State, lines_of, summary
 
 __all__ = ["DOCTOR"]
 
@@ -21,9 +21,13 @@ LOOKS = (
 
 
 def examine(arguments: argparse.Namespace) -> int:
-    """Look at the machine and the software, and print what was found; 1 if something stops the lessons."""
-    findings = [look() for look in LOOKS]
-    print(*report(findings), sep="\n")
+    """Look at the machine and the software, and print each finding at once; 1 if something stops the lessons."""
+    print("looking; the first answers come at once, those of devices and kernel within a minute", flush=True)
+    findings = []
+    for look in LOOKS:
+        findings.append(look())
+        print(*lines_of(findings[-1]), sep="\n", flush=True)
+    print("", summary(findings), sep="\n")
     return int(any(each.state is State.FATAL for each in findings))
 
 

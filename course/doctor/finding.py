@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Finding", "State", "report"]
+__all__ = ["Finding", "State", "lines_of", "summary"]
+
+WIDTH = 8  # of the longest name of a look
 
 
 class State(Enum):
@@ -32,29 +34,26 @@ class Finding:
     remedy: str = ""
 
 
-def report(findings: Sequence[Finding]) -> list[str]:
-    """The lines for a terminal: one for each finding, one more where there is something to do, and a last one.
+def lines_of(finding: Finding) -> list[str]:
+    """The lines for a terminal: what was found, and what to do about it.
 
     Example:
-        >>> weak = Finding("cores", State.WEAK, "1", "close what else computes")
-        >>> for line in report([Finding("torch", State.GOOD, "2.13.0"), weak]):
+        >>> for line in lines_of(Finding("cores", State.WEAK, "1", "close what else computes")):
         ...     print(line)
-        ok    torch  2.13.0
-        mind  cores  1
-                     → close what else computes
-        <BLANKLINE>
-        The lessons run here; 1 thing to mind.
+        mind  cores     1
+                        → close what else computes
     """
-    width = max((len(each.what) for each in findings), default=0)
-    lines = []
-    for each in findings:
-        lines.append(f"{each.state.value:4}  {each.what:{width}}  {each.found}")
-        if each.remedy:
-            lines.append(f"{'':4}  {'':{width}}  → {each.remedy}")
-    return [*lines, "", _summary(findings)]
+    found = f"{finding.state.value:4}  {finding.what:{WIDTH}}  {finding.found}"
+    return [found, f"{'':4}  {'':{WIDTH}}  → {finding.remedy}"] if finding.remedy else [found]
 
 
-def _summary(findings: Sequence[Finding]) -> str:
+def summary(findings: Sequence[Finding]) -> str:
+    """The last line: do the lessons run here?
+
+    Example:
+        >>> summary([Finding("torch", State.GOOD, "2.13.0"), Finding("cores", State.WEAK, "1")])
+        'The lessons run here; 1 thing to mind.'
+    """
     fatal = sum(each.state is State.FATAL for each in findings)
     weak = sum(each.state is State.WEAK for each in findings)
     if fatal:

@@ -11,7 +11,7 @@ import pytest
 
 import course.commands.doctor
 from course.doctor import machine, software
-from course.doctor.finding import Finding, State, report
+from course.doctor.finding import Finding, State, summary
 
 GIB = 2**30
 
@@ -201,4 +201,4 @@ def test_only_what_stops_the_lessons_ends_the_command_with_1(
 
 def test_what_is_to_be_mended_is_counted() -> None:
     findings = [Finding("a", State.FATAL, ""), Finding("b", State.FATAL, ""), Finding("c", State.WEAK, "")]
-    assert report(findings)[-1] == "The lessons do not run here yet: 2 things to fix, marked STOP."
+    assert summary(findings) == "The lessons do not run here yet: 2 things to fix, marked STOP."
